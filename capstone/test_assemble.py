@@ -31,7 +31,7 @@ from capstone.given.alone import (
 )
 from labkit.checks import call, expect, field, same, task
 from labkit.checks.drawn import Draw
-from labkit.checks.phases import moved, phases
+from labkit.checks.traffic import moved, phases
 from labkit.comm.ledger import CALLS
 
 

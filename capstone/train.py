@@ -116,11 +116,11 @@ def progress(out: Path, steps: int) -> AbstractContextManager:
     """A line now and then, or a bar on a terminal: the step, loss, rate and time left."""
     from rich.console import Console
 
-    from labkit.compare.budget import Item
     from labkit.compare.follow import TrainingProgress
     from labkit.compare.forecast import Forecast
+    from labkit.record.schema import Item
 
-    alone = Forecast([], Item("", out.name, out.name, 0.0), [])
+    alone = Forecast([], Item(arm=out.name, label=out.name), [])
     return TrainingProgress(Console(stderr=True), out.name, out, steps, alone)
 
 

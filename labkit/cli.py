@@ -12,7 +12,7 @@ from typer import Argument, Option
 from labkit import __version__
 from labkit.checks.commands import add_commands as add_check_commands
 from labkit.errors import LabError
-from labkit.train.commands import add_commands as add_checkpoint_commands
+from labkit.train.checkpoint_cli import add_commands as add_checkpoint_commands
 
 app = typer.Typer(
     name="lab",
@@ -63,7 +63,7 @@ def doctor(
 ) -> None:
     """Tell what this machine can run, and how to mend what it cannot."""
     if matrix:
-        from labkit.doctor.matrix import show
+        from labkit.precision.matrix import show
 
         show(as_json)
         return

@@ -8,5 +8,4 @@ stay with the course; students get what they found, in the pages that `lab resul
     guide/       what the planner answers, hundreds of times        PARALLELISM_GUIDE.md
     interrupted.py  a training that is paused and killed, as C.5's  capstone/results/
     parameters.py   what FP8 parameters save: memory, bytes, speed  week16_fp8/results/
-    matrix.py    whether what the compatibility matrix allows runs  week16_fp8/results/h200-matrix.json
 """

@@ -44,7 +44,7 @@ from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import build_corpus
 from labkit.train.job import build_model, seed_generators, train_job
-from labkit.train.loop import Hook, Loop, train
+from labkit.train.loop import Hook, Loop, Parts, train
 from labkit.train.reformat import reformat
 
 BLOCK = {"recipe": "block"}
@@ -129,7 +129,7 @@ def arm(group: Group, settings: dict[str, Any]) -> dict[str, Any]:
     corpus, backend, hook = build_corpus(config.data), get_backend(config.precision.backend), Holds()
     mesh = Mesh(group, ledger=True, dp=group.size, tp=1)
     model, report = build_model(config, group, backend, mesh)
-    result = train(group, config, corpus, model=model, hooks=[hook], backend=backend)
+    result = train(group, config, corpus, Parts(model, hooks=[hook], backend=backend))
     return {
         **hook.found,
         "losses": list(result.losses.values()),

@@ -24,11 +24,11 @@ import torch
 
 from labkit.checks import bare, load_week, packing, remote, values
 from labkit.checks.run import QUIET
-from labkit.checks.runner import Case, Job, Reply, read_answers, told, use
+from labkit.checks.runner import Case, Job, Reply, failed_reply, read_answers, use
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, NO_RESULT, CheckFailed
 from labkit.comm import threads
-from labkit.comm.outcome import RanksFailed
+from labkit.comm.autopsy import RanksFailed
 from tests.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -103,7 +103,7 @@ class ThreadRunner:
             try:
                 value = [function(*each) for each in args] if job.each else function(*args, **kwargs)
             except Exception as error:
-                return Reply(CRASHED, text=remote.told(error, str(self.root)))
+                return Reply(CRASHED, text=remote.format_error(error, str(self.root)))
             return read_answers([pack((remote.OK, value, args))], [], False)
 
         def rank(group: Any) -> bytes:
@@ -113,12 +113,12 @@ class ThreadRunner:
             except Exception as error:
                 if group.size > 1:  # others may wait for this rank: the run must end
                     raise
-                return pack((remote.RAISED, remote.told(error, str(self.root))))
+                return pack((remote.RAISED, remote.format_error(error, str(self.root))))
 
         try:
             results = threads.run(rank, (), len(sent), job.timeout)
         except RanksFailed as error:
-            return told(error.autopsy, str(self.root), error.ledgers)
+            return failed_reply(error.autopsy, str(self.root), error.ledgers)
         return read_answers(results, results.ledgers, True)
 
     def close(self) -> None:

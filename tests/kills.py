@@ -1,4 +1,4 @@
-"""Every mutant of a week, on many seeds: does a wrong answer fail whatever the seed?
+"""Every mutant of a week, on many seeds: does a wrong answer fail, whatever the seed?
 
     python -m tests.kills 13                              survivors and false causes, on 200 seeds
     python -m tests.kills 15 --seeds 20 --task 15.2 --show
@@ -8,7 +8,8 @@ The same test functions judge, on thread ranks (`tests/judged.py`). On the first
 what the mutant names, and every cause that is told must be one of its own. On the others the case that failed last
 comes first, and the first failure is enough. The reference must pass every case of every seed.
 
-With `--task` and `--out`, what FILE holds of other tasks stays, if it was found with the same seeds and versions.
+`--out FILE` keeps what was found: each entry with the date, the versions and the number of seeds of its own run.
+Entries of mutants that were not judged now stay as they are, so that a new mutant costs its own minutes only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,7 +92,7 @@ class Plan:
 PLANS = {
     "13": Plan(
         "week13_allreduce",
-        ("mutants13", "mutants13_blind"),
+        ("mutants13", "mutants13_blind", "mutants13_stretch"),
         {
             "a rank ends its process": "it would end the judge",
             "endless loop": "it waits for the deadline each time",
@@ -153,6 +154,29 @@ class Found:
     told: Counter[str] = field(default_factory=Counter)
     false: list[str] = field(default_factory=list)
 
+    def add(self, plan: Plan, case: str, failed: CheckFailed, full: bool) -> None:
+        """Count a case that failed; on the first seeds (`full`) also see whether it may fail."""
+        self.told.update(failed.cause)
+        if not plan.honest(self.mutant, failed):
+            self.false.append(f"{case} tells {'; or '.join(failed.cause)!r}")
+        if full:
+            self.by[f"{case}: {failed.verdict}"] += 1
+        if full and not self.mutant.blind:
+            if not named(case, (*self.mutant.fails, *self.mutant.may, *plan.may)):
+                self.false.append(f"{case} must pass: {failed.text}")
+            elif failed.verdict not in self.mutant.verdicts:
+                self.false.append(f"{case}: {failed.verdict}: {failed.text}")
+
+    def report(self, of: int, show: bool) -> None:
+        """Print what is to be fixed; with `show`, all that is known."""
+        who = f"{self.mutant.task} {self.mutant.name}"
+        if self.survived:
+            print(f"{who}: survives {len(self.survived)} of {of}: {self.survived[:5]}", flush=True)
+        for sentence in dict.fromkeys(self.false):
+            print(f"{who}: {sentence}", flush=True)
+        if show:
+            print(f"{who}: killed {self.killed} of {of}; fails {dict(self.by)}; told {dict(self.told)}", flush=True)
+
 
 def examine(plan: Plan, mutant: Mutant, wanted: list[int]) -> Found:
     """One mutant on these seeds."""
@@ -166,7 +190,7 @@ def examine(plan: Plan, mutant: Mutant, wanted: list[int]) -> Found:
                 failed = judge(case, seed, runner, week, plan.deadline)
                 if failed is not None:
                     dead = True
-                    _look(plan, found, case.name, failed, full)
+                    found.add(plan, case.name, failed, full)
                     if not full:
                         cases.remove(case)
                         cases.insert(0, case)
@@ -181,20 +205,6 @@ def examine(plan: Plan, mutant: Mutant, wanted: list[int]) -> Found:
         if not any(sentence.startswith(cause) for sentence in found.told):
             found.false.append(f"nobody was told {cause!r}")
     return found
-
-
-def _look(plan: Plan, found: Found, case: str, failed: CheckFailed, full: bool) -> None:
-    mutant = found.mutant
-    found.told.update(failed.cause)
-    if not plan.honest(mutant, failed):
-        found.false.append(f"{case} tells {'; or '.join(failed.cause)!r}")
-    if full:
-        found.by[f"{case}: {failed.verdict}"] += 1
-    if full and not mutant.blind:
-        if not named(case, (*mutant.fails, *mutant.may, *plan.may)):
-            found.false.append(f"{case} must pass: {failed.text}")
-        elif failed.verdict not in mutant.verdicts:
-            found.false.append(f"{case}: {failed.verdict}: {failed.text}")
 
 
 def reference(plan: Plan, task: str, wanted: list[int]) -> list[str]:
@@ -213,17 +223,6 @@ def reference(plan: Plan, task: str, wanted: list[int]) -> list[str]:
     return wrong
 
 
-def tell(found: Found, of: int, show: bool) -> None:
-    """What is to be mended of one mutant; all that is known of it, to be shown."""
-    who = f"{found.mutant.task} {found.mutant.name}"
-    if found.survived:
-        print(f"{who}: survives {len(found.survived)} of {of}: {found.survived[:5]}", flush=True)
-    for sentence in dict.fromkeys(found.false):
-        print(f"{who}: {sentence}", flush=True)
-    if show:
-        print(f"{who}: killed {found.killed} of {of}; fails {dict(found.by)}; told {dict(found.told)}", flush=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("week", choices=PLANS, help="its number, or capstone")
@@ -239,72 +238,61 @@ def main() -> int:
     if not mutants:
         parser.error("no mutant has this task and name")
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes below: ranks are threads already
-    done: dict[str, Found] = {}
+    done: list[Found] = []
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
         right = {task: pool.submit(reference, plan, task, wanted) for task in dict.fromkeys(m.task for m in mutants)}
         for job in as_completed([pool.submit(examine, plan, mutant, wanted) for mutant in mutants]):
-            found = job.result()
-            done[found.mutant.task + found.mutant.name] = found
-            tell(found, len(wanted), options.show)  # at once: a run of an hour that is stopped has said something
+            done.append(job.result())
+            done[-1].report(len(wanted), options.show)  # at once: a run of an hour that is stopped has said something
         wrongly = {task: job.result() for task, job in right.items()}
     for task, cases in wrongly.items():
         for text in cases:
             print(f"{task}: the reference fails {text}")
-    bad = sum(bool(f.survived or f.false) for f in done.values()) + sum(map(bool, wrongly.values()))
-    print(f"{len(done)} mutants, {len(wanted)} seeds, {time.time() - begin:.0f} s: {bad} to mend")
+    bad = sum(bool(f.survived or f.false) for f in done) + sum(map(bool, wrongly.values()))
+    print(f"{len(done)} mutants, {len(wanted)} seeds, {time.time() - begin:.0f} s: {bad} to fix")
     if options.out:
-        before = json.loads(options.out.read_text()) if options.task and options.out.exists() else {}
-        kept = record(options.week, list(done.values()), wrongly, len(wanted), before)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(kept, indent=1) + "\n")
+        write(options.out, options.week, done, wrongly, len(wanted))
     return bool(bad)
 
 
-def once(told: Iterable[str]) -> list[str]:
-    """Of causes that differ in ranks and lengths only, one."""
-    return sorted({gist(cause): cause for cause in sorted(told, reverse=True)}.values())
-
-
-def record(
-    week: str, done: list[Found], wrongly: dict[str, list[str]], count: int, before: dict[str, Any]
-) -> dict[str, Any]:
-    """What is kept: date, versions, command, and each mutant's kills; of tasks that were not judged now, what `before`
-    says."""
+def write(path: Path, week: str, done: list[Found], wrongly: dict[str, list[str]], seeds: int) -> None:
+    """Keep what was found in `path`, one entry a line, each with the run that found it. What the file already says of
+    other mutants and tasks stays."""
     plan = PLANS[week]
-    conditions = {
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "hardware": f"CPU, {platform.machine()}; ranks are threads",
-        "seeds": {"number": count, "small": count - count // 2, "drawn": count // 2},
-    }
-    same = all(before.get(name) == value for name, value in conditions.items())
-    passes = before["reference_passes"] if same else {}
-    passes = {**passes, **{task: not cases for task, cases in wrongly.items()}}
-    entries = [
-        {
-            "task": found.mutant.task,
-            "name": found.mutant.name,
-            "written": "before the checks were read" if found.mutant.blind else "with the checks",
-            "killed": found.killed,
-            "of": count,
-            "causes_told": once(found.told),
-        }
-        for found in done
-    ]
-    entries += [entry for entry in (before["mutants"] if same else []) if entry["task"] not in wrongly]
-    order = {(mutant.task, mutant.name): number for number, mutant in enumerate(plan.mutants)}
-    return {
+    now = {
         "date": time.strftime("%Y-%m-%d"),
-        "command": f"python -m tests.kills {week} --out {plan.record.relative_to(ROOT)}",
-        **conditions,
-        "reference_passes": {
-            task: passes[task] for task in dict.fromkeys(m.task for m in plan.mutants) if task in passes
-        },
-        "left_out": dict(plan.left_out),
-        "mutants": sorted(
-            (entry for entry in entries if (entry["task"], entry["name"]) in order),
-            key=lambda entry: order[entry["task"], entry["name"]],
-        ),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "seeds": seeds,
     }
+    before = json.loads(path.read_text()) if path.exists() else {"runs": [], "reference": [], "mutants": []}
+    for entry in (*before["reference"], *before["mutants"]):
+        entry["run"] = before["runs"][entry["run"]]
+    reference = {entry["task"]: entry for entry in before["reference"]}
+    mutants = {(entry["task"], entry["name"]): entry for entry in before["mutants"]}
+    for task, cases in wrongly.items():
+        reference[task] = {"task": task, "passes": not cases, "run": now}
+    for found in done:
+        mutant = found.mutant
+        entry = {"task": mutant.task, "name": mutant.name, "blind": mutant.blind, "killed": found.killed}
+        # Of causes that differ in ranks and lengths only, one.
+        told = sorted({gist(cause): cause for cause in sorted(found.told, reverse=True)}.values())
+        mutants[mutant.task, mutant.name] = {**entry, "causes_told": told, "run": now}
+    tasks = [task for task in dict.fromkeys(m.task for m in plan.mutants) if task in reference]
+    kept: dict[str, Any] = {
+        "command": f"python -m tests.kills {week} --out {plan.record.relative_to(ROOT)}",
+        "left_out": dict(plan.left_out),
+        "runs": [],
+        "reference": [reference[task] for task in tasks],
+        "mutants": [mutants[m.task, m.name] for m in plan.mutants if (m.task, m.name) in mutants],
+    }
+    for entry in (*kept["reference"], *kept["mutants"]):
+        if entry["run"] not in kept["runs"]:
+            kept["runs"].append(entry["run"])
+        entry["run"] = kept["runs"].index(entry["run"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(kept).replace('{"task"', '\n{"task"') + "\n")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from textwrap import dedent, indent
+from typing import Any
 
 from tests.edits import bare
+
+ANY = ("wrong", "crashed", "hung", "no result", "forbidden call")  # whatever verdict
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,33 @@ class Mutant:
         found = body.count(self.old)
         assert found == 1, f"{self.name}: {self.old!r} stands {found} times in {self.place}"
         return text[:start] + body.replace(self.old, self.new) + text[end:]
+
+
+@dataclass(frozen=True)
+class At:
+    """A task, and the module of its solution. Called, it makes a mutant.
+
+        ring = At("13.6", "topology")
+        ring("one rank left out", "best_ring",
+            "return best",
+            "return best[:-1]",
+            "test_best_ring", "a rank is missing", verdicts=ANY)
+
+    First its name and place; then the old and the new text; then the checks that must fail (one, or a tuple), and the
+    causes. The other fields of a Mutant go by keyword. `ruff format` leaves the tables alone, so that the new line can
+    stand below the old one.
+    """
+
+    task: str
+    module: str
+
+    def __call__(
+        self, name: str, place: str, old: str, new: str, fails: str | tuple[str, ...] = (), *causes: str, **more: Any
+    ) -> Mutant:
+        if isinstance(may := more.get("may", ()), str):
+            more["may"] = (may,)
+        fails = (fails,) if isinstance(fails, str) else fails
+        return Mutant(name, self.task, self.module, place, old, new, fails, causes, **more)
 
 
 def span(text: str, place: str) -> tuple[int, int]:

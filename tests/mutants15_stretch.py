@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from tests.mutant import Mutant
-
-ANY = ("wrong", "crashed", "hung", "no result", "forbidden call")
+from tests.mutant import ANY, At
 
 # ---- 15.10
-SCHEDULE = ("15.10", "stretch.zero_bubble", "def zero_bubble")
-APART = ("15.10", "stretch.zero_bubble", "class Apart")
-RUN_THREE = ("15.10", "stretch.zero_bubble", "def run_schedule")
 
 
 def waiting(Ws: str) -> str:
@@ -22,111 +17,73 @@ def waiting(Ws: str) -> str:
 
 LATER = waiting("p").replace("(p)", "p")
 SCHEDULE_TEST, RUN_TEST = ("test_zero_bubble",), ("test_run_in_three_kinds_of_steps",)
+zero_bubble = At("15.10", "stretch.zero_bubble")
 ZERO_BUBBLE = [
-    Mutant(
-        "this is 1F1B again",
-        *SCHEDULE,
+    zero_bubble("this is 1F1B again", "def zero_bubble",
         LATER,
-        '("W", m)] if kind == "B" else []\n    return steps',
-        SCHEDULE_TEST,
-        ("each W right behind its B",),
-    ),
-    Mutant(
-        "every W at the end",
-        *SCHEDULE,
-        '        steps += [("W", m - p)] if kind == "B" and m >= p else []\n'
-        '    return steps + [("W", m) for m in range(max(0, M - p), M)]',
+        """("W", m)] if kind == "B" else []
+    return steps""",
+        SCHEDULE_TEST, "each W right behind its B"),
+    zero_bubble("every W at the end", "def zero_bubble",
+        """        steps += [("W", m - p)] if kind == "B" and m >= p else []
+    return steps + [("W", m) for m in range(max(0, M - p), M)]""",
         '    return steps + [("W", m) for m in range(M)]',
-        SCHEDULE_TEST,
-        ("every W at the end",),
-    ),
-    Mutant("one W more is held back", *SCHEDULE, LATER, waiting("p + 1"), SCHEDULE_TEST),
-    Mutant(
-        "P-1 Ws wait on every stage",
-        *SCHEDULE,
+        SCHEDULE_TEST, "every W at the end"),
+    zero_bubble("one W more is held back", "def zero_bubble", LATER, waiting("p + 1"), SCHEDULE_TEST),
+    zero_bubble("P-1 Ws wait on every stage", "def zero_bubble",
         LATER,
         waiting("P - 1"),
-        SCHEDULE_TEST,
-        ("as many Ws wait on the first stage",),
-    ),
-    Mutant(
-        "held back where there is no room",
-        *SCHEDULE,
+        SCHEDULE_TEST, "as many Ws wait on the first stage"),
+    zero_bubble("held back where there is no room", "def zero_bubble",
         LATER,
         waiting("P - p - 1"),
-        SCHEDULE_TEST,
-        ("stage p holds back P-p-1",),
-    ),
-    Mutant("a W is left out", *SCHEDULE, "m >= p else []", "m > p else []", SCHEDULE_TEST),
-    Mutant(
-        "the bubble of 1F1B",
-        "15.10",
-        "stretch.zero_bubble",
-        "def bubble",
+        SCHEDULE_TEST, "stage p holds back P-p-1"),
+    zero_bubble("a W is left out", "def zero_bubble", "m >= p else []", "m > p else []", SCHEDULE_TEST),
+    zero_bubble("the bubble of 1F1B", "def bubble",
         "(3 * M + P - 1)",
         "(M + P - 1)",
-        ("test_zero_bubbles_bubble",),
-        ("of 1F1B",),
-    ),
-    Mutant(
-        "idle time over busy time",
-        "15.10",
-        "stretch.zero_bubble",
-        "def bubble",
+        "test_zero_bubbles_bubble", "of 1F1B"),
+    zero_bubble("idle time over busy time", "def bubble",
         "(3 * M + P - 1)",
         "(3 * M)",
-        ("test_zero_bubbles_bubble",),
-        ("idle over busy",),
-    ),
-    Mutant(
-        "both products in backward",
-        *APART,
+        "test_zero_bubbles_bubble", "idle over busy"),
+    zero_bubble("both products in backward", "class Apart",
         "ctx.left.put(ctx.weight, x, dy)",
-        "ctx.left.put(ctx.weight, x, dy * 0)\n"
-        "        dW = dy.flatten(0, -2).T @ x.flatten(0, -2)\n"
-        "        ctx.weight.grad = dW if ctx.weight.grad is None else ctx.weight.grad + dW",
-        RUN_TEST,
-        ("backward makes dW at once",),
-    ),
-    Mutant("nothing is put aside", *APART, "ctx.left.put(ctx.weight, x, dy)", "pass", RUN_TEST, verdicts=ANY),
-    Mutant(
-        "the last micro-batch's dW alone",
-        *RUN_THREE,
+        """ctx.left.put(ctx.weight, x, dy * 0)
+        dW = dy.flatten(0, -2).T @ x.flatten(0, -2)
+        ctx.weight.grad = dW if ctx.weight.grad is None else ctx.weight.grad + dW""",
+        RUN_TEST, "backward makes dW at once"),
+    zero_bubble("nothing is put aside", "class Apart",
+        "ctx.left.put(ctx.weight, x, dy)",
+        "pass",
+        RUN_TEST, verdicts=ANY),
+    zero_bubble("the last micro-batch's dW alone", "def run_schedule",
         "dW if weight.grad is None else weight.grad.add_(dW)",
         "dW",
-        RUN_TEST,
-        ("the last micro-batch's alone",),
-    ),
-    Mutant(
-        "the sum over micro-batches",
-        *RUN_THREE,
+        RUN_TEST, "the last micro-batch's alone"),
+    zero_bubble("the sum over micro-batches", "def run_schedule",
         "torch.tensor(1.0 / M, device=y.device)",
         "torch.tensor(1.0, device=y.device)",
-        RUN_TEST,
-        ("M times too much",),
-    ),
-    Mutant(
-        "all that is left in the first W",
-        *RUN_THREE,
-        "            undone[m] = left.take()\n",
-        "            undone[m] = []\n",
-        RUN_TEST,
-        verdicts=ANY,
-    ),
-    Mutant(
-        "the gradient leaves with its W",
-        *RUN_THREE,
-        "            on_their_way += [] if first else [group.isend(x.grad, p - 1)]\n        else:\n",
-        "            kept[-m - 1] = x.grad\n        else:\n"
-        "            on_their_way += [] if first else [group.isend(kept.pop(-m - 1), p - 1)]\n",
-        ("test_run_in_three_kinds_of_steps[ZB-H1", "test_run_in_three_kinds_of_steps[all Ws"),
-        ("Deadlock",),
-        verdicts=ANY,
-    ),
+        RUN_TEST, "M times too much"),
+    zero_bubble("all that is left in the first W", "def run_schedule",
+        """            undone[m] = left.take()
+""",
+        """            undone[m] = []
+""",
+        RUN_TEST, verdicts=ANY),
+    zero_bubble("the gradient leaves with its W", "def run_schedule",
+        """            on_their_way += [] if first else [group.isend(x.grad, p - 1)]
+        else:
+""",
+        """            kept[-m - 1] = x.grad
+        else:
+            on_their_way += [] if first else [group.isend(kept.pop(-m - 1), p - 1)]
+""",
+        ("test_run_in_three_kinds_of_steps[ZB-H1", "test_run_in_three_kinds_of_steps[all Ws"), "Deadlock",
+        verdicts=ANY),
 ]
 
 # ---- 15.11
-RING = ("15.11", "stretch.ring_attention")
 RING_TEST = ("test_ring_attention",)
 SHARES = "(l1 - both).exp().unsqueeze(-1) * o1 + (l2 - both).exp().unsqueeze(-1) * o2, both"
 TWO = (
@@ -135,119 +92,75 @@ TWO = (
     "test_ring_attention[zigzag, 2]",
     "test_ring_attention[zigzag, 4]",
 )
+ring_attention = At("15.11", "stretch.ring_attention")
 RING_ATTENTION = [
-    Mutant(
-        "the sequence in order",
-        *RING,
-        "def zigzag",
+    ring_attention("the sequence in order", "def zigzag",
         "[(r * c, (r + 1) * c), (late * c, (late + 1) * c)]",
         "[(2 * r * c, (2 * r + 1) * c), ((2 * r + 1) * c, (2 * r + 2) * c)]",
-        ("test_zigzag",),
-        ("the two pieces stand side by side",),
-    ),
-    Mutant(
-        "dealt out in turns",
-        *RING,
-        "def zigzag",
+        "test_zigzag", "the two pieces stand side by side"),
+    ring_attention("dealt out in turns", "def zigzag",
         "late = T // (2 * N), 2 * N - 1 - r",
         "late = T // (2 * N), N + r",
-        ("test_zigzag",),
-    ),
-    Mutant("no length is refused", *RING, "def zigzag", "if T % (2 * N):", "if False:", ("test_zigzag_refuses",)),
-    Mutant("refused for N parts alone", *RING, "def zigzag", "if T % (2 * N):", "if T % N:", ("test_zigzag_refuses",)),
-    Mutant(
-        "the mean of two parts",
-        *RING,
-        "def merge",
+        "test_zigzag"),
+    ring_attention("no length is refused", "def zigzag", "if T % (2 * N):", "if False:", "test_zigzag_refuses"),
+    ring_attention("refused for N parts alone", "def zigzag", "if T % (2 * N):", "if T % N:", "test_zigzag_refuses"),
+    ring_attention("the mean of two parts", "def merge",
         SHARES,
         "(o1 + o2) / 2, both",
-        ("test_merge", *RING_TEST),
-        ("the mean of both",),
-    ),
-    Mutant(
-        "weights that do not add up",
-        *RING,
-        "def merge",
+        ("test_merge", *RING_TEST), "the mean of both"),
+    ring_attention("weights that do not add up", "def merge",
         SHARES,
         "o1 + o2, both",
-        ("test_merge", *TWO),
-        ("the sum of both",),
-        may=RING_TEST,
-    ),
-    Mutant(
-        "exponentials of scores",
-        *RING,
-        "def merge",
+        ("test_merge", *TWO), "the sum of both", may=RING_TEST),
+    ring_attention("exponentials of scores", "def merge",
         "both = torch.logaddexp(l1, l2)",
         "both = (l1.exp() + l2.exp()).log()",
-        ("test_merge",),
-        may=RING_TEST,
-    ),
-    Mutant(
-        "the denominator is not carried on",
-        *RING,
-        "def merge",
+        "test_merge", may=RING_TEST),
+    ring_attention("the denominator is not carried on", "def merge",
         "* o2, both",
         "* o2, l2",
-        ("test_merge", "test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 4]"),
-        may=RING_TEST,
-    ),
-    Mutant(
-        "later positions are seen backward",
-        *RING,
-        "def attend_backward",
+        ("test_merge", "test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 4]"), may=RING_TEST),
+    ring_attention("later positions are seen backward", "def attend_backward",
         "        P = P.tril()",
         "        pass",
-        RING_TEST,
-    ),
-    Mutant("delta is left out", *RING, "def attend_backward", " - delta)", " - 0 * delta)", RING_TEST),
-    Mutant("no scale in dK", *RING, "def attend_backward", "@ q.flatten(2, 3) * scale", "@ q.flatten(2, 3)", RING_TEST),
-    Mutant(
-        "the block's own denominator",
-        *RING,
-        "class RingAttention",
+        RING_TEST),
+    ring_attention("delta is left out", "def attend_backward", " - delta)", " - 0 * delta)", RING_TEST),
+    ring_attention("no scale in dK", "def attend_backward",
+        "@ q.flatten(2, 3) * scale",
+        "@ q.flatten(2, 3)",
+        RING_TEST),
+    ring_attention("the block's own denominator", "class RingAttention",
         "parts = (q[:, :, a], kv[0][:, :, b], kv[1][:, :, b], lse[:, :, a],",
-        "part = attend(q[:, :, a], kv[0][:, :, b], kv[1][:, :, b], triangle)\n"
-        "                    parts = (q[:, :, a], kv[0][:, :, b], kv[1][:, :, b], part[1],",
-        RING_TEST,
-    ),
-    Mutant(
-        "nothing travels", *RING, "def around", "            kv = coming.wait()\n", "            coming.wait()\n", TWO
-    ),
-    Mutant(
-        "its own keys only",
-        *RING,
-        "class RingAttention",
-        "        for owner, kv, _ in around(torch.stack((k_BktH, v_BktH)), group):\n",
-        "        for owner, kv, _ in around(torch.stack((k_BktH, v_BktH)), group):\n"
-        "            if owner != group.rank:\n"
-        '                with group.compute(f"attend {owner}"):\n                    continue\n',
-        TWO,
-        ("its own keys alone",),
-    ),
-    Mutant(
-        "the block is waited for before it is used",
-        *RING,
-        "def around",
-        "        yield (r - s) % N, kv, s\n",
-        "        kv, now = (coming.wait(), kv) if coming else (kv, kv)\n        yield (r - s) % N, now, s\n",
-        TWO,
-        ("the next block is waited for before this one is used",),
-    ),
-    Mutant(
-        "to the left",
-        *RING,
-        "def around",
+        """part = attend(q[:, :, a], kv[0][:, :, b], kv[1][:, :, b], triangle)
+                    parts = (q[:, :, a], kv[0][:, :, b], kv[1][:, :, b], part[1],""",
+        RING_TEST),
+    ring_attention("nothing travels", "def around",
+        """            kv = coming.wait()
+""",
+        """            coming.wait()
+""",
+        TWO),
+    ring_attention("its own keys only", "class RingAttention",
+        """        for owner, kv, _ in around(torch.stack((k_BktH, v_BktH)), group):
+""",
+        """        for owner, kv, _ in around(torch.stack((k_BktH, v_BktH)), group):
+            if owner != group.rank:
+                with group.compute(f"attend {owner}"):
+                    continue
+""",
+        TWO, "its own keys alone"),
+    ring_attention("the block is waited for before it is used", "def around",
+        """        yield (r - s) % N, kv, s
+""",
+        """        kv, now = (coming.wait(), kv) if coming else (kv, kv)
+        yield (r - s) % N, now, s
+""",
+        TWO, "the next block is waited for before this one is used"),
+    ring_attention("to the left", "def around",
         "group.irecv((r - 1) % N, like=kv), group.isend(kv, (r + 1) % N)",
         "group.irecv((r + 1) % N, like=kv), group.isend(kv, (r - 1) % N)",
-        ("test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 4]"),
-        may=RING_TEST,
-        verdicts=ANY,
-    ),
-    Mutant(
-        "every pair is multiplied, and masked",
-        *RING,
-        "class RingAttention",
+        ("test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 4]"), verdicts=ANY, may=RING_TEST),
+    ring_attention("every pair is multiplied, and masked", "class RingAttention",
         """                for a, b, triangle in seen(layout, q_BntH.shape[2], group, owner):
                     part = attend(q_BntH[:, :, a], kv[0][:, :, b], kv[1][:, :, b], triangle)
                     o[:, :, a], lse[:, :, a] = merge(o[:, :, a], lse[:, :, a], *part)
@@ -262,146 +175,81 @@ RING_ATTENTION = [
                 scores = scores.masked_fill(mine.unsqueeze(1) < theirs, -torch.inf)
                 o, lse = merge(o, lse, scores.softmax(-1).nan_to_num() @ v, scores.logsumexp(-1))
 """,
-        RING_TEST,
-        ("every pair of pieces is multiplied",),
-        may=RING_TEST,
-    ),
-    Mutant(
-        "a triangle nowhere",
-        *RING,
-        "def seen",
+        RING_TEST, "every pair of pieces is multiplied", may=RING_TEST),
+    ring_attention("a triangle nowhere", "def seen",
         "found.append((a, b, start == first))",
         "found.append((a, b, False))",
-        RING_TEST,
-    ),
-    Mutant(
-        "keys repeated before they travel",
-        *RING,
-        "def ring_attention",
+        RING_TEST),
+    ring_attention("keys repeated before they travel", "def ring_attention",
         "return RingAttention.apply(q_BntH, k_BktH, v_BktH, layout, group)",
-        "G = q_BntH.shape[1] // k_BktH.shape[1]\n"
-        "    k_BktH, v_BktH = (x.repeat_interleave(G, 1) for x in (k_BktH, v_BktH))\n"
-        "    return RingAttention.apply(q_BntH, k_BktH, v_BktH, layout, group)",
+        """G = q_BntH.shape[1] // k_BktH.shape[1]
+    k_BktH, v_BktH = (x.repeat_interleave(G, 1) for x in (k_BktH, v_BktH))
+    return RingAttention.apply(q_BntH, k_BktH, v_BktH, layout, group)""",
         ("test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 2]", "test_ring_attention[zigzag, 4]"),
-        ("keys and values are repeated for every query head",),
-    ),
-    Mutant(
-        "the gradients' sum does not come home",
-        *RING,
-        "class RingAttention",
-        "            own += coming.wait()\n",
-        "            coming.wait()\n",
-        TWO,
-        ("its own queries' part alone",),
-    ),
-    Mutant(
-        "each rank's part replaces the others'",
-        *RING,
-        "class RingAttention",
-        "                dkv += coming.wait()\n",
-        "                coming.wait()\n",
+        "keys and values are repeated for every query head"),
+    ring_attention("the gradients' sum does not come home", "class RingAttention",
+        """            own += coming.wait()
+""",
+        """            coming.wait()
+""",
+        TWO, "its own queries' part alone"),
+    ring_attention("each rank's part replaces the others'", "class RingAttention",
+        """                dkv += coming.wait()
+""",
+        """                coming.wait()
+""",
+        ("test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 4]")),
+    ring_attention("the own part goes all the way", "class RingAttention",
+        """                own = dkv
+                continue
+""",
+        """                own = torch.zeros_like(dkv)
+""",
+        TWO, "an own gradient travels all the way round", verdicts=ANY, may="test_ring_attention[zigzag, 1]"),
+    ring_attention("gradients waited for where they are posted", "class RingAttention",
+        """            coming, going = group.irecv(left, like=dkv), group.isend(dkv, right)
+""",
+        """            coming, going = group.irecv(left, like=dkv), group.isend(dkv, right)
+            coming.wait(), going.wait()
+""",
         ("test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 4]"),
-    ),
-    Mutant(
-        "the own part goes all the way",
-        *RING,
-        "class RingAttention",
-        "                own = dkv\n                continue\n",
-        "                own = torch.zeros_like(dkv)\n",
-        TWO,
-        ("an own gradient travels all the way round",),
-        may=("test_ring_attention[zigzag, 1]",),
-        verdicts=ANY,
-    ),
-    Mutant(
-        "gradients waited for where they are posted",
-        *RING,
-        "class RingAttention",
-        "            coming, going = group.irecv(left, like=dkv), group.isend(dkv, right)\n",
-        "            coming, going = group.irecv(left, like=dkv), group.isend(dkv, right)\n"
-        "            coming.wait(), going.wait()\n",
-        ("test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 4]"),
-        ("the gradients' messages are waited for where they are posted",),
-    ),
+        "the gradients' messages are waited for where they are posted"),
 ]
 
 # ---- 15.12
-HEADS = ("15.12", "stretch.ulysses")
 LAYER_TEST = ("test_ulysses[2 ranks]", "test_ulysses[4 ranks]", "test_ulysses[each its own]")
+ulysses = At("15.12", "stretch.ulysses")
 ULYSSES = [
-    Mutant(
-        "nothing is exchanged for heads",
-        *HEADS,
-        "class ToHeads",
+    ulysses("nothing is exchanged for heads", "class ToHeads",
         "torch.cat(exchange(x_BtnH.chunk(group.size, dim=2), group), dim=1)",
         "x_BtnH.reshape(len(x_BtnH), -1, x_BtnH.shape[2] // group.size, x_BtnH.shape[3])",
-        ("test_turn[to_heads]", *LAYER_TEST),
-        ("its own numbers, laid out anew",),
-        may=("test_turn",),
-    ),
-    Mutant(
-        "joined in reversed order",
-        *HEADS,
-        "class ToHeads",
+        ("test_turn[to_heads]", *LAYER_TEST), "its own numbers, laid out anew", may="test_turn"),
+    ulysses("joined in reversed order", "class ToHeads",
         "torch.cat(exchange(x_BtnH.chunk(group.size, dim=2), group), dim=1)",
         "torch.cat(exchange(x_BtnH.chunk(group.size, dim=2), group)[::-1], dim=1)",
-        ("test_turn[to_heads]", *LAYER_TEST),
-        ("the parts are joined in another order",),
-        may=("test_turn",),
-    ),
-    Mutant(
-        "backward stays where it is",
-        *HEADS,
-        "class ToPositions",
+        ("test_turn[to_heads]", *LAYER_TEST), "the parts are joined in another order", may="test_turn"),
+    ulysses("backward stays where it is", "class ToPositions",
         "ToHeads.apply(dy_BtnH, ctx.group), None",
         "dy_BtnH.reshape(len(dy_BtnH), -1, dy_BtnH.shape[2] // ctx.group.size, dy_BtnH.shape[3]), None",
-        ("test_turn[to_positions]", *LAYER_TEST),
-        ("its own numbers, laid out anew",),
-    ),
-    Mutant(
-        "gathered, and cut",
-        *HEADS,
-        "class ToHeads",
+        ("test_turn[to_positions]", *LAYER_TEST), "its own numbers, laid out anew"),
+    ulysses("gathered, and cut", "class ToHeads",
         "torch.cat(exchange(x_BtnH.chunk(group.size, dim=2), group), dim=1)",
         "group.all_gather(x_BtnH.transpose(0, 1).contiguous()).transpose(0, 1).chunk(group.size, 2)[group.rank]",
-        ("test_turn[to_heads]", *LAYER_TEST),
-        may=("test_turn", "test_ulysses"),
-        verdicts=ANY,
-    ),
-    Mutant(
-        "everything to everybody",
-        *HEADS,
-        "class ToPositions",
+        ("test_turn[to_heads]", *LAYER_TEST), verdicts=ANY, may=("test_turn", "test_ulysses")),
+    ulysses("everything to everybody", "class ToPositions",
         "torch.cat(exchange(x_BTmH.chunk(group.size, dim=1), group), dim=2)",
         "torch.cat([x.chunk(group.size, 1)[group.rank] for x in exchange([x_BTmH] * group.size, group)], dim=2)",
-        ("test_turn[to_positions]", *LAYER_TEST),
-        ("every rank sends all that it has to all others",),
-        may=("test_turn",),
-    ),
-    Mutant(
-        "weights' gradients not summed",
-        *HEADS,
-        "UlyssesAttention.forward",
+        ("test_turn[to_positions]", *LAYER_TEST), "every rank sends all that it has to all others", may="test_turn"),
+    ulysses("weights' gradients not summed", "UlyssesAttention.forward",
         "(copy_to_ranks(w, self.group) for w in (self.wq, self.wk, self.wv, self.wo))",
         "(self.wq, self.wk, self.wv, self.wo)",
-        LAYER_TEST,
-        ("its own positions' addend",),
-    ),
-    Mutant(
-        "W_o's gradient not summed",
-        *HEADS,
-        "UlyssesAttention.forward",
+        LAYER_TEST, "its own positions' addend"),
+    ulysses("W_o's gradient not summed", "UlyssesAttention.forward",
         "(copy_to_ranks(w, self.group) for w in (self.wq, self.wk, self.wv, self.wo))",
         "(*(copy_to_ranks(w, self.group) for w in (self.wq, self.wk, self.wv)), self.wo)",
-        LAYER_TEST,
-        ("its own positions' addend",),
-    ),
-    Mutant(
-        "its own positions' keys alone",
-        *HEADS,
-        "UlyssesAttention.forward",
-        "            to_heads(nn.functional.linear(x_BtD, w).unflatten(-1, (-1, self.d_head)), self.group) "
-        """for w in (wq, wk, wv)
+        LAYER_TEST, "its own positions' addend"),
+    ulysses("its own positions' keys alone", "UlyssesAttention.forward",
+        """            to_heads(nn.functional.linear(x_BtD, w).unflatten(-1, (-1, self.d_head)), self.group) for w in (wq, wk, wv)
         )
         y_BTmH = self.core(q_BTmH, k_BTmH, v_BTmH, cos_TR, sin_TR)
         return nn.functional.linear(to_positions(y_BTmH, self.group).flatten(-2), wo)
@@ -413,168 +261,92 @@ ULYSSES = [
         y_BTmH = self.core(q_BTmH, k_BTmH, v_BTmH, cos_TR[own], sin_TR[own])
         return nn.functional.linear(y_BTmH.flatten(-2), wo)
 """,
-        LAYER_TEST,
-        ("its own positions alone",),
-    ),
-    Mutant(
-        "turned by the positions' number here",
-        *HEADS,
-        "UlyssesAttention.forward",
+        LAYER_TEST, "its own positions alone"),
+    ulysses("turned by the positions' number here", "UlyssesAttention.forward",
         "y_BTmH = self.core(q_BTmH, k_BTmH, v_BTmH, cos_TR, sin_TR)",
         "y_BTmH = self.core(q_BTmH, k_BTmH, v_BTmH, cos_TR.roll(-1, 0), sin_TR.roll(-1, 0))",
-        LAYER_TEST,
-        may=("test_ulysses",),
-    ),
-    Mutant(
-        "key/value heads are not looked at",
-        *HEADS,
-        "UlyssesAttention.__init__",
+        LAYER_TEST, may="test_ulysses"),
+    ulysses("key/value heads are not looked at", "UlyssesAttention.__init__",
         '((n_heads, "query"), (n_kv_heads, "key/value"))',
         '((n_heads, "query"),)',
-        ("test_ulysses_refuses",),
-    ),
+        "test_ulysses_refuses"),
 ]
 
 # ---- 15.13
-MOE = ("15.13", "stretch.experts")
 SPREAD_TEST = (
     "test_spread_experts[2 ranks]",
     "test_spread_experts[4 ranks, one expert unused]",
     "test_spread_experts[one rank gets everything]",
     "test_spread_experts[a rank without tokens]",
 )
+experts = At("15.13", "stretch.experts")
 EXPERTS = [
-    Mutant(
-        "backward in forward's sizes",
-        *MOE,
-        "class Exchange",
+    experts("backward in forward's sizes", "class Exchange",
         "exchange(dy, ctx.come, ctx.to, ctx.group), None",
         "exchange(dy, ctx.to, ctx.come, ctx.group), None",
-        ("test_uneven_exchange",),
-        ("Rank ",),
-        may=SPREAD_TEST,
-        verdicts=ANY,
-    ),
-    Mutant(
-        "no gradient comes back",
-        *MOE,
-        "class Exchange",
+        "test_uneven_exchange", "Rank ", verdicts=ANY, may=SPREAD_TEST),
+    experts("no gradient comes back", "class Exchange",
         "exchange(dy, ctx.come, ctx.to, ctx.group), None",
         "0 * exchange(dy, ctx.come, ctx.to, ctx.group), None",
-        ("test_uneven_exchange", "test_spread_experts"),
-    ),
-    Mutant(
-        "the own part at the end",
-        *MOE,
-        "def exchange",
+        ("test_uneven_exchange", "test_spread_experts")),
+    experts("the own part at the end", "def exchange",
         "    return torch.cat(found)",
         "    return torch.cat([f for s, f in enumerate(found) if s != group.rank] + [found[group.rank]])",
-        ("test_uneven_exchange",),
-        ("Rank ",),
-        may=SPREAD_TEST,
-        verdicts=ANY,
-    ),
-    Mutant(
-        "filled up to the largest",
-        *MOE,
-        "spread_experts",
-        "    rows = Exchange.apply(x_SD[order // K], to, come, group)\n",
-        "    most = counts_Ne.new_tensor([max(to + come)])\n"
-        "    most = int(exchange(most.repeat(N), [1] * N, [1] * N, group).max())\n"
-        "    parts = x_SD[order // K].split(to)\n"
-        "    filled = torch.cat([torch.cat((p, p.new_zeros(most - len(p), p.shape[1]))) for p in parts])\n"
-        "    wide = Exchange.apply(filled, [most] * N, [most] * N, group).split(most)\n"
-        "    rows = torch.cat([p[:n] for p, n in zip(wide, come)])\n",
-        SPREAD_TEST[:3],
-        may=SPREAD_TEST,
-    ),
-    Mutant(
-        "rows in the tokens' order",
-        *MOE,
-        "spread_experts",
+        "test_uneven_exchange", "Rank ", verdicts=ANY, may=SPREAD_TEST),
+    experts("filled up to the largest", "spread_experts",
+        """    rows = Exchange.apply(x_SD[order // K], to, come, group)
+""",
+        """    most = counts_Ne.new_tensor([max(to + come)])
+    most = int(exchange(most.repeat(N), [1] * N, [1] * N, group).max())
+    parts = x_SD[order // K].split(to)
+    filled = torch.cat([torch.cat((p, p.new_zeros(most - len(p), p.shape[1]))) for p in parts])
+    wide = Exchange.apply(filled, [most] * N, [most] * N, group).split(most)
+    rows = torch.cat([p[:n] for p, n in zip(wide, come)])
+""",
+        SPREAD_TEST[:3], may=SPREAD_TEST),
+    experts("rows in the tokens' order", "spread_experts",
         "order = chosen_SK.flatten().argsort(stable=True)",
         "order = torch.arange(chosen_SK.numel())",
-        SPREAD_TEST,
-        may=("test_spread_experts",),
-    ),
-    Mutant(
-        "sources' rows are not sorted by expert",
-        *MOE,
-        "spread_experts",
+        SPREAD_TEST, may="test_spread_experts"),
+    experts("sources' rows are not sorted by expert", "spread_experts",
         "here = expert_R.argsort(stable=True)",
         "here = torch.arange(len(expert_R))",
-        ("test_spread_experts[2 ranks]", "test_spread_experts[4 ranks, one expert unused]"),
-        may=SPREAD_TEST,
-    ),
-    Mutant(
-        "results come back unsorted",
-        *MOE,
-        "spread_experts",
+        ("test_spread_experts[2 ranks]", "test_spread_experts[4 ranks, one expert unused]"), may=SPREAD_TEST),
+    experts("results come back unsorted", "spread_experts",
         "done[here.argsort()]",
         "done",
-        ("test_spread_experts[2 ranks]", "test_spread_experts[4 ranks, one expert unused]"),
-        may=SPREAD_TEST,
-    ),
-    Mutant(
-        "results in the experts' order",
-        *MOE,
-        "spread_experts",
+        ("test_spread_experts[2 ranks]", "test_spread_experts[4 ranks, one expert unused]"), may=SPREAD_TEST),
+    experts("results in the experts' order", "spread_experts",
         "back[order.argsort()]",
         "back",
-        SPREAD_TEST,
-        may=("test_spread_experts",),
-    ),
-    Mutant(
-        "the permutation twice, not undone",
-        *MOE,
-        "spread_experts",
+        SPREAD_TEST, may="test_spread_experts"),
+    experts("the permutation twice, not undone", "spread_experts",
         "back[order.argsort()]",
         "back[order]",
-        SPREAD_TEST,
-        may=("test_spread_experts",),
-    ),
-    Mutant(
-        "gates left out",
-        *MOE,
-        "spread_experts",
+        SPREAD_TEST, may="test_spread_experts"),
+    experts("gates left out", "spread_experts",
         "(gates_SK.unsqueeze(-1) * y_SKD).sum(1)",
         "((1 + 0 * gates_SK.unsqueeze(-1)) * y_SKD).sum(1)",
-        ("test_spread_experts",),
-        ("the sum of its experts' outputs",),
-    ),
-    Mutant(
-        "experts' gradients averaged",
-        *MOE,
-        "spread_experts",
+        "test_spread_experts", "the sum of its experts' outputs"),
+    experts("experts' gradients averaged", "spread_experts",
         "    N, e, K = ",
-        "    N = group.size\n"
-        "    up_eFD, down_eDF = (w / N + (w - w / N).detach() for w in (up_eFD, down_eDF))\n"
-        "    N, e, K = ",
-        SPREAD_TEST,
-        ("the mean over the ranks",),
-    ),
-    Mutant(
-        "gradients of its own rows alone",
-        *MOE,
-        "spread_experts",
+        """    N = group.size
+    up_eFD, down_eDF = (w / N + (w - w / N).detach() for w in (up_eFD, down_eDF))
+    N, e, K = """,
+        SPREAD_TEST, "the mean over the ranks"),
+    experts("gradients of its own rows alone", "spread_experts",
         "    done = torch.cat(",
-        "    sources = torch.arange(N).repeat_interleave(torch.tensor(come))[here].split(theirs_Ne.sum(0).tolist())\n"
-        "    done = torch.cat([torch.where((s == group.rank).unsqueeze(-1), feed_forward(part, up, down), "
-        "feed_forward(part, up.detach(), down.detach())) "
-        "for s, part, up, down in zip(sources, parts, up_eFD, down_eDF)])\n"
-        "    _ = torch.cat(",
-        SPREAD_TEST[:3],
-        ("its own tokens' part alone",),
-        may=SPREAD_TEST,
-    ),
-    Mutant(
-        "a library's collective",
-        *MOE,
-        "spread_experts",
-        "    rows = Exchange.apply(x_SD[order // K], to, come, group)\n",
-        "    rows = Exchange.apply(x_SD[order // K], to, come, group)\n    group.all_reduce(x_SD.new_zeros(1))\n",
-        ("test_spread_experts",),
-    ),
+        """    sources = torch.arange(N).repeat_interleave(torch.tensor(come))[here].split(theirs_Ne.sum(0).tolist())
+    done = torch.cat([torch.where((s == group.rank).unsqueeze(-1), feed_forward(part, up, down), feed_forward(part, up.detach(), down.detach())) for s, part, up, down in zip(sources, parts, up_eFD, down_eDF)])
+    _ = torch.cat(""",
+        SPREAD_TEST[:3], "its own tokens' part alone", may=SPREAD_TEST),
+    experts("a library's collective", "spread_experts",
+        """    rows = Exchange.apply(x_SD[order // K], to, come, group)
+""",
+        """    rows = Exchange.apply(x_SD[order // K], to, come, group)
+    group.all_reduce(x_SD.new_zeros(1))
+""",
+        "test_spread_experts"),
 ]
 
 MUTANTS = [*ZERO_BUBBLE, *RING_ATTENTION, *ULYSSES, *EXPERTS]

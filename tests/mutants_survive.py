@@ -6,184 +6,93 @@
 
 from __future__ import annotations
 
-from functools import partial
+from tests.mutant import At
 
-from tests.mutant import Mutant
-
-SURVIVE = partial(Mutant, task="C.3", module="survive")
 SLOW, HANGS, ACTS, SAID = "test_who_is_slow", "test_who_hangs", "test_who_acts", "test_one_message"
 KILLED, HUNG, ASKED = (f"test_struck[{fault}]" for fault in ("killed", "hung", "preempted"))
 SKIPPED, FULL, BACK, NAMED = (f"test_goes_on[{fault}]" for fault in ("skipped", "full disk", "rolled back", "slow"))
 
+survive = At("C.3", "survive")
 FUNCTIONS = [
-    SURVIVE(
-        "each rank's own flag",
-        place="tell",
-        old="bool(rows[:, 0].max() > 0)",
-        new="asked",
-        fails=(SAID,),
-        causes=("each rank knows of its own signal alone",),
-    ),
-    SURVIVE("rank 0's flag", place="tell", old="rows[:, 0].max() > 0", new="rows[0, 0] > 0", fails=(SAID,)),
-    SURVIVE(
-        "a message for each", place="tell", old="rows = group", new="group.barrier()\n    rows = group", fails=(SAID,)
-    ),
-    SURVIVE(
-        "the fastest is named", place="slow_rank", old="mine >= FACTOR * others", new="mine < others", fails=(SLOW,)
-    ),
-    SURVIVE("one late step", place="slow_rank", old="if all(", new="if any(", fails=(SLOW,)),
-    SURVIVE("no matter how little", place="slow_rank", old=" and mine >= others + LEAST", new="", fails=(SLOW,)),
-    SURVIVE("the oldest steps", place="slow_rank", old="rows[-WINDOW:]", new="rows[:WINDOW]", fails=(SLOW,)),
-    SURVIVE(
-        "whoever is late is believed to be waiting",
-        place="hung",
-        old=" or one.silent >= limit / 2",
-        new="",
-        fails=(HANGS,),
-    ),
-    SURVIVE(
-        "who waits is blamed", place="hung", old="if not standings[rank].call:", new="if True:", fails=(f"{HANGS}[4]",)
-    ),
-    SURVIVE(
-        "a stopped rank in a call is overlooked",
-        place="hung",
-        old="if standings[rank].silent >= limit / 2:",
-        new="if False:",
-        fails=(HANGS,),
-    ),
-    SURVIVE(
-        "those that have come are awaited",
-        place="hung",
-        old="<= one.number",
-        new="<= one.number + 9",
-        fails=(f"{HANGS}[4]",),
-    ),
-    SURVIVE(
-        "all ranks act",
-        place="Watchdog.act",
-        old="if found.by != self.rank:",
-        new="if found.rank == self.rank:",
-        fails=(ACTS,),
-    ),
-    SURVIVE(
-        "a process of another host",
-        place="Watchdog.act",
-        old="if other.host == me.host:",
-        new="if True:",
-        fails=(ACTS,),
-    ),
-    SURVIVE("at once", place="hung", old="one.stood < limit", new="one.stood < limit / 9", fails=(HANGS,)),
+    survive("each rank's own flag", "tell",
+        "bool(rows[:, 0].max() > 0)",
+        "asked",
+        SAID, "each rank knows of its own signal alone"),
+    survive("rank 0's flag", "tell", "rows[:, 0].max() > 0", "rows[0, 0] > 0", SAID),
+    survive("a message for each", "tell",
+        "rows = group",
+        """group.barrier()
+    rows = group""",
+        SAID),
+    survive("the fastest is named", "slow_rank", "mine >= FACTOR * others", "mine < others", SLOW),
+    survive("one late step", "slow_rank", "if all(", "if any(", SLOW),
+    survive("no matter how little", "slow_rank", " and mine >= others + LEAST", "", SLOW),
+    survive("the oldest steps", "slow_rank", "rows[-WINDOW:]", "rows[:WINDOW]", SLOW),
+    survive("whoever is late is believed to be waiting", "hung", " or one.silent >= limit / 2", "", HANGS),
+    survive("who waits is blamed", "hung", "if not standings[rank].call:", "if True:", f"{HANGS}[4]"),
+    survive("a stopped rank in a call is overlooked", "hung",
+        "if standings[rank].silent >= limit / 2:",
+        "if False:",
+        HANGS),
+    survive("those that have come are awaited", "hung", "<= one.number", "<= one.number + 9", f"{HANGS}[4]"),
+    survive("all ranks act", "Watchdog.act", "if found.by != self.rank:", "if found.rank == self.rank:", ACTS),
+    survive("a process of another host", "Watchdog.act", "if other.host == me.host:", "if True:", ACTS),
+    survive("at once", "hung", "one.stood < limit", "one.stood < limit / 9", HANGS),
 ]
 
 RUN = [
-    SURVIVE(
-        "a full disk ends the run",
-        place="keep",
-        old="        return False",
-        new="        raise",
-        fails=(BACK, NAMED),
-        may=(FULL, SKIPPED),
-    ),
-    SURVIVE(
-        "nothing is said of the full disk",
-        place="keep",
-        old='run.say("not saved", f',
-        new='run.say("checkpoint", f',
-        fails=(FULL,),
-        verdicts=("wrong",),
-    ),
-    SURVIVE(
-        "the lowered rate is forgotten",
-        place="go_back",
-        old="run.recovery.rate, run.rollbacks = rate, rollbacks + 1",
-        new="run.rollbacks = rollbacks + 1",
-        fails=(BACK,),
-        may=(NAMED,),
-    ),
-    SURVIVE(
-        "the count of ways back comes back, too",
-        place="go_back",
-        old="rate, rollbacks + 1",
-        new="rate, run.rollbacks + 1",
-        fails=(BACK,),
-    ),
-    SURVIVE(
-        "ways back are not counted", place="go_back", old="rate, rollbacks + 1", new="rate, rollbacks", fails=(BACK,)
-    ),
-    SURVIVE(
-        "the same batches again",
-        place="go_back",
-        old="run.shift = shift + (at - run.step if run.config.recovery.skip_data else 0)",
-        new="run.shift = shift",
-        fails=(BACK,),
-        may=(NAMED,),
-    ),
-    SURVIVE(
-        "one batch too few is skipped",
-        place="go_back",
-        old="at - run.step if",
-        new="at - run.step - 1 if",
-        fails=(BACK,),
-        may=(NAMED,),
-    ),
-    SURVIVE(
-        "weights come back, moments do not",
-        place="restore",
-        old="    found = checkpoint.load(run.trainer, run.store)",
-        new=(
-            "    o = run.trainer.optimizer\n"
-            "    kept = [x.clone() for x in (*o.m, *o.v)], o.steps\n"
-            "    found = checkpoint.load(run.trainer, run.store)\n"
-            "    [x.copy_(y) for x, y in zip((*o.m, *o.v), kept[0])]\n"
-            "    o.steps = kept[1]"
-        ),
-        fails=(BACK,),
-        may=(NAMED,),
-    ),
-    SURVIVE(
-        "a step late",
-        place="restore",
-        old="run.step, run.history = found.step,",
-        new="run.step, run.history = found.step + 1,",
-        fails=(BACK,),
-        may=(NAMED,),
-    ),
-    SURVIVE(
-        "lines of undone steps stay",
-        place="go_back",
-        old="    run.recut()\n",
-        new="    pass\n",
-        fails=(BACK,),
-        may=(NAMED,),
-    ),
-    SURVIVE(
-        "nobody is ever slow", place="slow_rank", old="len(last) < WINDOW", new="len(last) <= WINDOW", fails=(NAMED,)
-    ),
+    survive("a full disk ends the run", "keep",
+        "        return False",
+        "        raise",
+        (BACK, NAMED), may=(FULL, SKIPPED)),
+    survive("nothing is said of the full disk", "keep", 'run.say("not saved", f', 'run.say("checkpoint", f', FULL),
+    survive("the lowered rate is forgotten", "go_back",
+        "run.recovery.rate, run.rollbacks = rate, rollbacks + 1",
+        "run.rollbacks = rollbacks + 1",
+        BACK, may=NAMED),
+    survive("the count of ways back comes back, too", "go_back",
+        "rate, rollbacks + 1",
+        "rate, run.rollbacks + 1",
+        BACK),
+    survive("ways back are not counted", "go_back", "rate, rollbacks + 1", "rate, rollbacks", BACK),
+    survive("the same batches again", "go_back",
+        "run.shift = shift + (at - run.step if run.config.recovery.skip_data else 0)",
+        "run.shift = shift",
+        BACK, may=NAMED),
+    survive("one batch too few is skipped", "go_back", "at - run.step if", "at - run.step - 1 if", BACK, may=NAMED),
+    survive("weights come back, moments do not", "restore",
+        "    found = checkpoint.load(run.trainer, run.store)",
+        """    o = run.trainer.optimizer
+    kept = [x.clone() for x in (*o.m, *o.v)], o.steps
+    found = checkpoint.load(run.trainer, run.store)
+    [x.copy_(y) for x, y in zip((*o.m, *o.v), kept[0])]
+    o.steps = kept[1]""",
+        BACK, may=NAMED),
+    survive("a step late", "restore",
+        "run.step, run.history = found.step,",
+        "run.step, run.history = found.step + 1,",
+        BACK, may=NAMED),
+    survive("lines of undone steps stay", "go_back",
+        """    run.recut()
+""",
+        """    pass
+""",
+        BACK, may=NAMED),
+    survive("nobody is ever slow", "slow_rank", "len(last) < WINDOW", "len(last) <= WINDOW", NAMED),
 ]
 
 # Two at a time: a run has three faults, and costs some 40 core seconds.
 STRUCK = {
     "leaves the hung process to torchrun, and ignores SIGTERM": [
-        SURVIVE(
-            "the hung process is left to torchrun",
-            place="Watchdog.act",
-            old="os.kill(other.pid, signal.SIGKILL)",
-            new="os.kill(other.pid, signal.SIGTERM)",
-            fails=(HUNG,),
-        ),
-        SURVIVE("SIGTERM is ignored", place="tell", old="bool(rows[:, 0].max() > 0)", new="False", fails=(ASKED,)),
+        survive("the hung process is left to torchrun", "Watchdog.act",
+            "os.kill(other.pid, signal.SIGKILL)",
+            "os.kill(other.pid, signal.SIGTERM)",
+            HUNG),
+        survive("SIGTERM is ignored", "tell", "bool(rows[:, 0].max() > 0)", "False", ASKED),
     ],
     "never barks, and begins anew at every start": [
-        SURVIVE(
-            "the watchdog never barks",
-            place="Watchdog.act",
-            old="if found.by != self.rank:",
-            new="if True:",
-            fails=(HUNG,),
-        ),
-        SURVIVE(
-            "every start begins anew", place="restore", old="if found is None:", new="if True:", fails=(KILLED, ASKED)
-        ),
+        survive("the watchdog never barks", "Watchdog.act", "if found.by != self.rank:", "if True:", HUNG),
+        survive("every start begins anew", "restore", "if found is None:", "if True:", (KILLED, ASKED)),
     ],
 }
 MUTANTS = [*FUNCTIONS, *RUN, *(mutant for pair in STRUCK.values() for mutant in pair)]

@@ -7,10 +7,9 @@ import pytest
 
 from labkit.checks.verdict import PASSED
 from labkit.comm import processes
-from tests import mutants13_blind, mutated
+from tests import mutants13, mutants13_blind, mutants13_stretch, mutated
 from tests.judged import ROOT
 from tests.kills import PLANS
-from tests.mutants13 import MUTANTS
 
 PLAN = PLANS["13"]
 DEADLINE = 20.0  # seconds for a call, on a machine that may be busy with other things
@@ -18,7 +17,9 @@ week, student = mutated.fixtures(ROOT / PLAN.folder)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("mutant", mutated.sample(MUTANTS, PLAN), ids=lambda m: f"{m.task} {m.name}")
+@pytest.mark.parametrize(
+    "mutant", mutated.sample([*mutants13.MUTANTS, *mutants13_stretch.MUTANTS], PLAN), ids=lambda m: f"{m.task} {m.name}"
+)
 def test_mutant_through_the_real_machinery(mutant, week, student, monkeypatch):
     # A deadlock is believed once it is certain, and certain it is at once: a dozen of them need not wait a second each.
     monkeypatch.setattr(processes, "STILL", 0.4)

@@ -113,8 +113,8 @@ def test_the_first_experiment_prints_what_it_says_and_fails_as_it_says(tmp_path)
     def timeless(words):  # how long a rank had waited when it was ended depends on the machine
         return re.sub(r"for [\d.]+(?: to [\d.]+)? s", "for ... s", words)
 
-    shown, _, whole = done.stderr.partition("labkit.comm.outcome.RanksFailed: ")
-    assert timeless(autopsy) == timeless(f"labkit.comm.outcome.RanksFailed: {whole}"), "a real one, and whole"
+    shown, _, whole = done.stderr.partition("labkit.comm.autopsy.RanksFailed: ")
+    assert timeless(autopsy) == timeless(f"labkit.comm.autopsy.RanksFailed: {whole}"), "a real one, and whole"
     assert shown.count('File "') == 2 and 'hello.py", line' in shown, "of labkit, the one frame that raises"
 
 

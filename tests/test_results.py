@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from labkit.compare import repeats
+from labkit.compare.arms import heldout_of
 from labkit.compare.pages import Page, templates
 from labkit.compare.preset import Preset
-from labkit.compare.results import heldout_of
 from labkit.compare.verdict import judge
 from labkit.record.read import PACKED, read_run
 
@@ -110,7 +110,7 @@ def test_the_verdict_in_a_record_is_what_the_code_says_today(folder):
         losses = {arm: {s: base[s] * (1 + gap / 100) for s, gap in told["gap"]} for arm, told in kept["arms"].items()}
         losses.setdefault(next(arm for arm in arms if preset.arms[arm].role == "baseline"), base)
     if preset.repeat:
-        told = repeats.judge(losses, preset, kept["candidates"])
+        told = repeats.judge(losses, preset, kept["candidates"]).model_dump()
     else:
         told = judge(losses, {a: preset.arms[a].role for a in losses}, {a: preset.arms[a].label for a in preset.arms})
     assert told["word"] == kept["word"]

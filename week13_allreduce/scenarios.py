@@ -155,10 +155,22 @@ def best_ring(graph):
 
 def halving_refused(x, group):
     """13.9: what halving and doubling raises on so many ranks."""
-    from .stretch import halving_doubling
+    from .stretch.halving_doubling import halving_doubling_all_reduce
 
+    return _raised(halving_doubling_all_reduce, x, group)
+
+
+def levels_refused(x, group, per_node):
+    """13.10: what the all-reduce on two levels raises for nodes of this size."""
+    from .stretch.hierarchical import hierarchical_all_reduce
+
+    return _raised(hierarchical_all_reduce, x, group, per_node)
+
+
+def _raised(function, *args):
+    """The name of the error that a call raises."""
     try:
-        halving_doubling.halving_doubling_all_reduce(x, group)
+        function(*args)
     except NotImplementedError:  # a hole is no answer
         raise
     except Exception as error:

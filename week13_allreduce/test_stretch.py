@@ -80,6 +80,15 @@ def test_hierarchical(op, seed):
         all_reduced(seed, "stretch.hierarchical.hierarchical_all_reduce", 4, 103, op, 2 * 103, per_node=per_node)
 
 
+@task("13.10", points=0)
+def test_hierarchical_needs_whole_nodes(seed):
+    """ValueError where the ranks fill no whole number of nodes"""
+    for N, per_node in ((4, 3), (3, 2)):
+        got, _ = call("scenarios.levels_refused", tensors(seed, N, 100), per_node=per_node)
+        for r in range(N):
+            expect(got[r] == "ValueError", f"{N} ranks on nodes of {per_node}: rank {r} raised {got[r]}", known=True)
+
+
 @task("13.11", points=0)
 @pytest.mark.parametrize(
     "name, gpus, nics, first_and_last, sockets",

@@ -11,8 +11,8 @@ import torch
 from labkit.checks import call, call_alone, call_each, expect, field, same, task
 from labkit.checks.drawn import Draw
 from labkit.checks.held import grown
-from labkit.checks.phases import moved, phases
-from labkit.checks.rounded import close
+from labkit.checks.judge import close
+from labkit.checks.traffic import moved, phases
 
 # float32 against float64: some 300 roundings in a row (products over D, T and F, and back), each of at most 2**-24 of
 # numbers no larger than a few times the largest result.

@@ -10,9 +10,8 @@ import torch
 
 from labkit.checks import call, expect, same, sends, sent, task
 from labkit.checks.drawn import Draw
-from labkit.checks.phases import moved, phases
-from labkit.checks.rounded import close
-from labkit.checks.traffic import LIBRARY
+from labkit.checks.judge import close
+from labkit.checks.traffic import LIBRARY, moved, phases
 from labkit.comm.algorithms import ring_bytes
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay

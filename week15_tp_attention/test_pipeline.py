@@ -14,7 +14,7 @@ import torch
 
 from labkit.checks import call, call_alone, call_each, expect, same, sends, sent, task
 from labkit.checks.drawn import Draw
-from labkit.checks.rounded import close
+from labkit.checks.judge import close
 from labkit.checks.traffic import LIBRARY
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay

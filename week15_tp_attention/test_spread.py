@@ -10,9 +10,8 @@ import torch
 
 from labkit.checks import call, call_alone, call_each, expect, same, sent, task
 from labkit.checks.drawn import Draw
-from labkit.checks.phases import phases
-from labkit.checks.rounded import close
-from labkit.checks.traffic import LIBRARY
+from labkit.checks.judge import close
+from labkit.checks.traffic import LIBRARY, phases
 from labkit.comm.ledger import COLLECTIVES, EMPTY
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay

@@ -7,8 +7,7 @@ import torch
 
 from labkit.checks import call, call_alone, expect, same, sends, sent, task
 from labkit.checks.drawn import Draw
-from labkit.checks.phases import phases
-from labkit.checks.traffic import LIBRARY
+from labkit.checks.traffic import LIBRARY, phases
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay
 

@@ -10,7 +10,7 @@ import torch
 
 from labkit.checks import call, expect, same, task
 from labkit.checks.drawn import Draw
-from labkit.checks.phases import moved, phases
+from labkit.checks.traffic import moved, phases
 
 BF16 = torch.bfloat16
 BIAS_N_TIMES = "the bias N times: every rank added it before the sum"

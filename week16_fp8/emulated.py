@@ -117,8 +117,7 @@ class Emulated(Backend):
     too."""
 
     name = "emulated"
-    recipes = _scalable = tuple(NUMERICS)
-    _parameter_recipes = ("block",)
+    recipes = tuple(NUMERICS)
     # Compiled whole by torch 2.11 for a GPU, all its gradients came out as zero (eager and compiled for a CPU they are
     # right): it stays eager.
     compiles = "between"
@@ -141,6 +140,4 @@ class Emulated(Backend):
         return self._numerics(self.recipe).flags()
 
     def _fp8_parameters(self) -> FP8Parameters:
-        if self.recipe != "block":
-            return super()._fp8_parameters()
         return GridParameters(self.modules, self._numerics(self.recipe).recipe)

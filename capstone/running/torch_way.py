@@ -26,7 +26,7 @@ from labkit.precision.registry import get_backend
 from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import build_corpus
 from labkit.train.job import seed_generators
-from labkit.train.loop import Hook, Loop, train
+from labkit.train.loop import Hook, Loop, Parts, train
 
 
 class Asked(Hook):
@@ -75,15 +75,6 @@ def run(group: Group, config: CapstoneConfig, run_dir: Path, opened: Any) -> dic
     }
     record = opened(about)
     plain = TrainConfig(**{key: getattr(config, key) for key in TrainConfig.model_fields})
-    result = train(
-        group,
-        plain,
-        corpus,
-        model=model,
-        record=record,
-        run_dir=run_dir,
-        hooks=[Asked()],
-        backend=backend,
-        data_share=mesh.data_share,
-    )
+    parts = Parts(model, backend=backend, hooks=[Asked()], record=record, data_share=mesh.data_share)
+    result = train(group, plain, corpus, parts, run_dir=run_dir)
     return {**asdict(result), **about, "evidence": backend.evidence(model)}

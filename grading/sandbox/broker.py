@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from grading.sandbox.frames import Broken, failure, line, tensor_of, typed
-from labkit.comm.arguments import REDUCIBLE, noted
-from labkit.comm.group import told_split
+from labkit.comm.arguments import REDUCIBLE, size_dtype_shape
+from labkit.comm.group import format_split
 from labkit.comm.ledger import WORLD, Event, GroupId, Ledger
 from labkit.comm.link import HEADER, MAX_BODY, MAX_HEAD, frame_head, raw
 from labkit.comm.rendezvous import Pending, RankEnded, Rendezvous
@@ -244,7 +244,7 @@ class Broker:
             ops.append(Op(kind, peer, tensor, where, blocking))
         if start != len(body):
             raise Broken("a message that is longer than it says")
-        calls = ((op.kind, op.peer, *noted(op.tensor)) for op in ops)
+        calls = ((op.kind, op.peer, *size_dtype_shape(op.tensor)) for op in ops)
         events = endpoint.ledger.begin_together(calls, blocking=blocking, where=where, group=group.name)
         held = self._hold(endpoint, len(body), fill)
         self._started(endpoint, self.rendezvous.post(group, endpoint.rank, ops), _Call(len(ops), events, fill, held))
@@ -274,7 +274,7 @@ class Broker:
                 raise Broken("a collective that is none")
         if kind == "broadcast" and src is None:
             raise Broken("a collective that is none")
-        told = (size, *noted(tensor)[1:]) if tensor is not None else (0, "", ())
+        told = (size, *size_dtype_shape(tensor)[1:]) if tensor is not None else (0, "", ())
         event = endpoint.ledger.begin(
             kind, src, *told, op=op, blocking=bool(head["blocking"]), where=where, group=group.name
         )
@@ -300,7 +300,7 @@ class Broker:
         endpoint.splits += 1
         if self.capped and endpoint.splits > MAX_GROUPS:
             raise Broken(f"more than {MAX_GROUPS} splits of one rank")
-        call = Collective("split", op=told_split(name, parts), where=where)
+        call = Collective("split", op=format_split(name, parts), where=where)
         event = endpoint.ledger.begin("split", op=call.op, where=where, group=group.name)
         gives = GroupId(name, next((part for part in parts if endpoint.rank in part), ()))
         items = [self.rendezvous.contribute(group, endpoint.rank, call)]

@@ -26,9 +26,8 @@ from grading.sandbox.broker import Broker, Endpoint
 from grading.sandbox.command import outside
 from grading.sandbox.frames import Broken, clean
 from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, NOT_ATTEMPTED, OUT_OF_MEMORY, PASSED
-from labkit.comm.autopsy import Autopsy
+from labkit.comm.autopsy import Autopsy, Evidence
 from labkit.comm.diagnose import examine
-from labkit.comm.outcome import Evidence
 from labkit.comm.processor import ENOUGH, STRETCH, lost, since, times
 from labkit.comm.supervisor import DEADLINE, FAILED, failure, supervise
 

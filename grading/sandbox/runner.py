@@ -31,7 +31,7 @@ from grading.sandbox.site import BoxedSite
 from labkit.checks import values
 from labkit.checks.markers import strip
 from labkit.checks.outside import composed
-from labkit.checks.runner import Case, Job, Reply, describe, not_attempted, read_answers, told
+from labkit.checks.runner import Case, Job, Reply, describe, failed_reply, not_attempted, read_answers
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, FAULT, HUNG, NOT_ATTEMPTED, PASSED, CheckFailed
 
@@ -230,7 +230,7 @@ class SandboxRunner:
         if end.verdict == PASSED:
             return read_answers(end.answers, end.ledgers, job.with_group)
         if end.autopsy is not None:
-            reply = told(end.autopsy, SUBMISSION, end.ledgers, job.function if job.without else "")
+            reply = failed_reply(end.autopsy, SUBMISSION, end.ledgers, job.function if job.without else "")
             reply.verdict = end.verdict
             reply.text, reply.cause = theirs(reply.text), tuple(map(theirs, reply.cause))
             return reply

@@ -23,7 +23,7 @@ _PUBLIC = {
     "call_each": "labkit.checks.runner",
     "once": "labkit.checks.expected",
     "same": "labkit.checks.judge",
-    "tensors": "labkit.checks.judge",
+    "tensors": "labkit.checks.drawn",
     "field": "labkit.checks.judge",
     "expect": "labkit.checks.judge",
     "sent": "labkit.checks.traffic",

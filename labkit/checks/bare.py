@@ -3,7 +3,7 @@
 Task 16.1 asks for the bits of a number format that torch has a cast for. So it takes and returns NumPy arrays, and runs
 in an interpreter of its own, begun afresh: whatever rank process the job came to has torch in its memory. There the
 names in `without` cannot be imported. At home a finder refuses them, as it refuses parts of labkit that the task does
-not declare (labkit.checks.boundary): it tells, it does not guard. In grading their folders are gone as well: the
+not declare (labkit.checks.boundary): a message, and no guard. In grading their folders are gone as well: the
 sandbox mounts nothing over them before any code of a student's runs (grading/sandbox/inside).
 
 `Process` is this side, in the rank; `main` is the other. Values cross as everywhere (labkit.checks.packing), and are
@@ -17,8 +17,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from labkit.comm.group import Group
 
 _DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint16", "uint8", "bool")
-_LENGTH = 8  # bytes, in front of each message
 
 
 def load(job: dict[str, Any], body: bytes) -> Callable[[Group], bytes]:
@@ -44,53 +44,52 @@ class Process:
     def __init__(self, job: dict[str, Any]) -> None:
         here = str(Path(__file__).resolve().parents[2])
         path = [here, *(entry for entry in sys.path if entry not in ("", here))]
-        mine, theirs = os.pipe()
-        code = f"import sys; sys.path[:] = {path!r}; from labkit.checks import bare; bare.main({theirs})"
+        self.link, theirs = Pipe()
+        code = f"import sys; sys.path[:] = {path!r}; from labkit.checks import bare; bare.main({theirs.fileno()})"
         # -S, and the path from here: neither a .pth file nor the folder it runs in adds anything to it.
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", "-c", code],
-            stdin=subprocess.PIPE,
-            pass_fds=[theirs],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
-        os.close(theirs)
-        self.answers = os.fdopen(mine, "rb")
-        assert self.process.stdin is not None
-        _send(self.process.stdin, json.dumps(job).encode())
-        self.ready = _receive(self.answers) == b"ready"  # NumPy is there: what comes now is the function's own time
+        theirs.close()
+        try:
+            self.link.send_bytes(json.dumps(job).encode())
+            self.link.recv_bytes()  # NumPy is there: what comes now is the function's own time
+        except (OSError, EOFError):
+            pass  # `answer` finds the same
 
     def answer(self, body: bytes) -> bytes:
         """What `remote.answer` gives, for packed (args, kwargs). The process has ended."""
         from labkit.checks import values  # not above: it brings torch
 
         try:
-            assert self.process.stdin is not None
-            _send(self.process.stdin, body)
-            said = _receive(self.answers)
-        except OSError:
-            said = None
-        self.answers.close()
+            self.link.send_bytes(body)
+            answer = self.link.recv_bytes(packing.MAX_BYTES)
+        except (OSError, EOFError):
+            answer = None
+        self.link.close()
         status = self.process.wait()
-        if said is None:
+        if answer is None:
             return values.pack((remote.RAISED, f"its process ended without an answer (status {status})"))
-        return said
+        return answer
 
 
 def main(descriptor: int) -> None:
     """The fresh interpreter: take a job, run it, send the packed answer."""
-    answers, orders = os.fdopen(descriptor, "wb"), sys.stdin.buffer
-    job = json.loads(_receive(orders) or b"{}")
-    _send(answers, b"ready")
-    body = _receive(orders)
-    if body is None:
+    link = Connection(descriptor)
+    try:
+        job = json.loads(link.recv_bytes())
+        link.send_bytes(b"ready")
+        args, kwargs = packing.unpack(link.recv_bytes(), _NumPy())
+    except EOFError:
         return
-    sys.stdin = open(os.devnull)  # noqa: SIM115  for as long as the process lives
-    args, kwargs = packing.unpack(body, _NumPy())
     np.random.seed(0)
     result = packing.pack(remote.outcome(None, job, args, kwargs), _NumPy())
     sys.stdout.flush()
     sys.stderr.flush()
-    _send(answers, result)
+    link.send_bytes(result)
     os._exit(0)  # whatever it has left running
 
 
@@ -110,18 +109,3 @@ class _NumPy:
 
     def make(self, dtype: str, shape: list[int], data: bytes) -> np.ndarray:
         return np.frombuffer(bytearray(data), dtype=np.dtype(dtype)).reshape(shape)
-
-
-def _send(file: BinaryIO | Any, message: bytes) -> None:
-    file.write(len(message).to_bytes(_LENGTH, "little") + message)
-    file.flush()
-
-
-def _receive(file: BinaryIO | Any) -> bytes | None:
-    """The next message; None at the end."""
-    head = file.read(_LENGTH)
-    if len(head) < _LENGTH:
-        return None
-    length = int.from_bytes(head, "little")
-    message = file.read(length) if length <= packing.MAX_BYTES else b""
-    return message if len(message) == length else None

@@ -1,9 +1,9 @@
-"""Does a rule over a record look ahead? Judged by records that really end: what comes later is in no process that is
-asked, not even in a caller's variables.
+"""Does a rule over a record use what comes later? Judged by records that really end: the rest of a record is in no
+process that runs the rule, not even in a caller's variables.
 
-The rule is asked about whole records first. Then about each up to its first alarm, where it must ring as well; and
-about each up to a few rows before, where nothing may ring. The two kinds of endings look alike to whoever is asked, so
-"ring at the end of what is cut" earns nothing.
+The rule runs on whole records first. Then on each up to its first alarm, where it must ring as well; and on each up to
+a few rows before, where nothing may ring. The two kinds of endings are alike for the rule, so "ring at the end of what
+is cut" earns nothing.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ def judge_causal(
 def _heard(ask: Callable[[Sequence[int]], Any], rows: Sequence[int]) -> Any:
     found = ask(rows)
     if not isinstance(found, list) or len(found) != len(rows):
-        raise CheckFailed(NO_RESULT, "for each record a list of alarms is asked for")
+        raise CheckFailed(NO_RESULT, "for each record a list of alarms is required")
     return found

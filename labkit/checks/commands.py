@@ -35,17 +35,13 @@ def check(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Run your functions on real ranks and tell which points they earn, and why not all.
+    """Run your functions on real ranks and show which points they earn, and why not all.
 
-    Status 0: every automatic point that was asked for is earned. Status 1: not every one.
+    Status 0: every automatic point of what was checked is earned. Status 1: not every one.
     """
-    from labkit.checks.run import run_checks
-    from labkit.checks.table import Console, render, watched
+    from labkit.checks.table import check as show
 
-    console = Console(quiet=as_json)  # made before pytest redirects stdout
-    with watched(console) as progress:
-        outcome = run_checks(names or (), seed=seed, deadline=deadline, progress=progress)
-    render(outcome, console, show_all=show_all)
+    outcome = show(*(names or ()), seed=seed, deadline=deadline, show_all=show_all, quiet=as_json)
     if as_json:
         typer.echo(json.dumps(outcome.to_json(), indent=2))
     raise typer.Exit(0 if outcome.full else 1)

@@ -1,4 +1,4 @@
-"""`Draw`: sizes and tensors of one case, all of them from the seed."""
+"""A case's random data, all of them from its seed: `Draw`, and `tensors` for a vector on each rank."""
 
 from __future__ import annotations
 
@@ -36,3 +36,19 @@ class Draw:
     def order(self, values: Sequence[int]) -> list[int]:
         """The values in a random order."""
         return [int(value) for value in self.rng.permutation(np.asarray(values))]
+
+
+def tensors(seed: int, N: int, L: int, dtype: torch.dtype = torch.float32, whole: bool = True) -> list[torch.Tensor]:
+    """N random vectors of L numbers, for N ranks.
+
+    whole=True: whole numbers from -999 to 999 without 0, whose sums over up to 8000 ranks are exact in fp32 in any
+    order, so that the order of additions is no mistake. whole=False: standard normal, for checks of rounding.
+
+    All bits of the seed count. (torch's own generator takes 32 of them: few enough to try, for whoever holds one
+    rank's numbers and wants the others'.)"""
+    generator = np.random.default_rng(seed % 2**63)
+    if not whole:
+        return list(torch.from_numpy(generator.standard_normal((N, L))).to(dtype))
+    size = generator.integers(1, 1000, (N, L))
+    sign = generator.integers(0, 2, (N, L)) * 2 - 1
+    return list(torch.from_numpy(size * sign).to(dtype))

@@ -3,7 +3,7 @@
 Attributes and containers are not all that keeps a tensor. So do a closure's variable, a default argument, a partial, a
 bound method, a generator that waits, a class, a module's global. `reached` follows whatever the garbage collector
 follows. It runs in the student's process, finds what somebody put aside, and can be fooled by who wants to fool it (a
-copy in NumPy). Grading therefore judges by `grown` as well: there the kernel tells, outside, what a rank's processes
+copy in NumPy). Grading therefore judges by `grown` as well: there the kernel says, outside, what a rank's processes
 hold (`call(..., weighed=True)`). At home nobody reads it.
 """
 
@@ -77,7 +77,7 @@ def bring_libraries(folder: Path, *modules: str) -> None:
             with _parsing:
                 tree = ast.parse((folder / f"{module}.py").read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            continue  # who imports it is told
+            continue  # an import of it says so
         for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
@@ -94,8 +94,7 @@ def grown(ledger: Ledger, base: str, mark: str, after: int) -> int | None:
 
     base    noted before any code of the student's has run: it must be the first thing in the ledger
     after   a `mark` counts once so many messages have arrived, before the next one is sent: whoever throws something
-    away
-            for a moment, to look light, cannot have it back there
+            away for a moment, to look light, cannot have it back there
     """
     if not ledger.weighed:
         return None

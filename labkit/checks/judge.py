@@ -1,7 +1,7 @@
 """`same` and its kin: is this the right answer, and if not, what is it?
 
-A wrong answer is told with what was expected, what came, and where the two first differ. The cause is told **only when
-it is recognised**: a check hands over fingerprints, `looks_like={cause: the answer that this mistake gives}`, and one
+A wrong answer is reported with what was expected, what came, and where the two first differ. The cause is named **only
+when it is recognised**: a check hands over fingerprints, `looks_like={cause: the answer that this mistake gives}`, and one
 of them must match the wrong answer exactly. No likeness, no guessing: otherwise "cause unknown".
 
 Two rules keep a cause true. A fingerprint must differ from the right answer in several places (`EVIDENCE`), since in a
@@ -23,25 +23,10 @@ import torch
 from labkit.checks.values import Opaque
 from labkit.checks.verdict import NO_RESULT, WRONG, CheckFailed, cause_line, wrong
 
-EVIDENCE = 3  # numbers in which a fingerprint must differ from the right answer; see `tensors` for their range
+EVIDENCE = 3  # numbers in which a fingerprint must differ from the right answer; see `drawn.tensors` for their range
+APART = 8  # tolerances between a mistake's answer and the right one, where it counts as evidence (`close`)
 SHOWN = 5  # numbers shown from the first difference on
 LISTED = 50  # numbers shown of a list
-
-
-def tensors(seed: int, N: int, L: int, dtype: torch.dtype = torch.float32, whole: bool = True) -> list[torch.Tensor]:
-    """N random vectors of L numbers, for N ranks.
-
-    whole=True: whole numbers from -999 to 999 without 0, whose sums over up to 8000 ranks are exact in fp32 in any
-    order, so that the order of additions is no mistake. whole=False: standard normal, for checks of rounding.
-
-    All bits of the seed count. (torch's own generator takes 32 of them: few enough to try, for whoever holds one
-    rank's numbers and wants the others'.)"""
-    generator = np.random.default_rng(seed % 2**63)
-    if not whole:
-        return list(torch.from_numpy(generator.standard_normal((N, L))).to(dtype))
-    size = generator.integers(1, 1000, (N, L))
-    sign = generator.integers(0, 2, (N, L)) * 2 - 1
-    return list(torch.from_numpy(size * sign).to(dtype))
 
 
 def same(
@@ -53,7 +38,7 @@ def same(
     tol: float | torch.Tensor = 0.0,
     what: str = "the result",
 ) -> None:
-    """Pass if `got` is `want`; else raise CheckFailed with the whole story.
+    """Pass if `got` is `want`; else raise CheckFailed with both, the first difference, and the cause.
 
     want        a tensor (then type, shape and dtype must agree too), a number, or a list of numbers
     rank        whose answer it is, for the text
@@ -73,8 +58,31 @@ def same(
         _same_number(got, want, who, looks_like or {}, tol)
 
 
+def close(
+    got: Any,
+    want: torch.Tensor,
+    *,
+    tol: float,
+    rank: int | None = None,
+    what: str = "the result",
+    dtype: torch.dtype = torch.float32,
+    looks_like: Mapping[str, torch.Tensor | None] | None = None,
+) -> None:
+    """As `same`, for answers that carry roundings: pass if `got`, of `dtype`, is within `tol` of `want`, float64.
+
+    looks_like  {cause: the answer of this mistake, float64; None where there is none}. A cause is named if `got` lies
+                within `tol` of it, and it lies `APART` tolerances away from `want` in several places
+    """
+    marks = {cause: got for cause, mark in (looks_like or {}).items() if _within(got, mark, want, tol)}
+    if want.dim() == 0 and isinstance(got, torch.Tensor) and got.shape == want.shape and got.dtype == dtype:
+        # A single number: `same` asks for several places where it compares tensors.
+        same(float(got), float(want), tol=tol, rank=rank, what=what, looks_like=dict.fromkeys(marks, float(got)))
+    else:
+        same(got, want.to(dtype), tol=tol, rank=rank, what=what, looks_like=marks)
+
+
 def expect(ok: bool, text: str, *, cause: tuple[str, ...] = (), known: bool = False) -> None:
-    """Pass if `ok`; else `text` is the verdict's text. For what `same` cannot say. `known`: the text itself tells what
+    """Pass if `ok`; else `text` is the verdict's text. For what `same` cannot say. `known`: the text itself says what
     is wrong, so without a `cause` nothing is said of one."""
     if not ok:
         raise CheckFailed(WRONG, text if known and not cause else f"{text}\n  {cause_line(cause)}", cause=cause)
@@ -119,7 +127,7 @@ def _same_tensor(
     )
 
 
-# Descriptions, not causes: true of whatever they are told of.
+# Descriptions, not causes: always true where they are given.
 TRUE_ALWAYS = ("nothing but zeros", "every number is ")
 
 
@@ -151,6 +159,17 @@ def _recognise(got: torch.Tensor, want: torch.Tensor, looks_like: Mapping[str, A
         if shows >= EVIDENCE:
             found.append(cause)
     return tuple(found)
+
+
+def _within(got: Any, mark: torch.Tensor | None, want: torch.Tensor, tol: float) -> bool:
+    if mark is None or not isinstance(got, torch.Tensor) or got.shape != mark.shape:
+        return False
+    if not ((got.double() - mark.double()).abs() <= tol).all():
+        return False
+    if mark.shape != want.shape:
+        return True
+    shows = int(((mark.double() - want.double()).abs() > APART * tol).sum())
+    return shows >= min(EVIDENCE, want.numel())
 
 
 def _same_number(got: Any, want: float, who: str, looks_like: Mapping[str, Any], tol: float) -> None:

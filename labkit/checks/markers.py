@@ -1,4 +1,4 @@
-"""Solution markers: where the holes are, and how a student's copy is made from the one source.
+"""Solution markers: where the blanks are, and how a student's copy is made from the one source.
 
 In a module, a solution stands between two comments, indented like the code it holds:
 
@@ -40,7 +40,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Hole:
-    """One solution in a text: its task, its title, the 1-based lines of its markers, and its indentation."""
+    """One blank, a solution in a text: its task, its title, the 1-based lines of its markers, and its indentation."""
 
     task: str
     title: str
@@ -143,7 +143,7 @@ def _invitation(hole: Hole) -> str:
 
 
 def _inside_function(tree: ast.Module, hole: Hole) -> bool:
-    """Whether the innermost block around the hole is a function's."""
+    """Whether the innermost block around the blank is a function's."""
     inner: ast.AST = tree
     for node in ast.walk(tree):  # outer before inner
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) and node.lineno < hole.begin <= (node.end_lineno or 0):

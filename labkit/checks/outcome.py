@@ -53,7 +53,7 @@ class CaseResult:
 
 @dataclass
 class Outcome:
-    """One run of checks: the weeks and tasks asked for, with the cases that ran."""
+    """One run of checks: the weeks and tasks selected, with the cases that ran."""
 
     selection: list[tuple[Week, tuple[str, ...]]]
     seed: int
@@ -73,12 +73,12 @@ class Outcome:
 
     @property
     def possible(self) -> Fraction:
-        """Automatic points of the tasks asked for. From the registry: a case that did not run counts as not earned."""
+        """Automatic points of the tasks selected. From the registry: a case that did not run counts as not earned."""
         return sum((Fraction(str(task.points)) for task in self.tasks if task.kind == "auto"), Fraction(0))
 
     @property
     def full(self) -> bool:
-        """Whether everything automatic that was asked for is earned (a stretch task: whether all its cases passed)."""
+        """Whether everything automatic that was selected is earned (a stretch task: whether all its cases passed)."""
         return (
             self.earned == self.possible
             and all(case.verdict == PASSED for case in self.cases)
@@ -128,13 +128,13 @@ def gist(sentence: str) -> str:
 
 
 def decided(cases: Sequence[CaseResult]) -> list[CaseResult]:
-    """The cases; where one could not choose between causes, its task's others choose: the cause that one of them tells
+    """The cases; where one could not choose between causes, its task's others choose: the cause that one of them names
     for certain, else the only one that fits all who could not choose, if these are several."""
     certain: dict[str, set[str]] = {}
     for task in {case.task for case in cases}:
-        told = [set(map(gist, case.cause)) for case in cases if case.task == task]
-        sure = certain[task] = set().union(*(causes for causes in told if len(causes) == 1))
-        open_ = [causes for causes in told if len(causes) > 1 and not causes & sure]
+        named = [set(map(gist, case.cause)) for case in cases if case.task == task]
+        sure = certain[task] = set().union(*(causes for causes in named if len(causes) == 1))
+        open_ = [causes for causes in named if len(causes) > 1 and not causes & sure]
         common = set.intersection(*open_) if len(open_) > 1 else set()
         if len(common) == 1:
             sure |= common
@@ -145,8 +145,8 @@ def _choose(case: CaseResult, certain: Set[str]) -> CaseResult:
     fits = [cause for cause in case.cause if gist(cause) in certain]
     if len(fits) != 1:
         return case
-    told = f"{cause_line((fits[0],))} (by the other cases: this one would fit others too)"
-    return replace(case, cause=(fits[0],), text=case.text.replace(cause_line(case.cause), told))
+    line = f"{cause_line((fits[0],))} (by the other cases: this one would fit others too)"
+    return replace(case, cause=(fits[0],), text=case.text.replace(cause_line(case.cause), line))
 
 
 def points(cases: Sequence[CaseResult]) -> Fraction:

@@ -1,4 +1,4 @@
-"""A program under torchrun, watched and struck from outside: for what no `call` can ask, a run that must survive.
+"""A program under torchrun, watched and struck from outside: for what no `call` can test, a run that must survive.
 
     with site() as place:
         (place.given / "config.json").write_text(...)           # the program reads it
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 MOST = 64 << 20  # bytes of a file that is read
-SAID = 16_000  # characters of what it printed that are told
+SAID = 16_000  # characters of what it printed that are kept
 QUIET = 8.0  # seconds that torchrun has to end its ranks at the end of all
 # torch 2.13's torchrun cannot start gloo ranks anew on the store of the first time.
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -60,14 +60,14 @@ class Site:
     # ---- for the test
 
     def start(self, program: str, *, ranks: int, restarts: int) -> None:
-        """torchrun with the module `program`, which is told GIVEN and LEFT. One at a time."""
+        """Start torchrun with the module `program`, whose arguments are `given` and `left`. One at a time."""
         assert self.process is None or self.process.poll() is not None, "one at a time"
         shutil.rmtree(self.left / "pids", ignore_errors=True)
         with (self.folder / "said").open("ab") as said:
             self.process = self._launch(program, ranks, restarts, said)
 
     def pids(self, ranks: int) -> dict[int, int] | None:
-        """{rank: its process} of the newest start; None until all have told."""
+        """{rank: its process} of the newest start; None until all have written theirs."""
         found = {}
         for rank in range(ranks):
             try:

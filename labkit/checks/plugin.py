@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.checks import runner as seam
 from labkit.checks.outcome import CaseResult, number
+from labkit.checks.runner import Case, LocalRunner, Runner, use
 from labkit.checks.tasks import load_week
 from labkit.checks.verdict import FAULT, NO_RESULT, PASSED, CheckFailed
 from labkit.errors import LabError
@@ -32,10 +32,12 @@ AT_ONCE = 6  # cases that run at once, then
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("labkit", "course tasks")
-    told = "Seed of the tests' random data. Default: a new one each time."
-    group.addoption("--seed", type=int, default=None, help=told)
-    told = f"Seconds for one call of a task's function. Default: {DEADLINE:g}."
-    group.addoption("--deadline", type=float, default=DEADLINE, help=told)
+    seed, deadline = (
+        "Seed of the tests' random data. Default: a new one each time.",
+        "Seconds for one call of a task's function.",
+    )
+    group.addoption("--seed", type=int, default=None, help=seed)
+    group.addoption("--deadline", type=float, default=DEADLINE, help=f"{deadline} Default: {DEADLINE:g}.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,7 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def seed(request: pytest.FixtureRequest) -> int:
     """Seed of a test's random data. It comes from the run's: at home a new one each time (printed; --seed repeats), in
     grading the class's."""
-    return seed_of(checks_of(request.config).seed, request.node)
+    checks = next(plugin for plugin in request.config.pluginmanager.get_plugins() if isinstance(plugin, Checks))
+    return seed_of(checks.seed, request.node)
 
 
 def seed_of(seed: int, item: pytest.Item) -> int:
@@ -56,10 +59,6 @@ def seed_of(seed: int, item: pytest.Item) -> int:
     (some generators take 32 bits, a size shows a remainder): that is of no use for any other test."""
     name = getattr(item, "originalname", None) or item.name
     return int.from_bytes(hashlib.sha256(f"{seed} {item.path.parent.name} {name}".encode()).digest()[:8], "big") >> 2
-
-
-def checks_of(config: pytest.Config) -> Checks:
-    return next(plugin for plugin in config.pluginmanager.get_plugins() if isinstance(plugin, Checks))
 
 
 class Checks:
@@ -77,7 +76,7 @@ class Checks:
         *,
         seed: int | None = None,
         deadline: float = DEADLINE,
-        runner: seam.Runner | None = None,
+        runner: Runner | None = None,
         only: set[str] | None = None,
         progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     ) -> None:
@@ -86,7 +85,7 @@ class Checks:
         self.total = 0
         self.cases: list[CaseResult] = []
         self.broken: list[str] = []  # test files that could not be loaded
-        self.own = seam.LocalRunner()
+        self.own = LocalRunner()
         self.runner = runner or self.own
         self._waiting: list[pytest.Function] = []  # cases that can be run ahead, and have not begun
         self._running: dict[pytest.Item, _Run] = {}
@@ -98,7 +97,7 @@ class Checks:
         if not any("::" in str(arg) for arg in config.args):
             _agree(items)
         if self.only is not None:
-            keep = [item for item in items if (mark := _mark(item)) is not None and mark.args[0] in self.only]
+            keep = [item for item in items if _task(item) in self.only]
             config.hook.pytest_deselected(items=[item for item in items if item not in keep])
             items[:] = keep
         self.total = len(items)
@@ -110,13 +109,13 @@ class Checks:
     # -- running ----------------------------------------------------------------------------------------------------
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, None, None]:
-        if (mark := _mark(item)) is not None:
-            self.progress(len(self.cases), self.total, f"{mark.args[0]} {title(item)}")
+        if (task := _task(item)) is not None:
+            self.progress(len(self.cases), self.total, f"{task} {title(item)}")
         return (yield)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        ours = [item for item in session.items if _mark(item) is not None and isinstance(item, pytest.Function)]
-        if ours and getattr(self.runner, "side_by_side", False):
+        if getattr(self.runner, "side_by_side", False):
+            ours = [item for item in session.items if _task(item) is not None and isinstance(item, pytest.Function)]
             self._waiting = [item for item in ours if _arguments(item, 0) is not None]
 
     @pytest.hookimpl(tryfirst=True)
@@ -127,9 +126,8 @@ class Checks:
             return None
         run = self._running.get(pyfuncitem) or self._begin(pyfuncitem)
         while not run.done.wait(PATIENCE):
-            busy = sum(not other.done.is_set() for other in self._running.values())
-            task = _task_id(pyfuncitem)
-            for item in [item for item in self._waiting if _task_id(item) == task][: max(0, AT_ONCE - busy)]:
+            free = AT_ONCE - sum(not other.done.is_set() for other in self._running.values())
+            for item in [item for item in self._waiting if _task(item) == _task(pyfuncitem)][: max(0, free)]:
                 self._begin(item)
         del self._running[pyfuncitem]
         pyfuncitem.stash[_SEEN] = (run.seconds, "\n".join(run.case.printed), run.case.answered)
@@ -145,22 +143,28 @@ class Checks:
         run.start()
         return run
 
-    def _case(self, item: pytest.Item) -> seam.Case:
+    def _case(self, item: pytest.Item) -> Case:
         week = _load(item.path.parent)
-        task = week.task(_task_id(item))
-        needs = tuple(name for id in task.stands_on for name in week.task(id).functions)
-        told = f"task {task.id}"
-        limits = (told, task.uses, task.without, task.modules)
-        return seam.Case(week.folder.parent, week.package, needs, self.deadline, *limits)
+        task = week.task(_task(item) or "")
+        return Case(
+            week.folder.parent,
+            week.package,
+            stands_on=tuple(name for id in task.stands_on for name in week.task(id).functions),
+            timeout=self.deadline,
+            task=f"task {task.id}",
+            uses=task.uses,
+            without=task.without,
+            modules=task.modules,
+        )
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        if _mark(item) is None or item in self._waiting or item in self._running:
+        if _task(item) is None or item in self._waiting or item in self._running:
             return (yield)
         case, begin = self._case(item), time.perf_counter()
         judging = getattr(self.runner, "judging", contextlib.nullcontext)
         try:
-            with seam.use(self.runner, case), judging():
+            with use(self.runner, case), judging():
                 return (yield)
         finally:
             item.stash[_SEEN] = (time.perf_counter() - begin, "\n".join(case.printed), case.answered)
@@ -170,8 +174,8 @@ class Checks:
         self, item: pytest.Item, call: pytest.CallInfo
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        mark = _mark(item)
-        if mark is None or (call.when != "call" and call.excinfo is None):
+        task = _task(item)
+        if task is None or (call.when != "call" and call.excinfo is None):
             return report
         seconds, printed, answered = item.stash.get(_SEEN, (0.0, "", False))
         verdict, text = PASSED, ""
@@ -183,7 +187,7 @@ class Checks:
             elif answered and isinstance(error, _FORM) and "allocate memory" not in str(error):
                 # The same test takes the reference's answer; it is this answer that it cannot take apart.
                 verdict = NO_RESULT
-                text = f"the answer does not have the form that is asked for: {call.excinfo.exconly()}"
+                text = f"the answer does not have the required form: {call.excinfo.exconly()}"
             else:
                 verdict, text = FAULT, f"the check itself failed, tell the course: {call.excinfo.exconly()}"
             if verdict != FAULT:
@@ -191,14 +195,14 @@ class Checks:
         if printed:
             report.sections.append(("printed by your function", printed))
         case = item.callspec.id if hasattr(item, "callspec") else ""  # in the words of the parametrisation
-        what = mark.args[0], item.nodeid, title(item), case, share(item)
-        self.cases.append(CaseResult(*what, verdict, text, cause, printed, seconds))
+        judged = (verdict, text, cause, printed, seconds)
+        self.cases.append(CaseResult(task, item.nodeid, title(item), case, share(item), *judged))
         return report
 
     def pytest_sessionfinish(self) -> None:
         self.own.close()
 
-    # -- telling ------------------------------------------------------------------------------------------------------
+    # -- reporting ----------------------------------------------------------------------------------------------------
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.cases:
             return
@@ -216,9 +220,7 @@ _SEEN: pytest.StashKey[tuple[float, str, bool]] = pytest.StashKey()  # seconds, 
 class _Run(threading.Thread):
     """One case on a thread of its own. `done` is set at its end; then `error` is what it raised, or None."""
 
-    def __init__(
-        self, item: pytest.Function, case: seam.Case, runner: seam.Runner, arguments: dict[str, object]
-    ) -> None:
+    def __init__(self, item: pytest.Function, case: Case, runner: Runner, arguments: dict[str, object]) -> None:
         super().__init__(name=item.name, daemon=True)
         self.function, self.case, self.runner, self.arguments = item.obj, case, runner, arguments
         self.done, self.seconds = threading.Event(), 0.0
@@ -227,7 +229,7 @@ class _Run(threading.Thread):
     def run(self) -> None:
         begin = time.perf_counter()
         try:
-            with seam.use(self.runner, self.case):
+            with use(self.runner, self.case):
                 self.function(**self.arguments)
         except BaseException as error:  # pytest's own outcomes are no Exceptions
             self.error = error
@@ -265,22 +267,19 @@ def share(item: pytest.Item) -> Fraction:
 
 
 def _points(item: pytest.Item) -> Fraction:
-    """The share of its task's points that the test (all its cases) has; 0 for a test of no task."""
-    mark = _mark(item)
-    return Fraction(str(mark.kwargs["points"])) if mark is not None else Fraction(0)
+    """The share of its task's points that the test (all its cases) has."""
+    mark = item.get_closest_marker("task")
+    assert mark is not None
+    return Fraction(str(mark.kwargs["points"]))
 
 
-def _mark(item: pytest.Item) -> pytest.Mark | None:
-    return item.get_closest_marker("task")
+def _task(item: pytest.Item) -> str | None:
+    """The id of the task that a test judges; None of others."""
+    mark = item.get_closest_marker("task")
+    return None if mark is None else mark.args[0]
 
 
 _load = cache(load_week)
-
-
-def _task_id(item: pytest.Item) -> str:
-    mark = _mark(item)
-    assert mark is not None
-    return mark.args[0]
 
 
 def _agree(items: list[pytest.Item]) -> None:
@@ -288,9 +287,9 @@ def _agree(items: list[pytest.Item]) -> None:
     tests = {(item.path, item.originalname): item for item in items if isinstance(item, pytest.Function)}
     found: dict[tuple[Path, str], Fraction] = {}
     for (path, _), item in tests.items():
-        if (mark := _mark(item)) is None:
+        if (id := _task(item)) is None:
             continue
-        folder, id = path.parent, mark.args[0]
+        folder = path.parent
         try:
             week = _load(folder)
         except LabError as error:

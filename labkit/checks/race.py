@@ -3,7 +3,7 @@
 A week that has one brings `race.py`, beside its tests and like them read by the judge alone:
 
     TITLE                    of the race
-    TASK                     the entry's task: a hole of another is told, its own is no entry
+    TASK                     the entry's task: while it is not attempted there is no entry; another one's blank is a failure
     TRACKS                   {track: what it is, in a few words}
     lap(track, seed)         run the entry there by `call`, check its answer, and replay its ledgers:
                              (seconds, par). par is what an entry is compared with. CheckFailed if it is wrong

@@ -1,6 +1,6 @@
 """What runs in the rank's process: find the student's function, call it, pack what came of it.
 
-This is the far side of `call`. It knows the function's name and its arguments, and nothing of what is expected. Each
+This is the other end of `call`. It knows the function's name and its arguments, and nothing of what is expected. Each
 call imports the week's package afresh, so that a global of the last case cannot help or hurt the next.
 """
 
@@ -17,14 +17,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from labkit.checks import boundary
-from labkit.comm.callsite import theirs, written_in
+from labkit.comm.callsite import frames_of, theirs, written_in
 from labkit.comm.ledger import EMPTY
-from labkit.comm.outcome import frames_of
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group
 
-# Below the root: for each module of the students' the course's text with its holes, which stands in for one that cannot
+# Below the root: for each module of the students' the course's text with its blanks, which stands in for one that cannot
 # be imported where another task is judged. Laid by grading; not there at home.
 COURSE, TEXT = ".course", ".text"
 
@@ -75,7 +74,7 @@ def outcome(
     reference: str | None = None,
     loaded: Callable[[], None] = lambda: None,
 ) -> tuple:
-    """`answer`, not packed. Without a group for a task that has none."""
+    """What `answer` packs. group: None for a task that has none."""
     root, package, name = job["root"], job["package"], job["function"]
     sys.dont_write_bytecode = True  # files of one second and one length would look unchanged
     named = {**kwargs, "group": group} if job["with_group"] else dict(kwargs)
@@ -98,14 +97,14 @@ def outcome(
     try:
         result = [function(*one, **named) for one in args] if job["each"] else function(*args, **named)
     except NotImplementedError as error:
-        # A hole raises before anything was sent, and on every rank: no need to end the processes for it.
+        # A blank raises before anything was sent, and on every rank: no need to end the processes for it.
         if group is not None and any(event.kind not in (*EMPTY, "compute") for event in group.ledger.events):
             raise
         return UNFINISHED, str(error)
     except Exception as error:
         if job["with_group"] and group is not None and group.size > 1:
             raise
-        return RAISED, told(error, root)
+        return RAISED, format_error(error, root)
     return OK, result, args
 
 
@@ -121,9 +120,9 @@ def settle() -> None:
     torch.set_deterministic_debug_mode("warn")
 
 
-def told(error: BaseException, root: str) -> str:
+def format_error(error: BaseException, root: str) -> str:
     """An exception as its author wants it: the type, what it says, and the lines of the week's own files on the way.
-    `root` may hold labkit and installed packages as well: of them no line is told."""
+    `root` may hold labkit and installed packages as well: none of their lines is shown."""
     lines = [f"{type(error).__name__}: {error}".rstrip(": ")]
     if isinstance(error, SyntaxError) and error.filename:
         lines.append(f"  {_short(error.filename, root)}:{error.lineno}: {(error.text or '').strip()}")
@@ -192,8 +191,9 @@ class _OrCourse(importlib.machinery.SourceFileLoader):
 
 
 def _forget(package: str) -> None:
-    """Take a package out of sys.modules. It entered before its parts did, so only what is newer is looked at: to touch
-    all names would cost a forked rank more than all else (each page touched is copied)."""
+    """Take a package out of sys.modules."""
+    # It entered before its parts did, so only newer names are read: to touch all of them would cost a forked rank more
+    # than all else (each page touched is copied).
     if package in sys.modules:
         newer = list(itertools.takewhile(lambda name: name != package, reversed(sys.modules)))
         for name in (package, *(name for name in newer if name.startswith(package + "."))):
@@ -203,14 +203,12 @@ def _forget(package: str) -> None:
 def _module(root: str, package: str, module: str) -> Any:
     try:
         return importlib.import_module(f"{package}.{module}")
-    except ModuleNotFoundError as error:
-        if error.name in (package, f"{package}.{module}"):
-            raise _NoAnswer(MISSING, f"there is no file {Path(package, *module.split('.'))}.py") from None
-        raise _NoAnswer(RAISED, f"{module}.py cannot be imported. {told(error, root)}") from None
     except NotImplementedError as error:
         raise _NoAnswer(UNFINISHED, str(error)) from None
     except Exception as error:
-        raise _NoAnswer(RAISED, f"{module}.py cannot be imported. {told(error, root)}") from None
+        if isinstance(error, ModuleNotFoundError) and error.name in (package, f"{package}.{module}"):
+            raise _NoAnswer(MISSING, f"there is no file {Path(package, *module.split('.'))}.py") from None
+        raise _NoAnswer(RAISED, f"{module}.py cannot be imported. {format_error(error, root)}") from None
 
 
 def _short(filename: str, root: str) -> str:

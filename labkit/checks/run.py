@@ -1,6 +1,6 @@
-"""`run_checks`: the one check behind `lab check`, the notebook's `check(...)` and the grader.
+"""`run_checks`: one run of checks, behind `lab check`, the notebook's `check(...)` and the grader.
 
-It runs a week's test file by pytest in this process, away from whatever pytest configuration, plugins and conftest
+It runs the weeks' test files by pytest in this process, away from whatever pytest configuration, plugins and conftest
 files lie around, and returns an `Outcome`. The students' functions run elsewhere (labkit.checks.runner).
 """
 
@@ -19,8 +19,7 @@ from labkit.checks.outcome import Outcome, decided
 from labkit.checks.tasks import Week, find_weeks, select
 from labkit.errors import LabError
 
-# Nothing of pytest's that a verdict does not need: no cache, no conftest
-# files, no rewriting of asserts, no extra collections.
+# Nothing of pytest's that a verdict does not need: no cache, no conftest files, no rewriting of asserts.
 _OFF = ("cacheprovider", "faulthandler", "doctest", "junitxml", "logging", "unraisableexception", "threadexception")
 QUIET = (
     *(f"-pno:{name}" for name in _OFF),
@@ -41,11 +40,11 @@ def run_checks(
     runner=None,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> Outcome:
-    """Check tasks and weeks by name; nothing means everything in the course.
+    """Check tasks and weeks by name; no name means everything in the course.
 
     names     "13.4", "week13"
     weeks     where to look for them; default: the weeks of the course that `start` (the working directory) lies in
-    seed      of the random data; None: a new one, which the Outcome tells
+    seed      of the random data; None: a new one, which the Outcome holds
     deadline  seconds for one call
     runner    who runs the students' functions (labkit.checks.runner.Runner); default: processes of this machine
     progress  called as each case begins: (cases done, cases in all, the task and what the test looks at)
@@ -74,8 +73,8 @@ def run_checks(
     if files:
         _forget(selection)
         root = os.path.commonpath([week.folder.parent for week, _ in selection])
-        told = io.StringIO()
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), _own_environment():
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _own_environment():
             # An empty configuration: somebody's addopts or plugins must not change a verdict.
             own = ["-c", os.devnull, f"--rootdir={root}", "-p", "labkit.checks.plugin", *QUIET]
             status = pytest.main([*own, *files], [checks])
@@ -85,13 +84,14 @@ def run_checks(
         if status == pytest.ExitCode.INTERRUPTED:
             raise KeyboardInterrupt
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
-            raise LabError(f"the checks could not be run; tell the course:\n{told.getvalue().strip()}")
+            raise LabError(f"the checks could not be run; tell the course:\n{printed.getvalue().strip()}")
     outcome.cases, outcome.seconds = decided(checks.cases), time.perf_counter() - begin
     return outcome
 
 
 def _forget(selection: list[tuple[Week, tuple[str, ...]]]) -> None:
-    """Let pytest load the test files anew: a notebook's kernel lives for days, and another copy has the same name."""
+    """Let pytest load the test files anew."""
+    # A notebook's kernel lives for days, and another copy of the course has modules of the same names.
     for week, _ in selection:
         for test in week.tests:
             sys.modules.pop(f"{week.package}.{test.stem}", None)

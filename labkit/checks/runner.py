@@ -44,8 +44,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from labkit.checks.verdict import CRASHED, FAULT, HUNG, NO_RESULT, NOT_ATTEMPTED, PASSED, CheckFailed
+from labkit.comm.autopsy import RanksFailed
 from labkit.comm.callsite import theirs
-from labkit.comm.outcome import RanksFailed
 from labkit.comm.processes import RankPool
 from labkit.errors import LabError
 
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
     from labkit.comm.ledger import Ledger
 
 HANGS = ("deadline", "deadlock")  # the autopsy's reasons that are a hang; the others are crashes
-# What the C++ runtime prints when the library aborts a rank: the autopsy tells it in words.
+# What the C++ runtime prints when the library aborts a rank: the autopsy has it in words.
 _ABORT = re.compile(r"^(?:\[rank \d+\] )?(?:terminate called .*|\s*what\(\):.*)\n?", re.M)
 MAX_PRINTED = 4000  # characters of what a case printed
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run. Nothing in it tells what answer is expected, or for which test.
+    """What is to be run. Nothing in it says what answer is expected, or for which test.
 
     root        the folder that holds the package (a runner may take another tree: a submission's)
     inputs      positional arguments by rank; their number is the number of ranks
@@ -95,18 +95,18 @@ class Job:
 
 
 def describe(job: Job, root: str) -> dict[str, Any]:
-    """What a rank is told of a job, as plain data: everything but the values."""
-    told = ("package", "function", "with_group", "stands_on", "each", "task", "uses", "without", "weighed", "own")
-    return {"root": root, **{name: getattr(job, name) for name in told}}
+    """A job as plain data for its ranks: everything but the values."""
+    names = ("package", "function", "with_group", "stands_on", "each", "task", "uses", "without", "weighed", "own")
+    return {"root": root, **{name: getattr(job, name) for name in names}}
 
 
 @dataclass
 class Reply:
-    """What came of it. `verdict` is PASSED if every rank returned; then values, inputs and ledgers are there, by rank.
+    """What came of a job. `verdict` is PASSED if every rank returned; then values, inputs and ledgers are there, by rank.
 
-    Otherwise `text` tells the reader what happened; `cause` holds the sentence on the cause, if one is certain; and
-    `ledgers` what the ranks had done by then, where that is known.
-    `printed` is what the function printed, if anything: shown when the case fails."""
+    Otherwise `text` says what happened; `cause` holds the sentence on the cause, if one is certain; and `ledgers` what
+    the ranks had done by then, where that is known. `printed` is what the function printed: shown when the case fails.
+    """
 
     verdict: str = PASSED
     values: list[Any] = field(default_factory=list)
@@ -118,10 +118,11 @@ class Reply:
 
 
 class Runner(Protocol):
-    """Runs jobs. `run` gives a Reply for whatever the student's code does, and never raises because of it. One whose
-    `side_by_side` is true may be asked by several threads at once. One that has `judging()`, a context manager, is told
-    by it when a case runs: it may end a test that takes too long over an answer, by a CheckFailed. One that can
-    start torchrun has `site(case, folder)` (labkit.checks.outside)."""
+    """Runs jobs. `run` gives a Reply for whatever the student's code does, and never raises because of it.
+
+    Optional: `side_by_side`, true where several threads may call `run` at once. `judging()`, a context manager that
+    is open while a case runs: it may end a test that takes too long over an answer, by a CheckFailed. `site(case,
+    folder)` of a runner that can start torchrun (labkit.checks.outside)."""
 
     def run(self, job: Job) -> Reply: ...
 
@@ -136,8 +137,7 @@ class Answers(list):
 
 @dataclass
 class Case:
-    """The test that is running: its part of a Job; the modules of its task; what its calls printed, and whether one has
-    been answered."""
+    """The test that is running: its part of a Job; what its calls printed, and whether one has been answered."""
 
     root: Path
     package: str
@@ -146,9 +146,15 @@ class Case:
     task: str = "this task"
     uses: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()  # the task's: `own` of its jobs
     printed: list[str] = field(default_factory=list)
     answered: bool = False
+
+    def job(self, function: str, inputs: tuple[tuple, ...], timeout: float | None, **more: Any) -> Job:
+        """A job of this case. timeout: seconds; None: the case's own. `more` are other fields of the Job."""
+        same = {name: getattr(self, name) for name in ("root", "package", "stands_on", "task", "uses", "without")}
+        seconds = self.timeout if timeout is None else timeout
+        return Job(function=function, inputs=inputs, timeout=seconds, own=self.modules, **same, **more)
 
 
 _here: ContextVar[tuple[Runner, Case] | None] = ContextVar("labkit_checks", default=None)
@@ -163,7 +169,7 @@ def call(
     if not isinstance(inputs, list) or not inputs:
         raise TypeError("inputs is a list with one entry for each rank")
     by_rank = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in inputs)
-    reply = _run(name, by_rank, kwargs, True, timeout, weighed=weighed)
+    reply = _run(name, by_rank, timeout, kwargs=kwargs, weighed=weighed)
     answers = Answers(reply.values)
     answers.inputs = reply.inputs
     return answers, reply.ledgers
@@ -171,13 +177,13 @@ def call(
 
 def call_alone(name: str, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
     """Run "module.function" once, without ranks, in a process of its own. Returns its value; raises like `call`."""
-    return _run(name, (args,), kwargs, False, timeout).values[0]
+    return _run(name, (args,), timeout, kwargs=kwargs, with_group=False).values[0]
 
 
 def call_each(name: str, arguments: list[tuple], *, timeout: float | None = None) -> list[Any]:
     """Run "module.function" with each of these tuples of arguments, one after the other in one process, without ranks.
     Returns the values in order; raises like `call`, for the first that has none."""
-    values = _run(name, (tuple(arguments),), {}, False, timeout, each=True).values[0]
+    values = _run(name, (tuple(arguments),), timeout, with_group=False, each=True).values[0]
     # Who answers is the student's process: a list of no values would satisfy every loop over it.
     if not isinstance(values, (list, tuple)) or len(values) != len(arguments):
         raise CheckFailed(NO_RESULT, f"{name} was called {len(arguments)} times, and as many values did not come back")
@@ -189,30 +195,28 @@ def site() -> Iterator[Site]:
     """A Site of the runner of the test that runs; nothing of it is left afterwards. What it printed goes with the case,
     and is shown if that fails."""
     runner, case = here()
-    made = getattr(runner, "site", None)
-    if made is None:
+    make = getattr(runner, "site", None)
+    if make is None:
         raise CheckFailed(NO_RESULT, "this check starts torchrun, which this runner cannot")
     folder = Path(tempfile.mkdtemp(prefix="lab-site-"))
-    place: Site | None = None
     try:
         try:
-            place = made(case, folder)
+            place: Site = make(case, folder)
         except (LabError, OSError) as error:
             raise LabError(f"torchrun's folder cannot be made: {error}") from None
-        assert place is not None
-        yield place
-    finally:
-        if place is not None:
+        try:
+            yield place
+        finally:
             place.close()
-            if place.said():
-                case.printed.append(capped(place.said()[-4000:]))
+            if said := place.said():
+                case.printed.append(capped(said[-4000:]))
             case.answered = True
-        _gone(folder)
+    finally:
+        _remove(folder)
 
 
-def _gone(folder: Path) -> None:
-    """Remove it, though a process that was just killed may still be writing."""
-    for _ in range(20):
+def _remove(folder: Path) -> None:
+    for _ in range(20):  # a process that was just killed may still be writing there
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return
@@ -238,21 +242,10 @@ def here() -> tuple[Runner, Case]:
     return found
 
 
-def _run(
-    name: str,
-    inputs: tuple[tuple, ...],
-    kwargs: dict[str, Any],
-    with_group: bool,
-    timeout: float | None,
-    each: bool = False,
-    weighed: bool = False,
-) -> Reply:
+def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, **more: Any) -> Reply:
     runner, case = here()
-    timeout = case.timeout if timeout is None else timeout
-    shape = (case.root, case.package, name, inputs, kwargs, with_group)
-    job = Job(*shape, case.stands_on, timeout, each, case.task, case.uses, case.without, weighed, case.modules)
     try:
-        reply = runner.run(job)
+        reply = runner.run(case.job(name, inputs, timeout, **more))
     except LabError as error:  # the ranks could not be started, say: not the student's doing
         raise CheckFailed(FAULT, f"the check could not be run: {error}") from None
     if reply.printed:
@@ -302,7 +295,7 @@ class LocalRunner:
                 if isinstance(error.__cause__, NotImplementedError):
                     reply = Reply(NOT_ATTEMPTED, text=not_attempted(str(error.__cause__)))
                 else:
-                    reply = told(error.autopsy, root, error.ledgers, job.function if job.without else "")
+                    reply = failed_reply(error.autopsy, root, error.ledgers, job.function if job.without else "")
             else:
                 reply = read_answers(results, results.ledgers, job.with_group)
         reply.printed = capped(_ABORT.sub("", printed.getvalue()))
@@ -354,7 +347,6 @@ def read_answers(packed: Sequence[bytes], ledgers: Sequence[Ledger], with_group:
     """The Reply for what `remote.answer` gave on each rank. Every process answered; did every function?"""
     from labkit.checks import remote, values  # not above: they bring torch
 
-    verdicts = {remote.UNFINISHED: NOT_ATTEMPTED, remote.MISSING: NO_RESULT, remote.RAISED: CRASHED}
     answers = []
     for rank, data in enumerate(packed):
         try:
@@ -364,7 +356,7 @@ def read_answers(packed: Sequence[bytes], ledgers: Sequence[Ledger], with_group:
         except (ValueError, TypeError) as error:
             return Reply(NO_RESULT, text=f"rank {rank}'s answer cannot be read: {error}")
         answers.append((kind, *rest))
-    for kind, verdict in verdicts.items():
+    for kind, verdict in ((remote.UNFINISHED, NOT_ATTEMPTED), (remote.MISSING, NO_RESULT), (remote.RAISED, CRASHED)):
         for rank, (ended, text, *_) in enumerate(answers):
             if ended == kind:
                 who = "" if kind == remote.MISSING or not with_group else f"rank {rank}: "
@@ -378,9 +370,9 @@ _WAITS_FOR_BARE = re.compile(
 )
 
 
-def told(autopsy: Autopsy, root: str, ledgers: Sequence[Ledger] = (), alone: str = "") -> Reply:
-    """The Reply for a run that did not end well, and what each rank had done. `root` is cut off in front of file
-    names. `alone`: the "module.function" for which the rank only waited (labkit.checks.bare)."""
+def failed_reply(autopsy: Autopsy, root: str, ledgers: Sequence[Ledger] = (), alone: str = "") -> Reply:
+    """The Reply for a run that did not end well. `root` is cut off in front of file names. `alone`: the
+    "module.function" for which the rank only waited (labkit.checks.bare)."""
     # The cause and where each rank stood say it all; the traceback comes without the machinery's frames.
     text = str(autopsy).partition("\n\n  waits for: ")[0].partition("\n\nRank ")[0]
     guilty = next((report for report in autopsy.ranks if report.rank == autopsy.guilty), None)
@@ -388,10 +380,8 @@ def told(autopsy: Autopsy, root: str, ledgers: Sequence[Ledger] = (), alone: str
         text += "\n\n" + own_lines(guilty.traceback, root)
     if alone:
         module, _, name = alone.rpartition(".")
-        waits = (
-            f"waits for {name}, which runs in a process of its own: importing {module}.py, or the call, does not end"
-        )
-        text = _WAITS_FOR_BARE.sub(waits, text)
+        where = f"importing {module}.py, or the call, does not end"
+        text = _WAITS_FOR_BARE.sub(f"waits for {name}, which runs in a process of its own: {where}", text)
     return Reply(
         HUNG if autopsy.reason in HANGS else CRASHED,
         text=text.replace(root + "/", ""),
@@ -412,7 +402,7 @@ def own_lines(traceback: str, root: str) -> str:
 
 
 def not_attempted(text: str) -> str:
-    """One line, whatever the hole says: it names its own task."""
+    """One line, with whatever the blank says: it names its own task."""
     return f"not attempted yet: {text or 'NotImplementedError'}"
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a check: progress while it works, then the table, then why each case failed."""
+"""`check`, and what a person sees of it: progress while it works, then the table, then why each case failed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from labkit.checks.tasks import Task
 from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED
 
 COLOURS = {PASSED: "green", NOT_ATTEMPTED: "dim", FAULT: "magenta"}  # the words say it all; colour only helps
-SHOWN = 2  # diagnoses shown of one task, unless all are asked for
+SHOWN = 2  # diagnoses shown of one task, unless all are requested
 
 
-def check(*names: str, seed: int | None = None, deadline: float | None = None, show_all: bool = False) -> Outcome:
-    """For notebooks: check("13.4") checks your files as saved on disk, shows the table, and returns the Outcome."""
-    console = Console()  # made before pytest redirects stdout
+def check(
+    *names: str, seed: int | None = None, deadline: float | None = None, show_all: bool = False, quiet: bool = False
+) -> Outcome:
+    """Check your files as saved on disk, show the table unless `quiet`, and return the Outcome: check("13.4")."""
+    console = Console(quiet=quiet)  # made before pytest redirects stdout
     with watched(console) as progress:
         outcome = run_checks(names, seed=seed, deadline=deadline, progress=progress)
     render(outcome, console, show_all=show_all)
@@ -137,10 +139,10 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
     elif unseen := [other for other in task.stands_on if not outcome.of(other)]:
         names = " and ".join(filter(None, (", ".join(unseen[:-1]), unseen[-1])))
         console.print(Text(f"{task.id} stands on {names}: a mistake there fails here too.", "italic"))
-    holes = dict.fromkeys(case.text for case in failed if case.verdict == NOT_ATTEMPTED)
-    for text in holes:
+    blanks = dict.fromkeys(case.text for case in failed if case.verdict == NOT_ATTEMPTED)
+    for text in blanks:
         console.print(Text.assemble((task.id, "bold"), f"  {text}"))
-    # One mistake often breaks several cases: it is told once.
+    # One mistake often breaks several cases: it is described once.
     groups: dict[tuple, list[CaseResult]] = {}
     certain = {gist(case.cause[0]) for case in failed if len(case.cause) == 1}
     for case in sorted(failed, key=_doubt):
@@ -165,9 +167,9 @@ def _doubt(case: CaseResult) -> int:
 
 
 def _same_mistake(case: CaseResult, exactly: bool, certain: Set[str]) -> tuple:
-    """Cases with equal keys are told once: the same words; or the same cause, of whichever rank and length, however the
-    case ended; or a hang, whose words hold times. A cause that another case tells for certain stands for the several
-    among which this one could not choose."""
+    """A key: cases with equal ones share a diagnosis. They have the same words; or the same cause, of whichever rank
+    and length, however the case ended; or hang (there the words hold times). A cause that another case names for
+    certain stands for the several among which this one could not choose."""
     if exactly:
         return case.verdict, case.text
     if explained := [cause for cause in map(gist, case.cause) if cause in certain]:

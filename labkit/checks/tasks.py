@@ -11,7 +11,7 @@ A week's `tasks.toml` is the registry. It is data: grading and the gradebook rea
     records = ["*.json"]                    # of its results/, beyond pages: what the notebook reads, so students get it
 
     [[task]]
-    id = "13.4"                             # names the same thing everywhere: heading, hole, test, grade cell task-13-4
+    id = "13.4"                             # names the same thing everywhere: heading, blank, test, grade cell task-13-4
     title = "ring all-reduce"
     kind = "auto"                           # "auto": by tests; "written": by hand; "stretch": tests, no points
     points = 20

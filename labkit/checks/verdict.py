@@ -15,8 +15,8 @@ HUNG = "hung"  # no answer by the deadline, or a deadlock that is certain before
 CRASHED = "crashed"  # it raised, or its process died
 FORBIDDEN = "forbidden call"  # it used what the task asks to build, or talked outside the group
 OUT_OF_MEMORY = "out of memory"  # it wanted more memory than a submission may use
-NOT_ATTEMPTED = "not attempted"  # the hole is still a hole
-FAULT = "grader fault"  # the checking machinery failed: nobody's zero, tell the course
+NOT_ATTEMPTED = "not attempted"  # the blank is not filled in
+FAULT = "grader fault"  # the checking machinery failed: nobody's zero; report it
 VERDICTS = (PASSED, WRONG, NO_RESULT, HUNG, CRASHED, OUT_OF_MEMORY, FORBIDDEN, NOT_ATTEMPTED, FAULT)
 
 UNKNOWN = "cause unknown"
@@ -36,7 +36,7 @@ class CheckFailed(AssertionError):
 
 def wrong(what: str, expected: str, got: str, cause: tuple[str, ...] = (), *, known: bool = False) -> CheckFailed:
     """The standard text of a wrong answer: what is wrong, both sides, and the cause or that it is unknown. `known`: the
-    text itself tells what is wrong, so without a `cause` nothing is said of one."""
+    text itself says what is wrong, so without a `cause` nothing is said of one."""
     line = "" if known and not cause else f"\n  {cause_line(cause)}"
     return CheckFailed(WRONG, f"{what}\n  expected  {expected}\n  got       {got}{line}", cause=cause)
 

@@ -1,4 +1,4 @@
-"""How ranks talk: `Group`, the ledger, `run_ranks`, the autopsy of a hang; the virtual wire and its topologies.
+"""How ranks talk: `Group` and its ledger, `run_ranks`, the autopsy of a failed run; the virtual wire and topologies.
 
 from labkit.comm import run_ranks, RankPool, Group, Send, Recv, RanksFailed
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-# Imported when they are asked for: the ledger and the wire are of use without torch, and `lab --help` without either.
+# Imported at first use: the ledger and the wire are of use without torch, and `lab --help` without either.
 _WHERE = {
     "run_ranks": "ranks",
     "RankPool": "ranks",
-    "RanksFailed": "outcome",
-    "Results": "outcome",
+    "RanksFailed": "autopsy",
+    "Results": "autopsy",
     "Group": "group",
     "Send": "group",
     "Recv": "group",

@@ -1,4 +1,4 @@
-"""What a Group is asked for, checked: each mistake is one clear sentence, told before anything is posted."""
+"""Checks of what a Group is called with: each mistake is one clear sentence, raised before anything is posted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]{0,31}")  # of a part
 
 
 class Group(Protocol):
-    """What the checks have to know of a group."""
+    """The part of a group that the checks need (labkit.comm.group imports this file)."""
 
     rank: int
     size: int
@@ -152,6 +152,6 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def noted(tensor: torch.Tensor) -> tuple[int, str, tuple[int, ...]]:
-    """What a ledger holds of a tensor: bytes, dtype, shape."""
+def size_dtype_shape(tensor: torch.Tensor) -> tuple[int, str, tuple[int, ...]]:
+    """The bytes, dtype and shape that a ledger keeps of a tensor."""
     return tensor.nbytes, dtype_name(tensor), tuple(tensor.shape)

@@ -1,6 +1,7 @@
-"""The autopsy: why a run of ranks did not end as it should, as data and as text.
+"""How a run of ranks ends: with `Results`, or with `RanksFailed`, which carries an autopsy, the report of a failed run.
 
-`diagnose` (labkit.comm.diagnose) makes it from evidence; this file only says what it holds and how it reads.
+`diagnose` (labkit.comm.diagnose) makes the autopsy from one `Evidence` a rank. This file says what it holds, as data,
+and how it reads, as text.
 """
 
 from __future__ import annotations
@@ -11,9 +12,40 @@ from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
 
-from labkit.comm.ledger import EMPTY, WORLD
+from labkit.comm.ledger import EMPTY, WORLD, Ledger
+from labkit.errors import LabError
 
-ARROWS = 16  # of the wait-for graph, told in words
+ARROWS = 16  # arrows of the wait-for graph that the text lists
+
+
+class Results(list):
+    """The return values by rank. `ledgers[r]` is what rank r did."""
+
+    def __init__(self, values: Iterable[Any], ledgers: list[Ledger]) -> None:
+        super().__init__(values)
+        self.ledgers = ledgers
+
+
+@dataclass
+class Evidence:
+    """What is known of one rank at the moment a run ended. The autopsy is made from these alone."""
+
+    rank: int
+    ledger: Ledger
+    state: str = "running"  # "running" (includes waiting), "returned", "raised", "died"
+    now: float = 0.0  # seconds since the start of the run when this was taken
+    order: float = float("inf")  # when it raised or died, to tell causes from consequences
+    error: BaseException | None = None  # what it raised, if it could be brought here
+    text: str = ""  # of the error: "ValueError: what it said"
+    traceback: str = ""
+    status: int | None = None  # it died: its process's exit status, or minus the signal that ended it
+    stack: list[tuple[str, int, str]] = field(default_factory=list)  # (file, line, function), innermost first
+    output: str = ""  # the last lines it wrote to stderr
+    note: str = ""  # what could not be done about it
+
+    @property
+    def signal(self) -> int | None:
+        return -self.status if self.status is not None and self.status < 0 else None
 
 
 @dataclass
@@ -54,10 +86,10 @@ class RankReport:
     consequence: bool = False  # it raised or died because another rank had ended, or the library ended it
 
     def __str__(self) -> str:
-        return self.told([self])
+        return self.describe([self])
 
-    def told(self, alike: Sequence[RankReport]) -> str:
-        """What is to be said of it, and of others that did the same (`alike`, this one too)."""
+    def describe(self, alike: Sequence[RankReport]) -> str:
+        """Say what it did, and with it others that did the same (`alike`, this one too)."""
         s = "s" if len(alike) == 1 else ""
         if self.consequence:
             text = "ended because another rank had (a consequence)"
@@ -138,14 +170,14 @@ class Autopsy:
             same.setdefault(report.gist, []).append(report)
         names = [_ranks([report.rank for report in alike]) for alike in same.values()]
         width = max(map(len, names), default=0)
-        lines += [f"  {name:<{width}}  {alike[0].told(alike)}" for name, alike in zip(names, same.values())]
+        lines += [f"  {name:<{width}}  {alike[0].describe(alike)}" for name, alike in zip(names, same.values())]
         if self.edges:
             alike: dict[tuple, list[str]] = {}
             for e in sorted(self.edges, key=lambda e: e.waiter):
                 alike.setdefault((e.on, e.kind, e.where), []).append(str(e.waiter))
-            told = [f"{', '.join(who)} -> {on} ({kind}, {at})" for (on, kind, at), who in alike.items()]
-            more = f"; and {len(told) - ARROWS} more" if len(told) > ARROWS else ""
-            lines += ["", f"  waits for: {'; '.join(told[:ARROWS])}{more}"]
+            arrows = [f"{', '.join(who)} -> {on} ({kind}, {at})" for (on, kind, at), who in alike.items()]
+            more = f"; and {len(arrows) - ARROWS} more" if len(arrows) > ARROWS else ""
+            lines += ["", f"  waits for: {'; '.join(arrows[:ARROWS])}{more}"]
         for report in self.ranks:
             if report.rank == self.guilty and report.traceback:
                 lines += ["", f"Rank {self.guilty}'s traceback:", report.traceback.rstrip()]
@@ -156,10 +188,27 @@ class Autopsy:
         return "\n".join(lines)
 
 
+class RanksFailed(LabError):
+    """Some rank raised, died, or did not end in time. `str()` is the autopsy's text.
+
+    autopsy    what each rank was doing, who waits for whom, and whose fault it was
+    ledgers    what each rank had done by then
+    error      the guilty rank's own exception, where there is one and it could be brought here; else None
+    """
+
+    def __init__(self, autopsy: Autopsy, ledgers: list[Ledger], error: BaseException | None = None) -> None:
+        super().__init__(str(autopsy))
+        self.autopsy, self.ledgers, self.error = autopsy, ledgers, error
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the autopsy, and not the frames of run_ranks above it."""
+        return [f"RanksFailed: {self}"]
+
+
 def _span(seconds: Iterable[float]) -> str:
     """ "0.4", "0.3 to 0.4"."""
-    told = [f"{s:.1f}" for s in sorted(seconds)]
-    return told[0] if told[0] == told[-1] else f"{told[0]} to {told[-1]}"
+    each = [f"{s:.1f}" for s in sorted(seconds)]
+    return each[0] if each[0] == each[-1] else f"{each[0]} to {each[-1]}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -1,23 +1,73 @@
-"""Where a call came from: file and line, as the author of the code knows them.
+"""Where a call or an error came from: file and line, as the author of the code knows them.
 
 A student's function may be called by the course, and call it: a week's scenarios.py drives it, counts its products,
-hands it a function. Where one of the student's lines is on the way, that line is told.
+hands it a function. Where one of the student's lines is on the way, that line is reported.
 """
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Frame = TypeVar("Frame")
+COURSES = ("given", "scenarios")  # of a week's folder: a folder and a file that students do not write
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_names: dict[str, str | None] = {}  # co_filename -> the name to show; None: our own code, look further out
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
+# labkit, and what stands beside it in the grader's sandbox and starts ranks there.
+_MACHINERY = (os.path.join(_ROOT, "labkit", ""), os.path.join(_ROOT, "labkit_inside", ""), "<frozen")
+_PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+_LIBRARY = (_HERE, *(os.path.join(form(path), "") for path in _PATHS for form in (os.path.abspath, os.path.realpath)))
+_names: dict[str, str | None] = {}  # co_filename -> the name to show; None: our own code, search further out
+_root = ""
 
 
+# -- whose a file is --------------------------------------------------------------------------------------------------
+def written_in(root: str) -> None:
+    """Set the folder that holds the student's files in this process: others may be the reference's, in their place."""
+    global _root
+    _root = os.path.join(root, "")
+
+
+def installed(filename: str) -> bool:
+    """Whether a file is the standard library's, an installed package's or labkit.comm's: not the author's own code."""
+    return filename.startswith(_LIBRARY)
+
+
+def machinery(filename: str) -> bool:
+    """Whether a file is labkit's or the interpreter's own: whoever reads a traceback cannot fix a line there."""
+    return filename.startswith(_MACHINERY)
+
+
+def theirs(filename: str) -> bool:
+    """Whether a file is the author's own code."""
+    return not (machinery(filename) or installed(filename))
+
+
+def given(filename: str) -> bool:
+    """Whether a file, by its name, is one of a week's that students do not write."""
+    folder, name = os.path.split(filename)
+    return name == f"{COURSES[1]}.py" or os.path.basename(folder) == COURSES[0]
+
+
+def courses(filename: str) -> bool:
+    """Whether a file is `given`, or lies where no student's does."""
+    return given(filename) or (not filename.startswith(_root) and theirs(filename))
+
+
+def students(filename: str) -> bool:
+    """Whether a file is the author's own code, and not the course's; a notebook's cell, too, but no `python -c`."""
+    named = not filename.startswith("<") or filename.startswith("<ipython-input")
+    return named and theirs(filename) and not courses(filename)
+
+
+# -- the line of a call -----------------------------------------------------------------------------------------------
 def caller() -> str:
     """ "file:line" of the innermost frame outside labkit.comm: the line that its author would call theirs. From a file
     of the course's (`courses`) on, the next one outwards that is the author's own, if there is one."""
@@ -34,9 +84,9 @@ def _innermost(own: bool) -> str:
     course = ""
     while frame is not None:
         filename = frame.f_code.co_filename
-        name = _names.get(filename, "")
-        if name == "":
-            name = _names[filename] = None if filename.startswith(_HERE) else shown_path(filename)
+        if filename not in _names:
+            _names[filename] = None if filename.startswith(_HERE) else shown_path(filename)
+        name = _names[filename]
         if name is not None and not (own and installed(filename)):
             if students(filename) if course else not courses(filename):
                 return f"{name}:{frame.f_lineno}"
@@ -60,57 +110,20 @@ def shown_path(filename: str) -> str:
     return filename if relative.startswith("..") else relative
 
 
-_PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-_LIBRARY = (_HERE, *(os.path.join(form(path), "") for path in _PATHS for form in (os.path.abspath, os.path.realpath)))
+def with_owner(where: str) -> str:
+    """A "file:line" for people: of the course's, with the remark that it is none of theirs."""
+    return f"{where}, the course's line and not yours" if given(where.rpartition(":")[0]) else where
 
 
-def installed(filename: str) -> bool:
-    """Whether a file is the standard library's, an installed package's or labkit.comm's: not the author's own code."""
-    return filename.startswith(_LIBRARY)
-
-
-_LABKIT = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "")
-
-
-_INSIDE = _LABKIT[:-1] + "_inside" + os.sep  # beside labkit in the grader's sandbox: what starts ranks there
-
-
-def machinery(filename: str) -> bool:
-    """Whether a file is labkit's, or the interpreter's own: a line that who reads a traceback cannot mend."""
-    return filename.startswith((_LABKIT, _INSIDE, "<frozen"))
-
-
-def theirs(filename: str) -> bool:
-    """Whether a file is the author's own code."""
-    return not (machinery(filename) or installed(filename))
-
-
-COURSES = ("given", "scenarios")  # of a week's folder: a folder and a file that students do not write
-_root = ""
-
-
-def written_in(root: str) -> None:
-    """From now on, in this process, a student's files are those in `root`: others may be the reference's, put in their
-    place."""
-    global _root
-    _root = os.path.join(root, "")
-
-
-def given(filename: str) -> bool:
-    """Whether a file, by its name, is one of a week's that students do not write."""
-    folder, name = os.path.split(filename)
-    return name == f"{COURSES[1]}.py" or os.path.basename(folder) == COURSES[0]
-
-
-def courses(filename: str) -> bool:
-    """Whether a file is `given`, or lies where no student's does."""
-    return given(filename) or (not filename.startswith(_root) and theirs(filename))
-
-
-def students(filename: str) -> bool:
-    """Whether a file is the author's own code, and not the course's; a notebook's cell, too, but no `python -c`."""
-    named = not filename.startswith("<") or filename.startswith("<ipython-input")
-    return named and theirs(filename) and not courses(filename)
+# -- errors and stacks ------------------------------------------------------------------------------------------------
+def pick_frame(files: Sequence[str]) -> int | None:
+    """Which of a stack's files, innermost first, is the one to name: the innermost that is a student's; else the
+    author's; else not installed; else any."""
+    for fits in (students, theirs, lambda file: not installed(file), lambda file: True):
+        for number, file in enumerate(files):
+            if not file.startswith("<frozen") and fits(file):
+                return number
+    return None
 
 
 def cut(frames: Sequence[Frame], file: Callable[[Frame], str]) -> list[Frame]:
@@ -125,16 +138,44 @@ def cut(frames: Sequence[Frame], file: Callable[[Frame], str]) -> list[Frame]:
     ]
 
 
-def told_place(where: str) -> str:
-    """A "file:line" for people: of the course's, that it is none of theirs. No line of theirs has called it."""
-    return f"{where}, the course's line and not yours" if given(where.rpartition(":")[0]) else where
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data: {"text", "traceback", "stack"}, without labkit's frames (`cut`)."""
+    # Made where the error was raised: whose a file is, is known where its path is.
+    described = traceback.TracebackException.from_exception(error)
+    described.stack += _backward(str(error))
+    left: list[traceback.TracebackException | None] = [described]
+    while left:
+        if (one := left.pop()) is not None:
+            kept: list[traceback.FrameSummary] = cut(one.stack, lambda frame: frame.filename)
+            one.stack = traceback.StackSummary.from_list(kept)
+            left += [one.__cause__, one.__context__, *(one.exceptions or ())]
+    stack = [(f.filename, f.lineno or 0, f.name) for f in reversed(described.stack)]
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    return {"text": text, "traceback": "".join(described.format()), "stack": stack}
 
 
-def told_of(files: Sequence[str]) -> int | None:
-    """Which of a stack's files, innermost first, is the one to name: the innermost that is a student's; else the
-    author's; else not installed; else any."""
-    for fits in (students, theirs, lambda file: not installed(file), lambda file: True):
-        for number, file in enumerate(files):
-            if not file.startswith("<frozen") and fits(file):
-                return number
-    return None
+def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
+    """An exception's frames, outermost first, as in `describe_error`."""
+    return cut([*traceback.extract_tb(error.__traceback__), *_backward(str(error))], lambda frame: frame.filename)
+
+
+def _backward(text: str) -> list[traceback.FrameSummary]:
+    """The `backward` of which torch says that it gave too few gradients, or one of another shape; [] of other errors.
+    torch finds out when it has returned: no frame shows where."""
+    said = re.search(r"[Ff]unction (\w+)Backward returned an", text)
+    name = said[1] if said is not None else ""
+    for module in list(sys.modules.values()) if name else ():
+        function = getattr(getattr(module, "__dict__", {}).get(name), "backward", None)
+        code = getattr(function, "__code__", None)
+        if code is not None and students(code.co_filename):
+            line = code.co_firstlineno
+            while linecache.getline(code.co_filename, line).lstrip().startswith("@"):
+                line += 1
+            return [traceback.FrameSummary(code.co_filename, line, "backward")]
+    return []
+
+
+def stack_of(thread: int | None) -> list[tuple[str, int, str]]:
+    """Where a thread of this process is: (file, line, function), innermost first."""
+    frame = sys._current_frames().get(thread or 0)
+    return [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)] if frame else []

@@ -11,11 +11,10 @@ import signal
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 
-from labkit.comm.autopsy import Autopsy, Call, Edge, RankReport
-from labkit.comm.callsite import given, shown_path, told_of, told_place
+from labkit.comm.autopsy import Autopsy, Call, Edge, Evidence, RankReport, RanksFailed
+from labkit.comm.callsite import given, pick_frame, shown_path, with_owner
 from labkit.comm.ledger import COLLECTIVES, Event, Ledger, say_ranks
 from labkit.comm.match import Match, Mismatch
-from labkit.comm.outcome import Evidence, RanksFailed
 
 # What a library says when the *other* side is gone: a consequence, never the cause.
 _CONSEQUENCES = (
@@ -128,7 +127,7 @@ def _failure(e: Evidence, where: str, last: str, mismatch: Mismatch | None) -> s
     if e.state == "raised":
         if e.text.startswith(_UNREADABLE) and given(where.rpartition(":")[0]):
             where = ""  # the text names the file and line that Python cannot read; this one only asked for it
-        text = f"Rank {e.rank} raised {e.text}" + (f" ({told_place(where)})" if where else "")
+        text = f"Rank {e.rank} raised {e.text}" + (f" ({with_owner(where)})" if where else "")
         return text if text.endswith((".", ")", "!", "?")) else text + "."
     place = f" at {where}" if where else f", in or after the call at {last}" if last else ""
     if mismatch is not None and e.signal == signal.SIGABRT:
@@ -159,7 +158,7 @@ def _blame_waiting(a: Autopsy) -> None:
         which = "collective number" if call.kind in COLLECTIVES else "message number"
         cause = (
             f"Rank {rank} returned early: {say_ranks(waiters)} still {verb} for it, rank {waiters[0]} in {call} at "
-            f"{told_place(call.where)} ({which} {call.number}), which rank {rank} never {_counter_verb(call.kind)}."
+            f"{with_owner(call.where)} ({which} {call.number}), which rank {rank} never {_counter_verb(call.kind)}."
         )
         _set(a, "deadlock", rank, sorted([rank, *waiters]), call.where, cause)
     elif late:
@@ -176,7 +175,7 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
     first = cycle.index(min(cycle))
     cycle = cycle[first:] + cycle[:first]
     calls = [_call_on(state[rank], on) for rank, on in zip(cycle, cycle[1:] + cycle[:1])]
-    steps = "; ".join(f"rank {rank} waits in {call} at {told_place(call.where)}" for rank, call in zip(cycle, calls))
+    steps = "; ".join(f"rank {rank} waits in {call} at {with_owner(call.where)}" for rank, call in zip(cycle, calls))
     kinds = {call.kind for call in calls}
     if past := _past_each_other(state, cycle, calls):
         advice = past
@@ -324,6 +323,6 @@ def _signal_name(number: int | None) -> str:
 
 
 def _own_line(stack: list[tuple[str, int, str]]) -> str:
-    """The line of a stack that is told: see `told_of`."""
-    number = told_of([file for file, _, _ in stack])
+    """The line of a stack that is named: see `pick_frame`."""
+    number = pick_frame([file for file, _, _ in stack])
     return f"{shown_path(stack[number][0])}:{stack[number][1]}" if number is not None else ""

@@ -1,4 +1,4 @@
-"""A process that has imported what others need and never computed: they are forked from it.
+"""The fork server: a process that has imported what others need and never computed. They are forked from it.
 
 Importing torch takes seconds, forking milliseconds. A process that has computed with torch (its thread pools are
 running) hangs in the child, so a fork server does nothing but import and fork. Ranks, sandboxes and the tests' commands
@@ -113,7 +113,7 @@ class _Line:
         taken, self.descriptors = self.descriptors[:count], self.descriptors[count:]
         return taken
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # its holder is gone: the line's end comes next
             self.link.sendall(json.dumps(message).encode() + b"\n")
 
@@ -131,7 +131,7 @@ class _Server:
 
     def add(self, link: socket.socket) -> None:
         self.lines.append(line := _Line(link))
-        line.tell({"ready": os.getpid()})
+        line.send({"ready": os.getpid()})
 
     def step(self, wait: float | None) -> None:
         """Deal with what comes next."""
@@ -156,7 +156,7 @@ class _Server:
         line.link.close()
         for pid in line.children:
             self._kill(pid, signal.SIGKILL)
-        self._left(line)
+        self._clean_up(line)
 
     def _obey(self, line: _Line, order: dict[str, Any]) -> None:
         if "line" in order:
@@ -165,7 +165,7 @@ class _Server:
             for pid in line.children.intersection(order["to"]):  # not reaped: the number is still this child's
                 self._kill(pid, order["signal"])
         else:
-            line.tell(self._fork(line, order, line.take(order["descriptors"])))
+            line.send(self._fork(line, order, line.take(order["descriptors"])))
 
     def _fork(self, line: _Line, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         line.directory, pids = order["directory"], []
@@ -212,10 +212,10 @@ class _Server:
             if (line := self.owners.pop(pid, None)) is not None:
                 line.children.discard(pid)
                 if line.open:
-                    line.tell({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
-                self._left(line)
+                    line.send({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
+                self._clean_up(line)
 
-    def _left(self, line: _Line) -> None:
+    def _clean_up(self, line: _Line) -> None:
         if not (line.open or line.children) and line.directory:
             shutil.rmtree(line.directory, ignore_errors=True)
 
@@ -269,7 +269,7 @@ class ForkLine:
         return self.link.fileno()
 
     def ready(self, limit: float) -> None:
-        """Wait until the server has imported what it was told to."""
+        """Wait until the server answers."""
         self._answer("ready", limit)
 
     def fork(

@@ -20,9 +20,9 @@ Rules that hold on every backend:
 `split` cuts a group into named parts, and each rank gets the part that it is in: a Group like any other. `Mesh`
 (labkit.comm.mesh) cuts along dimensions. Two groups that share ranks must be called in the same order by both.
 
-**One numbering.** What you pass to a group, and its `rank`, count within that group: 0 to size-1. What you are told
-(the ledger, an autopsy, a timeline, the virtual wire, `group.ranks`) counts within the whole run. `group.ranks[i]` is
-the rank of the run that this group calls i.
+**One numbering.** What you pass to a group, and its `rank`, count within that group: 0 to size-1. What is
+reported (the ledger, an autopsy, a timeline, the virtual wire, `group.ranks`) counts within the whole run.
+`group.ranks[i]` is the rank of the run that this group calls i.
 
 Each call is noted in `group.ledger` (see labkit.comm.ledger). All groups of a rank write into one.
 """
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from labkit.comm import arguments
-from labkit.comm.arguments import check_member, check_peer, check_reduction, check_tensor, noted
+from labkit.comm.arguments import check_member, check_peer, check_reduction, check_tensor, size_dtype_shape
 from labkit.comm.callsite import caller
 from labkit.comm.ledger import WORLD, Event, GroupId, Ledger, say_ranks
 from labkit.comm.transport import Collective, Op, Transport
@@ -88,10 +88,10 @@ class Group:
 
     rank     0 .. size-1; -1 in a group that `split` made without this rank
     size     how many ranks
-    name     "world", or what `split` was told
+    name     "world", or the name given to `split`
     ranks    its ranks, as the whole run counts them
     device   torch.device on which tensors handed to this group must live ("cpu" or "cuda:k")
-    ledger   what this rank has asked for so far, in all its groups
+    ledger   the calls of this rank so far, in all its groups
     """
 
     def __init__(self, transport: Transport, ledger: Ledger | None = None) -> None:
@@ -119,7 +119,7 @@ class Group:
         full = name if self.name == WORLD else f"{self.name}/{name}"
         full += f"#{times}" if (times := self._names.count(name)) > 1 else ""
         mine = GroupId(full, next((part for part in cut if self.transport.rank in part), ()))
-        call = Collective("split", op=told_split(full, cut), where=caller())
+        call = Collective("split", op=format_split(full, cut), where=caller())
         event = self.ledger.begin("split", op=call.op, where=call.where, group=self.name)
         transport = self.transport.split(call, cut, mine)
         self.ledger.finish(event)
@@ -208,7 +208,7 @@ class Group:
                 targets.append(target)
             ops.append(Op("send" if isinstance(part, Send) else "recv", peer, tensor, where, blocking))
         arguments.check_overlap(ops)
-        calls = ((op.kind, op.peer, *noted(op.tensor)) for op in ops)
+        calls = ((op.kind, op.peer, *size_dtype_shape(op.tensor)) for op in ops)
         events = self.ledger.begin_together(calls, blocking=blocking, where=where, group=self.name)
         wait = self.transport.post(ops)
 
@@ -282,9 +282,9 @@ class Group:
         op: str | None = None,
     ) -> Any:
         call.where, call.blocking = caller(), not async_op
-        told = (size, *noted(shown)[1:]) if shown is not None else (0, "", ())
+        what = (size, *size_dtype_shape(shown)[1:]) if shown is not None else (0, "", ())
         event = self.ledger.begin(
-            call.kind, call.src, *told, op=op, blocking=call.blocking, where=call.where, group=self.name
+            call.kind, call.src, *what, op=op, blocking=call.blocking, where=call.where, group=self.name
         )
         wait = self.transport.collective(call)
 
@@ -348,6 +348,6 @@ def _into(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def told_split(name: str, parts: Sequence[Sequence[int]]) -> str:
+def format_split(name: str, parts: Sequence[Sequence[int]]) -> str:
     """ "tp: 0 1 | 2 3": what all ranks that split a group must mean alike."""
     return f"{name}: {' | '.join(' '.join(map(str, part)) for part in parts)}"

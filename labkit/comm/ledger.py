@@ -1,4 +1,4 @@
-"""The ledger: what one rank asked its group to do, in program order.
+"""The ledger, a communication log: what one rank asked its group to do, in program order.
 
 Every call on a `Group` leaves an `Event` here: what kind, with whom, how many bytes, from which line, from when to
 when. Checks assert on it, timelines draw it, the virtual wire replays it, and the autopsy of a hang is read from it.
@@ -60,19 +60,19 @@ class GroupId(NamedTuple):
     ranks: tuple[int, ...]
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """'group "tp" (ranks 0 and 1)', for sentences."""
         return f'group "{self.name}" ({say_ranks(self.ranks)})'
 
     @property
     def of(self) -> str:
         """' of group ...', or nothing for the group of all ranks, which needs no name."""
-        return "" if self.name == WORLD else f" of {self.told}"
+        return "" if self.name == WORLD else f" of {self.described}"
 
     @property
     def inside(self) -> str:
         """' in group ...', likewise."""
-        return "" if self.name == WORLD else f" in {self.told}"
+        return "" if self.name == WORLD else f" in {self.described}"
 
 
 def say_ranks(ranks: Sequence[int]) -> str:
@@ -232,7 +232,7 @@ class Ledger:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Record nothing inside the `with`. A hang in there is told from tracebacks alone."""
+        """Record nothing inside the `with`. Of a hang in there, tracebacks alone tell."""
         before, self.enabled = self.enabled, False
         self._record(None)
         try:

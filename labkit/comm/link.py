@@ -83,7 +83,7 @@ def raw(tensor: torch.Tensor) -> memoryview:
 
 
 class _Line:
-    """What the groups of one rank share: the socket, and what has been asked for on it."""
+    """What the groups of one rank share: the socket, and the calls that are under way on it."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link, self.number, self.groups = link, 0, 1
@@ -109,7 +109,7 @@ class _Line:
             self._take()
 
     def seen(self) -> None:
-        """Stand still until the broker has looked at this rank."""
+        """Stand still until the broker has read this rank's memory."""
         self.unseen += 1
         while self.unseen:
             self._take()
@@ -132,8 +132,8 @@ class _Line:
 class BrokerTransport(Transport):
     """One rank's end. `link` is a connected stream socket; nothing else may use it while the transport does.
 
-    tidy    where the broker reads this rank's memory at every span of computing, and answers: what gives back before it
-            whatever is free already"""
+    tidy    called before each span of computing, to give free memory back to the system. It also says that the broker
+            reads this rank's memory there, and answers; None: it does not"""
 
     def __init__(self, rank: int, size: int, link: socket.socket, tidy: Callable[[], object] | None = None) -> None:
         self.rank, self.device, self.tidy = rank, torch.device("cpu"), tidy
@@ -141,8 +141,8 @@ class BrokerTransport(Transport):
 
     def post(self, ops: Sequence[Op]) -> Wait:
         sends = [raw(op.tensor) for op in ops if op.kind == "send"]
-        told = [[op.kind, op.peer, dtype_name(op.tensor), list(op.tensor.shape)] for op in ops]
-        head = {"group": self._number, "ops": told, "blocking": ops[0].blocking, "where": ops[0].where}
+        described = [[op.kind, op.peer, dtype_name(op.tensor), list(op.tensor.shape)] for op in ops]
+        head = {"group": self._number, "ops": described, "blocking": ops[0].blocking, "where": ops[0].where}
         return self._line.start("post", head, sends, [op.tensor for op in ops if op.kind == "recv"], ops[0].blocking)
 
     def collective(self, call: Collective) -> Wait:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit.comm.callsite import given, told_place
+from labkit.comm.callsite import given, with_owner
 from labkit.comm.ledger import COLLECTIVES, Event, GroupId, Ledger, say_ranks
 
 # What the ledgers know of two lengths that differ; who knows the neighbours knows which of the two it is.
@@ -80,8 +80,10 @@ class Match:
                 cause = (
                     f"Rank {src} sends {_what(send)} to rank {dst} ({send.where}), but rank {dst} expects "
                     f"{_what(recv)} there ({recv.where}): the two must agree on what their message number "
-                    f"{seq + 1}{group.inside} is.{_advice(send, recv)}"
+                    f"{seq + 1}{group.inside} is."
                 )
+                if send.dtype == recv.dtype and len(send.shape) == len(recv.shape) == 1:
+                    cause += f" {EITHER}"
                 yield max(send.begin, recv.begin), Mismatch(src, [src, dst], send.where, cause, True)
 
     def _collective_mismatches(self) -> Iterator[tuple[float, Mismatch]]:
@@ -94,10 +96,12 @@ class Match:
                 if len(alike) > 1:
                     most, *others = sorted(alike.values(), key=lambda ranks: (-len(ranks), ranks))
                     odd = [rank for ranks in others for rank in ranks]
-                    told = "; ".join(f"{say_ranks(ranks)} called {_told(calls[ranks[0]])}" for ranks in [most, *others])
+                    each = "; ".join(
+                        f"{say_ranks(ranks)} called {_format_call(calls[ranks[0]])}" for ranks in [most, *others]
+                    )
                     tie = len(most) == len(others[0])
                     blame = "one of them is wrong" if tie else f"{say_ranks(odd)} left the common order"
-                    cause = f"The ranks' collective number {seq + 1}{group.of} differs: {told}; {blame}."
+                    cause = f"The ranks' collective number {seq + 1}{group.of} differs: {each}; {blame}."
                     met = max(e.begin for e in calls.values())
                     places = [calls[rank].where for rank in (*odd, *most)]
                     where = next((at for at in places if not given(at.rpartition(":")[0])), places[0])
@@ -114,13 +118,7 @@ def _what(event: Event) -> str:
     return f"{list(event.shape)} of {event.dtype} ({event.bytes} bytes)"
 
 
-def _advice(send: Event, recv: Event) -> str:
-    if send.dtype != recv.dtype or len(send.shape) != 1 or len(recv.shape) != 1:
-        return ""
-    return " " + EITHER
-
-
-def _told(e: Event) -> str:
+def _format_call(e: Event) -> str:
     parts = [e.op, f"src {e.peer}" if e.peer is not None else None, _what(e) if e.dtype else None]
     inside = ", ".join(part for part in parts if part)
-    return f"{e.kind}{f'({inside})' if inside else ''} at {told_place(e.where)}"
+    return f"{e.kind}{f'({inside})' if inside else ''} at {with_owner(e.where)}"

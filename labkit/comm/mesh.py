@@ -45,8 +45,8 @@ class Mesh:
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise LabError(f"{name}={size!r} is no size of a mesh: a whole number, at least 1")
         if not sizes or math.prod(sizes.values()) != group.size:
-            told = " x ".join(f"{name}={size}" for name, size in sizes.items()) or "no dimension"
-            raise LabError(f"a mesh of {told} has {math.prod(sizes.values())} ranks, and the group has {group.size}")
+            cut = " x ".join(f"{name}={size}" for name, size in sizes.items()) or "no dimension"
+            raise LabError(f"a mesh of {cut} has {math.prod(sizes.values())} ranks, and the group has {group.size}")
         self.group, self.sizes, self.ledger = group, sizes, ledger
         self._grid = torch.arange(group.size).reshape(*sizes.values())  # the group's ranks, by coordinate
         self._groups: dict[tuple[str, ...], Group] = {(name,): self._cut((name,)) for name in sizes}

@@ -17,31 +17,29 @@ import os
 import select
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
 
 from labkit.comm import helper
+from labkit.comm.autopsy import Evidence, Results
 from labkit.comm.callsite import cut
 from labkit.comm.diagnose import refuse_wrong
 from labkit.comm.forkserver import ForkLine
-from labkit.comm.ledger import Ledger, read_sink
-from labkit.comm.outcome import Evidence, Results
-from labkit.comm.output import Output
 from labkit.comm.processor import ENOUGH, STRETCH, lost, since, times
+from labkit.comm.rank_process import RankProcess
 from labkit.comm.serialization import pack_job, unpack
 from labkit.comm.supervisor import GRACE, failure, supervise
-from labkit.comm.worker import ASK, HEADER, frame, parse_trace
+from labkit.comm.worker import ASK, frame, parse_trace
 from labkit.errors import LabError
 
 STILL = 1.0  # seconds without any progress before a deadlock is believed
-LOOK = 0.25  # seconds between two looks at the ranks' progress
+LOOK = 0.25  # seconds between two polls of the ranks' progress
 START_LIMIT = 120.0  # seconds for joining the process group
 LOAD_LIMIT = 120.0  # seconds for importing what the job needs
-END_LIMIT = 10.0  # seconds for the helper to tell how a rank ended that has closed its connection
+END_LIMIT = 10.0  # seconds for the helper to report how a rank ended that has closed its connection
 OUTPUT_LIMIT = 4 << 20  # bytes that a rank may print in a job with a deadline: an endless print floods no notebook
 
 
@@ -60,7 +58,7 @@ class RankPool:
     def __init__(self, size: int = 4, *, device: str = "cpu") -> None:
         check_size(size)
         self.size, self.device = size, device
-        self.workers: list[Worker] = []
+        self.workers: list[RankProcess] = []
         self.directory, self.jobs = "", 0
         self._line: ForkLine | None = None
         self.printed: TextIO | None = None  # what the ranks print goes there, not to the caller's own streams
@@ -77,7 +75,7 @@ class RankPool:
         returns bytes. Raises RanksFailed, or LabError if the ranks could not be started."""
         check_timeout(timeout)
         if self._line is not None:
-            self._hear()
+            self._take_ends()
             if any(worker.end for worker in self.workers):  # one died between two jobs
                 self.close()
         try:
@@ -138,8 +136,7 @@ class RankPool:
         }
         own = helper.server()
         self._line = own.line()
-        self.workers = [Worker(rank, self.size) for rank in range(self.size)]
-        self._print_to()
+        self.workers = [RankProcess(rank, self.size) for rank in range(self.size)]
         theirs = [fd for worker in self.workers for fd in worker.theirs]
         try:
             modules = helper.worth_sharing(self.device)
@@ -153,19 +150,13 @@ class RankPool:
                 os.close(fd)
         for worker, pid in zip(self.workers, pids):
             worker.pid = pid
-        self._hear()  # of those that ended while they were made, nobody will hear again
+        self._take_ends()  # those that ended while they were made are reported once
         self._reach("here", START_LIMIT, "could not join the process group")
-
-    def _print_to(self) -> None:
-        for worker in self.workers:
-            for output in worker.outputs:
-                output.stream = self.printed
 
     def _run(self, load: str, jobs: Sequence[tuple[dict[str, Any], bytes]], timeout: float | None) -> Results | None:
         """Run the job; None if the ranks' code is out of date."""
         self.jobs += 1
         self.sink = os.path.join(self.directory, f"ledger{self.jobs}.{{rank}}")
-        self._print_to()
         for worker, (head, body) in zip(self.workers, jobs):
             worker.fresh(OUTPUT_LIMIT if timeout is not None else None)
             job = {"load": load, "head": head, "path": sys.path, "ledger": self.sink}
@@ -178,8 +169,8 @@ class RankPool:
             worker.send(frame("go", json.dumps(self.start).encode()))
         reason = supervise(self, settled=GRACE, still=STILL)
         if reason:
-            self._hear_of_ends()
-            raise failure(self._autopsied(), reason, timeout=timeout, backend="processes")
+            self._await_ends()
+            raise failure(self._evidence_with_stacks(), reason, timeout=timeout, backend="processes")
         for worker in self.workers:
             for output in worker.outputs:
                 output.forward(last=True)
@@ -193,7 +184,7 @@ class RankPool:
         return results
 
     def _reach(self, goal: str, limit: float, what: str) -> None:
-        """Wait until every rank has said `goal`. Before the function runs there is nothing to dissect: a sentence."""
+        """Wait until every rank has said `goal`. LabError, in one sentence, if one fails: no function has run yet."""
         self._begin(goal, limit)
         if not supervise(self):
             return
@@ -209,24 +200,26 @@ class RankPool:
         for worker in self.workers:
             worker.goal, worker.state = goal, "running" if worker.status is None else "died"
             worker.had = times(worker.pid)
+            worker.out.stream = worker.err.stream = self.printed
 
-    # -- what the supervisor asks ---------------------------------------------------------------------------------
+    # -- for the supervisor ---------------------------------------------------------------------------------------
     def wait(self, seconds: float) -> None:
         assert self._line is not None
         poll = select.poll()
-        deal: dict[int, Callable[[int], None]] = {self._line.fileno(): self._hear}
+        handlers: dict[int, Callable[[int], None]] = {self._line.fileno(): self._take_ends}
         for worker in self.workers:
-            deal |= {output.fd: output.deal for output in worker.outputs if not output.end}
+            handlers |= {output.fd: output.handle for output in worker.outputs if not output.end}
             if not worker.end:
-                deal[worker.control.fileno()] = worker.deal
+                handlers[worker.control.fileno()] = worker.handle
         writes = {worker.control.fileno() for worker in self.workers if worker.to_send}
-        for fd in deal:
+        for fd in handlers:
             poll.register(fd, select.POLLIN | (select.POLLOUT if fd in writes else 0))
         left = self.deadline - time.perf_counter()
-        for fd, what in poll.poll(1000 * max(0.0, min(seconds, LOOK, left if left > 0 else LOOK))):
-            deal[fd](what)
+        for fd, events in poll.poll(1000 * max(0.0, min(seconds, LOOK, left if left > 0 else LOOK))):
+            handlers[fd](events)
 
-    def _hear(self, what: int = 0) -> None:
+    def _take_ends(self, events: int = 0) -> None:
+        """Note which ranks' processes have ended, as the helper reports."""
         assert self._line is not None
         try:
             ended = dict(self._line.ended())
@@ -236,9 +229,9 @@ class RankPool:
             if worker.status is None and worker.pid in ended:
                 worker.died(ended[worker.pid])
 
-    def _hear_of_ends(self) -> None:
-        """Wait for the exit status of each rank whose connection is at its end. On a busy machine the helper tells it
-        later than the other ranks tell what they raised because of it."""
+    def _await_ends(self) -> None:
+        """Wait for the exit status of each rank whose connection is at its end."""
+        # On a busy machine the helper reports it later than the other ranks what they raised because of it.
         self.wait(0)
         give_up = time.perf_counter() + END_LIMIT
         while any(w.end and w.state == "running" for w in self.workers) and time.perf_counter() < give_up:
@@ -252,7 +245,7 @@ class RankPool:
         return [_size(self.sink.format(rank=rank)) for rank in range(self.size)] if self.goal == "done" else []
 
     def blocked(self) -> bool:
-        return self.goal == "done"  # the evidence will tell
+        return self.goal == "done"  # the evidence decides
 
     def late(self) -> bool:
         """Whether its time is over, in which every rank must have been able to run (labkit.comm.processor)."""
@@ -267,8 +260,8 @@ class RankPool:
         now = time.perf_counter() - self.start
         return [worker.evidence(now, self.sink) for worker in self.workers]
 
-    def _autopsied(self) -> list[Evidence]:
-        """The evidence, with where each rank is or was, and its last words."""
+    def _evidence_with_stacks(self) -> list[Evidence]:
+        """The evidence, with where each rank is or was, and its last lines on stderr."""
         assert self._line is not None
         evidence, running = self.evidence(), [worker for worker in self.workers if worker.state == "running"]
         traces = [os.path.join(self.directory, f"trace{worker.rank}") for worker in self.workers]
@@ -286,112 +279,8 @@ class RankPool:
                 frames = cut(e.stack[::-1], lambda at: at[0])
                 e.traceback = "".join(f'  File "{file}", line {line}, in {name}\n' for file, line, name in frames)
             worker.err.forward(last=True)
-            e.output = "\n".join(worker.err.said(8))
+            e.output = "\n".join(worker.err.tail(8))
         return evidence
-
-
-class Worker:
-    """One rank process, seen from the caller: its three connections, and what is known of it.
-
-    control    frames in both directions (labkit.comm.worker): jobs out, answers back
-    out, err   what the rank prints, passed on line by line
-    """
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.pid = rank, size, 0
-        self.had = (0.0, 0.0)  # what `times` told of it when its job began
-        self.control, theirs = socket.socketpair()
-        self.control.setblocking(False)
-        prefix = f"[rank {rank}] " if size > 1 else ""
-        self.out, self.err = self.outputs = Output("stdout", prefix), Output("stderr", prefix)
-        self.theirs = [theirs.detach(), self.out.theirs, self.err.theirs]
-        self.said, self.to_send = bytearray(), memoryview(b"")
-        self.end = False  # it has closed its connection, or died: that would wake the caller for ever
-        self.status: int | None = None  # its exit status; minus the signal that ended it
-        self.goal = ""  # what it says next if all is well: then it has "returned"
-        self.fresh()
-
-    def fresh(self, output_limit: int | None = None) -> None:
-        """Forget the last job."""
-        self.state, self.order = "running", float("inf")
-        self.answer, self.out.room, self.err.room = b"", output_limit, output_limit
-        self.ledger: Ledger | None = None
-        self.failure: dict[str, Any] = {}  # what `tell` says of what it raised, and that itself
-
-    def send(self, data: bytes) -> None:
-        """Queue data. It leaves as the rank takes it: two sides that both wait to write would wait for ever."""
-        self.to_send = memoryview(bytes(self.to_send) + data)
-        self.flush()
-
-    def flush(self) -> None:
-        try:
-            while self.to_send:
-                self.to_send = self.to_send[self.control.send(self.to_send[: 1 << 20]) :]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.to_send = memoryview(b"")  # it is gone: its exit status says how
-
-    def deal(self, what: int) -> None:
-        """With what `poll` saw on its connection."""
-        if what & select.POLLOUT:
-            self.flush()
-        if what & ~select.POLLOUT:
-            self.take()
-
-    def take(self) -> None:
-        with contextlib.suppress(OSError):
-            while data := self.control.recv(1 << 20):
-                self.said += data
-            self.end = True
-        for kind, content in self._frames():
-            if kind == "ledg":
-                self.ledger = Ledger.from_json(json.loads(content))
-            elif kind == "fail":
-                self.failure, self.state, self.order = unpack(content), "raised", time.perf_counter()
-                try:
-                    self.failure["error"] = unpack(self.failure["error"])
-                except Exception:  # a class that only the rank could import
-                    self.failure["error"] = None
-            elif kind == self.goal:
-                self.state, self.answer = "returned", content
-
-    def _frames(self) -> Iterator[tuple[str, bytes]]:
-        while len(self.said) >= HEADER.size:
-            kind, length = HEADER.unpack_from(self.said)
-            if len(self.said) < HEADER.size + length:
-                return
-            content = bytes(memoryview(self.said)[HEADER.size : HEADER.size + length])
-            del self.said[: HEADER.size + length]
-            yield kind.decode().strip(), content
-
-    def died(self, status: int) -> None:
-        """A result that was sent before the end counts."""
-        self.take()
-        self.status, self.end = status, True
-        if self.state == "running":
-            self.state, self.order = "died", time.perf_counter()
-
-    def evidence(self, now: float, sink: str) -> Evidence:
-        ledger = self.ledger or read_sink(sink.format(rank=self.rank), self.rank, self.size)
-        status = self.status if self.state == "died" else None
-        return Evidence(self.rank, ledger, self.state, now=now, order=self.order, status=status, **self.failure)
-
-    def refuse(self, what: str) -> NoReturn:
-        """It failed before the function ran."""
-        if self.state == "raised":
-            error = self.failure["error"]
-            if isinstance(error, LabError):
-                raise error
-            raise LabError(f"rank {self.rank} {what}: {self.failure['text']}\n{self.failure['traceback']}") from error
-        self.err.forward(last=True)
-        raise LabError(f"rank {self.rank} {what}: its process died (status {self.status}) {' '.join(self.err.said(3))}")
-
-    def close(self) -> None:
-        for output in self.outputs:
-            output.forward(last=True)
-            output.close()
-        self.control.close()
 
 
 def _size(path: str) -> int:

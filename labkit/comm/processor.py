@@ -31,7 +31,7 @@ def since(before: tuple[float, float], now: tuple[float, float]) -> tuple[float,
 def lost(spent: float, each: Sequence[tuple[float, float]]) -> float:
     """Seconds of `spent` that processes which depend on each other lost to waiting for a processor.
 
-    each   (seconds used, seconds waited) of every process, as `times` tells them
+    each   (seconds used, seconds waited) of every process, as `times` gives them
 
     Ranks that compute side by side wait at the same time, and lose what one of them does. In a chain of messages only
     one has work at a time, and their waits add up: four ranks in turn, each of which waited for a fifth of the time,

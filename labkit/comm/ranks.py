@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from labkit.comm.outcome import RanksFailed, Results
+from labkit.comm.autopsy import RanksFailed, Results
 from labkit.comm.processes import RankPool, check_size, check_timeout
 from labkit.errors import LabError
 
@@ -47,7 +47,7 @@ def run_ranks(
 ) -> Results:
     """Run `fn(group, *args)` on every rank and return what each returned.
 
-    fn        on processes it must be importable (not a lambda, not defined in a notebook)
+    fn        on processes it is sent: by name if it can be imported, else by value, with the globals that it uses
     size      how many ranks; 4 if not given. Under torchrun it is torchrun's, and a different `size` is an error
     backend   "threads", "processes", "torchrun"; None: torchrun if it started us, else processes
     timeout   seconds until the run is ended with an autopsy, counted from when all ranks have imported what they need

@@ -1,12 +1,12 @@
 """The rendezvous: where ranks that live on threads of one process meet.
 
-A send and its recv find each other here, whoever comes second copies the bytes, both go
-on. There is no buffer in between, so two ranks that both send first deadlock at any size, as they may on a GPU. A
+A send and its recv find each other here, whoever comes second copies the bytes, both go on. There is no buffer in
+between, so two ranks that both send first deadlock at any size, as they may on a GPU. A
 collective is a slot that collects one contribution per rank of its group; the last to come computes for all, reducing
 in rank order, so results are the same on every run.
 
 Nothing here outlives the run: `end()` wakes every waiting rank with `RankEnded`. Ranks that disagree (another
-collective, another size, another dtype) are told in words at the moment they meet.
+collective, another size, another dtype) end the run, with the reason in words, at the moment they meet.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Rendezvous:
 
     def __init__(self, size: int) -> None:
         self.world = GroupId(WORLD, tuple(range(size)))
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
         # Halves of messages that wait for the other half, by (group, src, dst).
         self.messages: dict[tuple[GroupId, int, int], deque[Pending[Op]]] = defaultdict(deque)
@@ -59,19 +59,16 @@ class Rendezvous:
     def transport(self, rank: int) -> ThreadTransport:
         return ThreadTransport(self, rank, self.world)
 
-    def end(self) -> None:
+    def end(self, fault: str | None = None) -> None:
         """Wake everyone with RankEnded; nothing can be posted any more."""
         with self.lock:
-            self._end()
-
-    def _end(self) -> None:
-        self.ended = True
-        for condition in self.wake:
-            condition.notify_all()
+            self.fault = self.fault or fault
+            self.ended = True
+            for condition in self.wake:
+                condition.notify_all()
 
     def _disagree(self, fault: str) -> NoReturn:
-        self.fault = self.fault or fault
-        self._end()
+        self.end(fault)
         raise RankEnded
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -115,9 +112,10 @@ class Rendezvous:
             self.counts[group, rank] += 1
             slot = self.slots[group, number]
             if slot and _signature(slot[0].what) != _signature(call):
+                theirs, ours = _format_call(slot[0].what), _format_call(call)
                 self._disagree(
-                    f"rank {slot[0].rank} called {_told(slot[0].what)} and rank {rank} called {_told(call)} as "
-                    f"collective number {number + 1}{group.of}"
+                    f"rank {slot[0].rank} called {theirs} and rank {rank} called {ours} as collective number "
+                    f"{number + 1}{group.of}"
                 )
             slot.append(item)
             if len(slot) < len(group.ranks):
@@ -209,7 +207,7 @@ def _what(tensor: torch.Tensor) -> str:
     return f"{list(tensor.shape)} of {dtype_name(tensor)}"
 
 
-def _told(call: Collective) -> str:
+def _format_call(call: Collective) -> str:
     src = f"src {call.src}" if call.src is not None else ""
     details = [call.op, src, _what(call.tensor) if call.tensor is not None else "", call.where]
     return f"{call.kind} ({', '.join(d for d in details if d)})"

@@ -5,6 +5,9 @@ what that answers, travels as plain data (labkit.checks.values).
 
 Tensors travel as their bytes, on the CPU, without their storage's other elements and without gradients. torch's own way
 between processes hands over a file descriptor into shared memory, which dies with the rank that made it; this does not.
+
+What is imported by name travels as that name. What no rank can import, because it was defined in a script, a notebook or
+inside another function, travels by value, with the globals that it uses: cloudpickle's part.
 """
 
 from __future__ import annotations
@@ -14,30 +17,25 @@ import importlib.util
 import io
 import os
 import pickle
-import runpy
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import cloudpickle
 
 from labkit.errors import LabError
 
 if TYPE_CHECKING:  # not before something is sent: `lab --help` knows rank pools too
     import torch
 
-importing_main = False  # True while the caller's script is being imported into a rank
-_imported_main = False  # and once it has been
 
-
-class _Pickler(pickle.Pickler):
-    """Notes what a rank will have to import: the main script, and the files of modules that only this process can
-    find by name (a test runner loads test files so)."""
+class _Pickler(cloudpickle.Pickler):
+    """Notes the files of modules that only this process can find by name: a test runner loads test files so."""
 
     def __init__(self) -> None:
-        self.file = io.BytesIO()
-        super().__init__(self.file, protocol=5)
-        self.needs_main = False
+        self.bytes = io.BytesIO()
+        super().__init__(self.bytes, protocol=5)
         self.files: dict[str, str] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -53,11 +51,9 @@ class _Pickler(pickle.Pickler):
                 raise pickle.PicklingError("a DTensor lives on its mesh: return x.full_tensor() or x.to_local()")
         elif isinstance(obj, (type, types.FunctionType)):
             name = obj.__module__
-            if name in ("__main__", "__mp_main__"):
-                self.needs_main = True
-            elif name not in self.files and (path := getattr(sys.modules.get(name), "__file__", None)):
+            if name not in self.files and (path := getattr(sys.modules.get(name), "__file__", None)):
                 self.files[name] = os.path.abspath(path)
-        return NotImplemented
+        return super().reducer_override(obj)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -94,7 +90,7 @@ def pack(obj: Any) -> bytes:
     """obj -> bytes, tensors by value. Raises what pickle raises."""
     pickler = _Pickler()
     pickler.dump(obj)
-    return pickler.file.getvalue()
+    return pickler.bytes.getvalue()
 
 
 def unpack(data: bytes) -> Any:
@@ -102,33 +98,24 @@ def unpack(data: bytes) -> Any:
 
 
 # -- a job: a function and its arguments ------------------------------------------------------------------------------
-def pack_job(fn: Callable, args: tuple) -> tuple[dict[str, Any], bytes]:
-    """The job for `load` in a rank: what that needs to import, {"main": ... or None, "files": {module: path}}, and the
-    pickle. LabError if it cannot travel."""
-    if importing_main:
-        raise LabError(
-            "this script starts ranks while it is being imported: put the lines that call run_ranks "
-            'under `if __name__ == "__main__":` (every rank imports the script to find its functions)'
-        )
-    sys.modules.setdefault("__mp_main__", sys.modules["__main__"])  # results may hold the script's own classes
+def pack_job(fn: Callable, args: tuple) -> tuple[dict[str, str], bytes]:
+    """The job for `load` in a rank: {module: file} of what that may have to import, and the pickle. LabError if it
+    cannot travel."""
     pickler = _Pickler()
-    name = getattr(fn, "__qualname__", type(fn).__name__)
     try:
         pickler.dump((fn, args))
     except Exception as error:
-        what = f"the function {name}" if "<" in name or "." in name else f"{name} or one of its arguments"
+        name = getattr(fn, "__qualname__", type(fn).__name__)
         raise LabError(
-            f"{what} cannot be sent to rank processes ({error}): define functions at the top level of a .py "
-            f"file and pass plain values, or use backend='threads'"
+            f"{name} or one of its arguments cannot be sent to rank processes ({error}): pass plain values, put a "
+            "function that uses more into a .py file and import it, or use backend='threads'"
         ) from error
-    return {"main": main_module() if pickler.needs_main else None, "files": pickler.files}, pickler.file.getvalue()
+    return pickler.files, pickler.bytes.getvalue()
 
 
-def load(needs: dict[str, Any], data: bytes) -> Callable[[Any], bytes]:
+def load(files: dict[str, str], data: bytes) -> Callable[[Any], bytes]:
     """In a rank: the job as a function of the group, which returns the packed value."""
-    if needs["main"] is not None:
-        _import_main(needs["main"])
-    fn, args = _Unpickler(io.BytesIO(data), needs["files"]).load()
+    fn, args = _Unpickler(io.BytesIO(data), files).load()
 
     def run(group: Any) -> bytes:
         value = fn(group, *args)
@@ -138,37 +125,3 @@ def load(needs: dict[str, Any], data: bytes) -> Callable[[Any], bytes]:
             raise LabError(f"the return value cannot be sent back ({error}): return plain values and tensors") from None
 
     return run
-
-
-def main_module() -> dict[str, str]:
-    """How a rank can import this program's main module: {"name": ...} for `python -m`, else {"path": ...}."""
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name:
-        return {"name": spec.name}
-    path = getattr(main, "__file__", None)
-    if path is None or not Path(path).is_file():
-        raise LabError(
-            "a function defined in a notebook or an interactive session cannot be sent to rank processes: "
-            "use backend='threads', or move it into a .py file and import it"
-        )
-    return {"path": str(Path(path).resolve())}
-
-
-def _import_main(main: dict[str, str]) -> None:
-    """Import the caller's script under another name, so that `if __name__ == "__main__"` does not run it again."""
-    global importing_main, _imported_main
-    if _imported_main:
-        return
-    importing_main = True
-    try:
-        module = types.ModuleType("__mp_main__")
-        if "name" in main:
-            content = runpy.run_module(main["name"], run_name="__mp_main__", alter_sys=True)
-        else:
-            content = runpy.run_path(main["path"], run_name="__mp_main__")
-        module.__dict__.update(content)
-        sys.modules["__main__"] = sys.modules["__mp_main__"] = module
-        _imported_main = True
-    finally:
-        importing_main = False

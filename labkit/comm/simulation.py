@@ -281,7 +281,7 @@ class Simulation:
         if waiting:
             stuck = "; ".join(f"rank {r} waits in {self.stands_in(r)}" for r in waiting)
             raise LabError(f"this run cannot complete, on any wire: {stuck}. {self.cause(waiting)}")
-        told = [
+        left = [
             f"rank {r}'s {event.kind}{group.inside} ({event.where}) is never complete"
             for (group, r), events in self.backlog.items()
             for event in events
@@ -292,8 +292,8 @@ class Simulation:
             for queue in self.channels.values()
             for m in queue
         ]
-        if told:
-            raise LabError(f"this run leaves messages behind: {'; '.join(told)}.")
+        if left:
+            raise LabError(f"this run leaves messages behind: {'; '.join(left)}.")
 
     def held_by(self, r: int) -> list[Event]:
         return [self.ranks[r].posted[index] for index in sorted(self.ranks[r].holding)]

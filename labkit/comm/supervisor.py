@@ -7,8 +7,8 @@ A rank is "running" (waiting included), or has "returned", "raised" or "died". A
     nobody can go on        all that run stand in calls, nothing moves, and the evidence proves a deadlock
     its time is over        as the medium counts time
 
-How ranks live, what they say and how they are ended is the medium's. What the medium alone may forbid (too much memory,
-a connection's rules) it raises.
+How ranks live, what they say and how they are ended is the medium's. What it alone may forbid (too much memory, a
+connection's rules) it raises.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from labkit.comm.autopsy import Evidence, RanksFailed
 from labkit.comm.diagnose import diagnose
-from labkit.comm.outcome import Evidence, RanksFailed
 
 FAILED, DEADLOCK, DEADLINE = "failed", "deadlock", "deadline"
 GRACE = 0.5  # seconds for the others once one has failed
-SETTLED = 0.05  # seconds without a move after which those others, if they all stand in calls, have told what they know
+SETTLED = 0.05  # seconds without a move after which those others, if they all stand in calls, need no more time
 STILL = 0.25  # seconds without a move before a deadlock is believed
 
 
@@ -52,21 +52,21 @@ def supervise(medium: Medium, settled: float = SETTLED, still: float = STILL) ->
     """Wait until the run ends: None if all ranks have returned, else why the others must be ended: FAILED, DEADLOCK or
     DEADLINE. It ends nobody."""
     last: object = None
-    since, failed_at, asked = time.perf_counter(), 0.0, False
+    since, failed_at, diagnosed = time.perf_counter(), 0.0, False
     while True:
         states, now = medium.states(), time.perf_counter()
         if all(state == "returned" for state in states):
             return None
         if (moves := (states, medium.moves())) != last:
-            last, since, asked = moves, now, False
+            last, since, diagnosed = moves, now, False
         if medium.fault or "raised" in states or "died" in states:
             failed_at = failed_at or now
             if now >= failed_at + GRACE or "running" not in states or (now - since > settled and medium.blocked()):
                 return FAILED
         elif medium.late():
             return DEADLINE
-        elif not asked and now - since > still and medium.blocked():
-            asked = True  # once: as long as nothing moves, the answer stays the same
+        elif not diagnosed and now - since > still and medium.blocked():
+            diagnosed = True  # once: as long as nothing moves, the answer stays the same
             if diagnose(list(medium.evidence()), "").certain:
                 return DEADLOCK
         medium.wait(failed_at + GRACE - now if failed_at else 1.0)
@@ -76,7 +76,7 @@ def failure(
     evidence: list[Evidence], reason: str, *, timeout: float | None, backend: str, fault: str | None = None
 ) -> RanksFailed:
     """The error for a run that `supervise` has ended, from evidence taken before anybody was stopped."""
-    told = DEADLINE if reason == DEADLINE else ""
-    autopsy = diagnose(evidence, told, timeout=timeout, backend=backend, fault=fault)
+    known = DEADLINE if reason == DEADLINE else ""  # else the evidence itself decides
+    autopsy = diagnose(evidence, known, timeout=timeout, backend=backend, fault=fault)
     error = next((e.error for e in evidence if e.rank == autopsy.guilty), None)
     return RanksFailed(autopsy, [e.ledger for e in evidence], error)

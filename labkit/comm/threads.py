@@ -18,14 +18,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from labkit.comm.autopsy import Evidence, Results
+from labkit.comm.callsite import describe_error, stack_of
 from labkit.comm.diagnose import refuse_wrong
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
-from labkit.comm.outcome import Evidence, Results, stack_of, tell
 from labkit.comm.rendezvous import RankEnded, Rendezvous
 from labkit.comm.supervisor import failure, supervise
 
-LOOK = 0.1  # seconds between two looks at ranks that say nothing
+LOOK = 0.1  # seconds between two polls of ranks that say nothing
 ENDING = 1.0  # seconds spent trying to end a rank in an endless Python loop
 
 
@@ -73,15 +74,15 @@ class _Rank(threading.Thread):
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(RankEnded))
 
     def evidence(self) -> Evidence:
-        state, ledger, told = self.state, self.group.ledger, dict[str, Any]()
-        if state == "ended":  # a mismatch ended it inside the call; its open event says which
-            state = "running"
-        elif self.error is not None:
-            told = tell(self.error)
+        ended = self.state == "ended"  # a mismatch ended it inside the call; its open event says which
+        if self.error is not None:
+            where = describe_error(self.error)
         else:
-            told = {"stack": stack_of(self.ident)}
-        now, order = ledger.now(), self.failed_at
-        return Evidence(self.group.rank, ledger, state, now=now, order=order, error=self.error, **told)
+            where = {} if ended else {"stack": stack_of(self.ident)}
+        state, ledger = "running" if ended else self.state, self.group.ledger
+        return Evidence(
+            self.group.rank, ledger, state, now=ledger.now(), order=self.failed_at, error=self.error, **where
+        )
 
 
 class _Run:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm.arguments import noted
+from labkit.comm.arguments import size_dtype_shape
 from labkit.comm.callsite import author
 from labkit.comm.ledger import Event, GroupId, Ledger
 from labkit.comm.transport import Transport
@@ -122,7 +122,7 @@ def _noted(kind: str, *names: str, shown: int = 0, counted: int | None = None) -
         if peer is not None:
             peer = self.group.ranks[peer]
         calls = [
-            (kind, peer, sum(part.nbytes for part in _each(size)), *_told(tensor))
+            (kind, peer, sum(part.nbytes for part in _each(size)), *_dtype_and_shape(tensor))
             for tensor, size in zip(tensors, sizes)
         ]
         events = self.ledger.begin_together(calls, op=_op(op), blocking=False, where=where, group=self.group.name)
@@ -181,9 +181,9 @@ def _each(argument: Any) -> list[Any]:
     return [] if argument is None else [argument] if isinstance(argument, torch.Tensor) else list(argument)
 
 
-def _told(argument: Any) -> tuple:
+def _dtype_and_shape(argument: Any) -> tuple:
     """The dtype and shape of the first."""
-    return noted(_each(argument)[0])[1:] if _each(argument) else ()
+    return size_dtype_shape(_each(argument)[0])[1:] if _each(argument) else ()
 
 
 def _op(op: Any) -> str | None:

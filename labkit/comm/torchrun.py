@@ -5,8 +5,8 @@ the same as on the other backends. Results pass through torchrun's own rendezvou
 
 A failed run ends the program. The first rank to notice collects the others' evidence and reports: if its function
 raised, by raising RanksFailed; at the deadline, by printing the autopsy and leaving with status 1. The others leave
-after it without a word, also from inside a collective that would never return. torchrun then does what it is told to
-do about failed workers, a restart included. With `timeout=None` there is no deadline and no search for deadlocks; a
+after it without a word, also from inside a collective that would never return. torchrun then does what it was started
+to do about failed workers, a restart included. With `timeout=None` there is no deadline and no search for deadlocks; a
 rank that raises still ends all, and one that dies is torchrun's business.
 """
 
@@ -21,15 +21,16 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
+from labkit.comm.autopsy import Evidence, Results
+from labkit.comm.callsite import describe_error, stack_of
 from labkit.comm.diagnose import refuse_wrong
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
-from labkit.comm.outcome import Evidence, Results, stack_of, tell
 from labkit.comm.serialization import pack, unpack
 from labkit.comm.supervisor import DEADLINE, FAILED, failure, supervise
 from labkit.comm.transport import join, stay_inside
@@ -54,12 +55,13 @@ def _leave(text: str = "") -> NoReturn:
 
 
 class _Home:
-    """What this process keeps between calls: its process group and its line to the store."""
+    """What this process keeps between calls: its process group and its connection to the store."""
 
     def __init__(self, device: str) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local = int(os.environ.get("LOCAL_RANK", self.rank))
-        if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+        one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+        if one_machine:
             stay_inside()
         if device == "cuda" and local >= torch.cuda.device_count():
             raise LabError(
@@ -69,24 +71,20 @@ class _Home:
         joined = dist.is_initialized()
         self.transport = join(device, local)
         if not joined:
-            atexit.register(self._part)
-        # A line of our own: the group's own may stand in a blocking wait while the watch needs to ask something.
+            atexit.register(self._leave_group)
+        # A connection of our own: the group's may stand in a blocking wait while the watch needs an answer.
         address, port, limit = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=60)
         self.store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
         self.jobs, self.failed, self.parent = 0, False, os.getppid()
-        self.start = self._start()
+        # The number of this start, the same on every rank. An agent that was itself started again, after its machine
+        # was lost, counts its restarts from 0, and the others' go on.
+        self.start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        if not one_machine:
+            most = torch.tensor([self.start], device=self.transport.device)
+            dist.all_reduce(most, dist.ReduceOp.MAX)
+            self.start = int(most)
 
-    def _start(self) -> int:
-        """The number of this start, the same on every rank. An agent that was itself started again, after its machine
-        was lost, counts its restarts from 0, and the others' go on."""
-        mine = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
-            return mine
-        most = torch.tensor([mine], device=self.transport.device)
-        dist.all_reduce(most, dist.ReduceOp.MAX)
-        return int(most)
-
-    def _part(self) -> None:
+    def _leave_group(self) -> None:
         if not self.failed and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -106,7 +104,7 @@ def run(fn: Callable, args: tuple, size: int | None, timeout: float | None, devi
     world = int(os.environ["WORLD_SIZE"])
     if size is not None and size != world:
         raise LabError(
-            f"torchrun started {world} ranks, but size={size} was asked for: leave size out, or start {size}"
+            f"torchrun started {world} ranks, but size={size} was requested: leave size out, or start {size}"
         )
     if _home is None:
         _home = _Home(device)
@@ -137,7 +135,12 @@ class _Job:
         watch.start()
         try:
             value = fn(Group(self.home.transport, self.ledger), *args)
-            data = self._pack(value)
+            try:
+                data = pack((value, self.ledger.to_json()))
+            except Exception as error:
+                raise LabError(
+                    f"the return value cannot be sent to the other ranks ({error}): return plain values and tensors"
+                ) from None
         except (Exception, SystemExit) as error:
             self._report(FAILED, error)  # raises RanksFailed, or never returns
         self.state = "returned"
@@ -151,18 +154,12 @@ class _Job:
         self._meet("left")
         if self.rank == 0:
             for key in keys:
-                self._delete(key)
+                for number in range(int(self.store.get(key))):
+                    self.store.delete_key(f"{key}/{number}")
+                self.store.delete_key(key)
         results = Results(values, [*map(Ledger.from_json, ledgers)])
         refuse_wrong(results.ledgers, "torchrun")
         return results
-
-    def _pack(self, value: Any) -> bytes:
-        try:
-            return pack((value, self.ledger.to_json()))
-        except Exception as error:
-            raise LabError(
-                f"the return value cannot be sent to the other ranks ({error}): return plain values and tensors"
-            ) from None
 
     def _put(self, key: str, data: bytes) -> None:
         """In pieces, and how many under the key itself, last: the key is there when all of them are. A ledger of a long
@@ -176,18 +173,13 @@ class _Job:
     def _get(self, key: str) -> bytes:
         return b"".join(self.store.get(f"{key}/{number}") for number in range(int(self.store.get(key))))
 
-    def _delete(self, key: str) -> None:
-        for number in range(int(self.store.get(key))):
-            self.store.delete_key(f"{key}/{number}")
-        self.store.delete_key(key)
-
     def _meet(self, name: str) -> None:
         """All ranks pass here together."""
         self.store.add(name, 1)
         while self.store.add(name, 0) < self.size:
             time.sleep(0.005)
 
-    # -- what the supervisor asks ---------------------------------------------------------------------------------
+    # -- for the supervisor ---------------------------------------------------------------------------------------
     def _watch(self) -> None:
         """A thread beside the function."""
         try:
@@ -228,14 +220,14 @@ class _Job:
         if int(self.store.compare_set("failed", "", str(self.rank))) != self.rank:
             self._follow()
         self.over.set()
-        told = failure(self.evidence(), reason, timeout=self.timeout, backend="torchrun")
-        told.error = error
+        failed = failure(self.evidence(), reason, timeout=self.timeout, backend="torchrun")
+        failed.error = error
         if error is None:
-            _say(f"{told}\n")
+            _say(f"{failed}\n")
         self.store.set("reported", "1")
         if error is None:
             _leave()
-        raise told from None
+        raise failed from None
 
     def _follow(self) -> NoReturn:
         """Another rank reports: give evidence, wait until it has, leave without a word."""
@@ -256,9 +248,9 @@ class _Job:
             data = self.ledger.to_json()
             data["dropped"] += max(0, len(data["events"]) - RECENT)
             data["events"] = data["events"][-RECENT:]
-            told = tell(error) if error is not None else {"stack": stack_of(self.main)}
+            where = describe_error(error) if error is not None else {"stack": stack_of(self.main)}
             state = "raised" if error is not None else self.state
-            evidence = {**told, "state": state, "now": self.ledger.now(), "order": time.time(), "ledger": data}
+            evidence = {**where, "state": state, "now": self.ledger.now(), "order": time.time(), "ledger": data}
             self.store.set(f"evidence/{self.rank}", json.dumps(evidence))
 
     def evidence(self) -> list[Evidence]:
@@ -267,11 +259,12 @@ class _Job:
         give_up = time.perf_counter() + ANSWER
         while not self.store.check(keys) and time.perf_counter() < give_up:
             time.sleep(0.05)
-        return [self._published_by(rank, key) for rank, key in enumerate(keys)]
-
-    def _published_by(self, rank: int, key: str) -> Evidence:
-        if not self.store.check([key]):
-            why = "It did not answer: its process has died, or a C call holds the interpreter"
-            return Evidence(rank, Ledger(rank, self.size), note=why)
-        told = json.loads(self.store.get(key))
-        return Evidence(rank, Ledger.from_json(told.pop("ledger")), **told)
+        found = []
+        for rank, key in enumerate(keys):
+            if self.store.check([key]):
+                data = json.loads(self.store.get(key))
+                found.append(Evidence(rank, Ledger.from_json(data.pop("ledger")), **data))
+            else:
+                why = "It did not answer: its process has died, or a C call holds the interpreter"
+                found.append(Evidence(rank, Ledger(rank, self.size), note=why))
+        return found

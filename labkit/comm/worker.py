@@ -32,9 +32,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.comm.callsite import installed
+from labkit.comm.callsite import describe_error, installed
 from labkit.comm.forkserver import renumber
-from labkit.comm.outcome import tell
 from labkit.comm.serialization import pack, unpack
 from labkit.errors import LabError
 
@@ -139,7 +138,7 @@ def _failure(error: BaseException) -> bytes:
         unpack(data)
     except Exception:
         data = b""
-    return pack({**tell(error), "error": data})
+    return pack({**describe_error(error), "error": data})
 
 
 def _settle_in(setup: dict[str, Any], rank: int) -> Any:

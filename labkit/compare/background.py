@@ -17,6 +17,7 @@ does. A file asks for the pause, not a signal, because the one to be told is a r
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import psutil
 
 from labkit.errors import LabError
 from labkit.record.files import explained, replace_file
@@ -39,38 +42,35 @@ STARTED = 30.0  # seconds in which a new process says that it is there
 
 @dataclass(frozen=True)
 class Process:
-    """A detached run. start: as `start_of` tells it; began: seconds since 1970; exit: None while it runs, or if it was
+    """A detached run. start: as `start_of` gives it; began: seconds since 1970; exit: None while it runs, or if it was
     killed."""
 
     pid: int
-    start: str
+    start: float
     began: float
     exit: int | None = None
 
     @property
     def alive(self) -> bool:
-        return self.exit is None and start_of(self.pid) == self.start
+        # The kernel keeps a start relative to the machine's, whose own time is known to the second.
+        return self.exit is None and abs(start_of(self.pid) - self.start) < 3.0
 
 
-def start_of(pid: int) -> str:
-    """When a process started, in the system's own words; "" if there is none, or only its unread exit status."""
-    try:
-        # The second field is the program's name, which may hold spaces and brackets.
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return "" if fields[0] == "Z" else fields[19]
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return ""
-    told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True)
-    state, _, start = told.stdout.strip().partition(" ")
-    return "" if state.startswith("Z") else start.strip()
+def start_of(pid: int) -> float:
+    """When a process started, in seconds since 1970; infinite if there is none, or only its unread exit status."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return process.create_time()
+    return math.inf
 
 
 def process_of(out: Path) -> Process | None:
     """The last detached run of this folder; None if there was none, or its file cannot be read."""
     try:
-        return Process(**json.loads((out / PROCESS).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        found = json.loads((out / PROCESS).read_bytes())
+        return Process(**{**found, "start": float(found["start"])})
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 

@@ -26,18 +26,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from labkit.comm.outcome import RanksFailed
+from labkit.comm.autopsy import RanksFailed
+from labkit.record.schema import Try
 
 LOOK = 3  # steps of a try: from the second on the optimizer's states are there
 CALM = 2  # steps after these in which the allocator must not run short
 OTHERS = 3  # tries of an arm beside the one that is timed, for predictions: 2 and 4 on an H100 (2026-11-24)
 GROWTH = 2  # times the largest batch that fitted is as far as a line is believed
 GIB = 2**30
-# {"rows", "fitted"} and, if it fitted, bytes: "need", and "rest", what stays between two steps; "short": how often the
-# allocator ran short in the steps after LOOK, if it did
-Try = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -50,12 +47,12 @@ class Search:
     tries: Sequence[Try] = ()
 
     @property
-    def rows(self) -> int:
+    def micro_batch_size(self) -> int:
         """Sequences of the next try; those of the last one if it is the one to time; 0 if not even one fits."""
-        too_many = [each["rows"] for each in self.tries if not each["fitted"] or each.get("short")]
+        too_many = [each.micro_batch_size for each in self.tries if not each.fitted or each.short]
         limit = min(too_many, default=math.inf)
-        needs = {each["rows"]: each["need"] for each in self.tries if each["fitted"]}
-        fits = {each["rows"]: each for each in self.tries if each["fitted"] and each["rows"] < limit}
+        needs = {each.micro_batch_size: each.need for each in self.tries if each.fitted}
+        fits = {each.micro_batch_size: each for each in self.tries if each.fitted and each.micro_batch_size < limit}
         if not fits:
             if limit in needs and limit == 1:
                 return 1  # short of memory, but there is nothing smaller
@@ -63,10 +60,10 @@ class Search:
         low = max(fits)
         if self.have is None or low + 1 == limit:
             return low
-        other = min(needs.keys() - {low}, key=lambda rows: abs(rows - low), default=0)
-        at = needs[other] if other else fits[low]["rest"]
-        each = max(1.0, (needs[low] - at) / (low - other))
-        room = min(low + int((self.have - needs[low]) // each), GROWTH * low)
+        other = min(needs.keys() - {low}, key=lambda size: abs(size - low), default=0)
+        at = needs[other] if other else fits[low].rest
+        each_one = max(1.0, (needs[low] - at) / (low - other))
+        room = min(low + int((self.have - needs[low]) // each_one), GROWTH * low)
         if room <= low and other:
             return low
         return max(low + 1, min(room, int(limit) - 2 ** (len(too_many) - 1) if too_many else room))
@@ -75,15 +72,15 @@ class Search:
         return Search(self.first, self.have, [*self.tries, tried])
 
 
-def told(tries: Sequence[Try]) -> str:
+def describe(tries: Sequence[Try]) -> str:
     """ "tried with 8 (55.4 GiB), 13 (out of memory), 12 (77.8 GiB, short of memory) sequences a GPU"."""
 
-    def why(t: Try) -> str:
-        if not t["fitted"]:
+    def why(one: Try) -> str:
+        if not one.fitted:
             return "out of memory"
-        return f"{t['need'] / GIB:.3g} GiB" + (", short of memory" if t.get("short") else "")
+        return f"{one.need / GIB:.3g} GiB" + (", short of memory" if one.short else "")
 
-    each = (f"{t['rows']} ({why(t)})" for t in tries)
+    each = (f"{one.micro_batch_size} ({why(one)})" for one in tries)
     return f"tried with {', '.join(each)} sequences a GPU"
 
 

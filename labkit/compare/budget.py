@@ -12,31 +12,16 @@ arms so far were.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from labkit.compare.batches import LOOK, OTHERS
 from labkit.compare.preset import Preset
 from labkit.errors import LabError
+from labkit.record.schema import Call, Item
 
 REPORT_SECONDS = 15.0  # kept back for the verdict and the page
-
-
-@dataclass
-class Item:
-    """One arm of one part ("speed" or "safety") with what it is predicted to take, in seconds."""
-
-    part: str
-    arm: str
-    label: str
-    predicted: float
-    measured: float | None = None
-
-    @property
-    def key(self) -> str:
-        return f"{self.part} {self.arm}"
 
 
 @dataclass
@@ -65,8 +50,8 @@ class Budget:
 
     def factor(self) -> float:
         """How much longer arms took than predicted, so far."""
-        told = [(i.measured, i.predicted) for i in self.done if i.measured is not None and i.predicted > 0]
-        return sum(measured for measured, _ in told) / sum(predicted for _, predicted in told) if told else 1.0
+        known = [(i.measured_s, i.predicted_s) for i in self.done if i.measured_s is not None and i.predicted_s > 0]
+        return sum(measured for measured, _ in known) / sum(predicted for _, predicted in known) if known else 1.0
 
     def asked(self) -> bool:
         """Has somebody asked for a pause?"""
@@ -74,7 +59,7 @@ class Budget:
 
     def fits(self, item: Item) -> bool:
         """May this arm be started? If not, it is noted as left for another call."""
-        if self.late(item.predicted) or self.asked():
+        if self.late(item.predicted_s) or self.asked():
             self.left.append(item)
             return False
         return True
@@ -84,7 +69,7 @@ class Budget:
         return self.deadline is not None and self.clock() + predicted * self.factor() > self.deadline
 
     def took(self, item: Item, seconds: float) -> None:
-        item.measured = seconds
+        item.measured_s = seconds
         self.done.append(item)
 
     def why(self) -> str:
@@ -97,20 +82,41 @@ class Budget:
     def cost(self, seconds: float) -> float | None:
         return None if self.price is None else seconds / 3600 * self.price
 
-    def told(self, seconds: float) -> str:
+    def describe(self, seconds: float) -> str:
         """ "12.3 minutes", and what they cost if the price is known."""
         cost = self.cost(seconds)
         return f"{seconds / 60:.1f} minutes" + ("" if cost is None else f", {cost:.2f} at {self.price:.2f} an hour")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Up to now, for the record: limit, price, seconds, cost, and each arm's predicted and measured seconds."""
-        items = [
-            {"part": i.part, "arm": i.arm, "label": i.label}
-            | {"predicted_s": i.predicted, "measured_s": i.measured, "left": i in self.left}
-            for i in (*self.done, *(i for i in self.left if i not in self.done))
-        ]
-        told = {"began": self.began, "minutes": self.minutes, "price_per_hour": self.price}
-        return {**told, "seconds": self.seconds(), "cost": self.cost(self.seconds()), "items": items}
+    def call(self, *, ended: bool = False) -> Call:
+        """Up to now, for the record."""
+        left = [item for item in self.left if item not in self.done]
+        items = [item.model_copy(update={"left": item in self.left}) for item in (*self.done, *left)]
+        seconds = self.seconds()
+        return Call(
+            began=self.began,
+            minutes=self.minutes,
+            price_per_hour=self.price,
+            seconds=seconds,
+            cost=self.cost(seconds),
+            ended=ended,
+            items=items,
+        )
+
+
+def price_of(calls: Sequence[Call]) -> float | None:
+    """Of an hour of the whole machine, as the last call that named one has it."""
+    return next((call.price_per_hour for call in reversed(calls) if call.price_per_hour), None)
+
+
+def spent(calls: Sequence[Call]) -> str:
+    """ "22.4 minutes, 1.12 at 3.00 an hour": of all calls; "" if none is recorded."""
+    calls = [call for call in calls if call.seconds]
+    if not calls:
+        return ""
+    least = "" if all(call.ended for call in calls) else "at least "
+    seconds, price = sum(call.seconds for call in calls), price_of(calls)
+    cost = f", {seconds / 3600 * price:.2f} at {price:.2f} an hour" if price else ""
+    return f"{least}{seconds / 60:.1f} minutes{cost}"
 
 
 def predict(
@@ -133,4 +139,4 @@ def predict(
             tokens += -(-steps // config.eval_every) * config.eval_batches * batch / 3
     seconds += tokens / rate if rate else 0.0
     startup = preset.startup_seconds if about.expect.startup is None else about.expect.startup
-    return Item(part, arm, about.label, (1 + others) * startup + seconds)
+    return Item(part=part, arm=arm, label=about.label, predicted_s=(1 + others) * startup + seconds)

@@ -37,7 +37,6 @@ from typing import Any
 
 from labkit.compare.background import going
 from labkit.compare.preset import UNENDING
-from labkit.compare.results import timed_of
 from labkit.errors import LabError
 from labkit.record.clean import scrub
 from labkit.record.files import explained, replace_file
@@ -119,7 +118,9 @@ def lacking(record: RunData) -> Iterator[str]:
                 yield f"lacks the record of its arm {arm} (arms/{arm})"
         there = runs_below(record.path / "speed")
         yield from (
-            f"lacks the record of its timed arm {arm} (speed/{arm})" for arm in timed_of(record) if arm not in there
+            f"lacks the record of its timed arm {arm} (speed/{arm})"
+            for arm in as_dict(as_dict(record.results.get("speed")).get("arms"))
+            if arm not in there
         )
         if not packed and not (record.path / "report.html").is_file():
             yield f"lacks report.html: `lab report {record.path.name}` draws it"

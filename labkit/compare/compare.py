@@ -28,11 +28,11 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.status import Status
 
+from labkit.comm.autopsy import RanksFailed
 from labkit.comm.group import Group
-from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import run_ranks, under_torchrun
 from labkit.compare import background, batches, follow, memory, own
-from labkit.compare.budget import Budget, Item
+from labkit.compare.budget import Budget
 from labkit.compare.forecast import Forecast
 from labkit.compare.plan import Plan, check_part, fitting, folder_of, is_done, make_plan, other_settings
 from labkit.compare.preset import Preset, load_preset
@@ -44,6 +44,7 @@ from labkit.model.files import name_of
 from labkit.precision.products import this_cpu
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
+from labkit.record.schema import Item, Try
 from labkit.train.data.corpus import build_corpus
 from labkit.train.job import train_job
 from labkit.train.loop import Hook
@@ -125,7 +126,7 @@ def compare(
         background.begin(out)
     record = RunRecord.open(plan.out) if leader else None
     if record:
-        predicted = sum(item.predicted for item in plan.sure())
+        predicted = sum(item.predicted_s for item in plan.sure())
         call = {"began": budget.began, "minutes": budget.minutes, "predicted_s": predicted}
         record.update(status="running", finished=None, call=call)
     failed: dict[str, str] = {}
@@ -193,9 +194,9 @@ def ask_without_budget(plan: Plan, console: Console, budget: Budget) -> None:
 
 def _predicted(plan: Plan, budget: Budget) -> tuple[str, str]:
     """What the call is predicted to take, and what comes on top if every candidate needs its second look."""
-    sure, every = (sum(item.predicted for item in items) for items in (plan.sure(), plan.items()))
-    more = f", {budget.told(every)} if every candidate needs its second look" if every > sure else ""
-    return budget.told(sure), more
+    sure, every = (sum(item.predicted_s for item in items) for items in (plan.sure(), plan.items()))
+    more = f", {budget.describe(every)} if every candidate needs its second look" if every > sure else ""
+    return budget.describe(sure), more
 
 
 def _detach(
@@ -276,7 +277,7 @@ def _by_arm(plan: Plan, part: str) -> list[str]:
     for item in plan.sure():
         if item.part == part:
             arms = plan.preset.arms
-            runs.setdefault(arms[arms[item.arm].of or item.arm].label, []).append(item.predicted / 60)
+            runs.setdefault(arms[arms[item.arm].of or item.arm].label, []).append(item.predicted_s / 60)
     return [f"{label} {f'{len(each)} x ' if each[1:] else ''}{each[0]:.1f}" for label, each in runs.items()]
 
 
@@ -330,28 +331,28 @@ def run_arm(
     if item.part == "safety" or under_torchrun():  # torchrun's ranks are no fresh processes
         return train_arm(plan, item, console, leader, budget, forecast, which)[0]
     tries = plan.tries.setdefault(item.arm, [])
-    while rows := plan.search(item.arm).rows:
+    while size := plan.search(item.arm).micro_batch_size:
         why, tried = train_arm(plan, item, console, leader, budget, forecast, which)
         if tried is None:
             return why
-        before = [each for each in tries if each["rows"] != rows]  # one that was paused has been tried already
-        tries[:] = [*before, {**tried, "gib": plan.memory_gib}]
+        before = [each for each in tries if each.micro_batch_size != size]  # one that was paused has been tried already
+        tries[:] = [*before, tried.model_copy(update={"gib": plan.memory_gib})]
         if record:
             record.results(tries=plan.tries)
-        following = plan.search(item.arm).rows
-        if tried["fitted"] and following == rows:
+        following = plan.search(item.arm).micro_batch_size
+        if tried.fitted and following == size:
             return ""  # it was timed
         if following:
             shutil.rmtree(folder_of(plan.out, "speed", item.arm), ignore_errors=True)  # the record has what it told
-            say(console, f"{item.label}: {batches.told(tries)}; next: {following}")
-            if budget.asked() or budget.late(plan.item("speed", item.arm).predicted):
+            say(console, f"{item.label}: {batches.describe(tries)}; next: {following}")
+            if budget.asked() or budget.late(plan.item("speed", item.arm).predicted_s):
                 return ""  # left for another call
-    return f"it fits into no GPU here: {batches.told(tries)}"
+    return f"it fits into no GPU here: {batches.describe(tries)}"
 
 
 def train_arm(
     plan: Plan, item: Item, console: Console, leader: bool, budget: Budget, forecast: Forecast, which: str
-) -> tuple[str, batches.Try | None]:
+) -> tuple[str, Try | None]:
     """Train one arm of one part on its ranks. Returns ("" or, in a sentence, why it failed; what was learned of its
     batch, if anything was)."""
     preset, config, folder = plan.preset, plan.config(item.part, item.arm), folder_of(plan.out, item.part, item.arm)
@@ -386,7 +387,7 @@ def train_arm(
         if leader and is_done(plan, item.part, item.arm):
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # they were for going on after a pause
     except RanksFailed as failure:
-        lost = {"rows": search.rows, "fitted": False} if search and batches.out_of_memory(failure) else None
+        lost = Try(micro_batch_size=search.micro_batch_size) if search and batches.out_of_memory(failure) else None
         return str(failure.error) if isinstance(failure.error, LabError) else failure.autopsy.cause, lost
     return "", tried
 
@@ -399,7 +400,7 @@ def arm_on_rank(
     window: tuple[float, int, int, batches.Search | None] | None,
     pause: tuple[float | None, str | None],
     control: list[dict[int, float]],
-) -> batches.Try | None:
+) -> Try | None:
     """What each rank does for an arm: train, in the speed part until its window is over, with `control` (held-out
     losses of the baseline's runs) until it is rejected; leave everything in the folder. Returns what was learned of the
     batch, if the largest is looked for. LabError for a window that was neither measured nor paused."""

@@ -11,20 +11,20 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from labkit.compare import background
+from labkit.compare.arms import find_run, heldout_of
 from labkit.compare.forecast import Forecast, Pace, in_words
 from labkit.compare.preset import UNENDING
-from labkit.compare.results import heldout_of
 from labkit.compare.summary import show
 from labkit.compare.terminal import say
 from labkit.compare.verdict import gaps
 from labkit.errors import LabError
-from labkit.record.read import RunData, as_dict, is_alive, load_run, parse, read_run
+from labkit.record.read import RunData, is_alive, parse, read_run
+from labkit.record.schema import Began
 
 LOOK = 0.3  # seconds between two looks
 LEFT = 130  # exit status when the one who follows leaves: Ctrl-C
@@ -94,7 +94,7 @@ class TrainingProgress:
         now = time.monotonic()
         if not self.steps:  # a window: it ends by the clock, as predicted
             elapsed = now - self.begin
-            return in_words(self.forecast.left(elapsed, max(0.0, self.forecast.now.predicted - elapsed)))
+            return in_words(self.forecast.left(elapsed, max(0.0, self.forecast.now.predicted_s - elapsed)))
         here = self.pace.left(now, last["step"])
         return "" if here is None else in_words(self.forecast.left(now - self.begin, here))
 
@@ -117,37 +117,33 @@ def step_words(step: dict) -> str:
 
 def arms(out: Path) -> Iterator[tuple[str, str, Path]]:
     """(part, label, folder) of every arm that the comparison is made of, in the order in which they run."""
-    config = as_dict(load_run(out).get("config"))
-    labels = {name: arm.get("label", name) for name, arm in as_dict(config.get("arms")).items()}
-    parts = config.get("parts") or ["speed", "safety"]
-    if "speed" in parts:
-        for name in as_dict(config.get("speed")).get("arms") or ():
+    config = read_run(out).comparison.config
+    labels = {name: arm.label or name for name, arm in config.arms.items()}
+    if "speed" in config.parts:
+        for name in config.speed.arms:
             yield "speed", labels.get(name, name), out / "speed" / name
-    if "safety" in parts:
+    if "safety" in config.parts:
         for name, label in labels.items():
             yield "safety", label, out / "arms" / name
 
 
 def line(part: str, label: str, folder: Path) -> str:
     """One arm in words: finished, at work, paused; "" if it has not begun, or only a batch of it was tried."""
-    try:
-        data = read_run(folder)
-    except LabError:
-        return ""
-    if part == "speed" and data.status == "finished" and not data.results.get("speed"):
+    data = find_run(folder)
+    if data is None or (part == "speed" and data.status == "finished" and not data.training.results.speed):
         return ""
     return f"{label} ({part}): {_how_far(data)}"
 
 
 def _how_far(data: RunData) -> str:
-    results = data.results
+    results = data.training.results
     if data.status == "finished":
-        rate = as_dict(results.get("speed")).get("tokens_per_s") or results.get("tokens_per_s")
+        rate = results.speed.tokens_per_s if results.speed else results.tokens_per_s
         return "finished" + (f", {rate:,.0f} tokens/s" if rate else "") + _outcome(data)
-    last, steps = last_step(data.path / "steps.jsonl"), data.config.get("steps")
+    last, steps = last_step(data.path / "steps.jsonl"), data.training.config.steps
     of = f" of {steps}" if steps and steps < UNENDING else ""  # a window ends by the clock
     told = f"step {last['step']}{of}, {step_words(last)}" if last else "no step yet"
-    return f"{'paused' if results.get('paused') else data.status} at {told}" if data.status != "running" else told
+    return f"{'paused' if results.paused else data.status} at {told}" if data.status != "running" else told
 
 
 def _outcome(data: RunData) -> str:
@@ -157,19 +153,13 @@ def _outcome(data: RunData) -> str:
         return ""
     told = f", held-out loss {own[max(own)]:.4f}"
     for folder in sorted(data.path.parent.iterdir()):
-        if folder != data.path and as_dict(_run_of(folder)).get("role") == "baseline":
-            pairs = gaps(own, heldout_of(read_run(folder)))
+        other = find_run(folder) if folder != data.path else None
+        if other and other.training.role == "baseline":
+            pairs = gaps(own, heldout_of(other))
             late = [gap for step, gap in pairs if step > pairs[-1][0] // 2]
             if late:
                 told += f", {sum(late) / len(late):+.3f} % from the baseline's so far"
     return told
-
-
-def _run_of(folder: Path) -> dict[str, Any] | None:
-    try:
-        return load_run(folder)
-    except LabError:
-        return None
 
 
 def overview(out: Path, console: Console) -> int:
@@ -179,11 +169,11 @@ def overview(out: Path, console: Console) -> int:
     if not run.is_comparison:
         raise LabError(f"{out} holds no comparison: `lab report {out}` draws the page of any run")
     if background.going(out):
-        _tell_arms(out, f"{out} is running{_since(out, as_dict(run.run.get('call')))}.", console)
+        _tell_arms(out, f"{out} is running{_since(out, run.comparison.call)}.", console)
         return 0
     if tell_death(out, console):
         return 1
-    if run.status != "finished" and not run.results.get("verdict"):
+    if run.status != "finished" and not run.comparison.results.verdict:
         _tell_arms(out, f"{out} has not come to an end ({run.status}); the same command goes on:", console)
         return 1 if run.status == "failed" else 3
     show(out, console)
@@ -196,15 +186,14 @@ def _tell_arms(out: Path, head: str, console: Console) -> None:
         say(console, f"  {told}")
 
 
-def _since(out: Path, call: dict[str, Any]) -> str:
-    began = call.get("began")
-    if not began:
+def _since(out: Path, call: Began) -> str:
+    if not call.began:
         return ""
-    told = f", {(time.time() - began) / 60:.1f} minutes by now"
-    if call.get("predicted_s"):
-        told += f", {call['predicted_s'] / 60:.1f} predicted"
-    if call.get("minutes"):
-        told += f", at most {call['minutes']:g}"
+    told = f", {(time.time() - call.began) / 60:.1f} minutes by now"
+    if call.predicted_s:
+        told += f", {call.predicted_s / 60:.1f} predicted"
+    if call.minutes:
+        told += f", at most {call.minutes:g}"
     process = background.process_of(out)
     return told + (f" (detached, process {process.pid})" if process and process.alive else "")
 
@@ -221,7 +210,7 @@ def follow(out: Path, console: Console) -> int:
                 time.sleep(LOOK)
                 continue
             part, label, folder = now
-            steps = as_dict(load_run(folder).get("config")).get("steps")
+            steps = read_run(folder).training.config.steps
             named, steps = (label, steps) if part == "safety" else (f"{label}, speed", None)
             with TrainingProgress(console, named, folder, steps):
                 while background.going(out) and is_alive(folder):

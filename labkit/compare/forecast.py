@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.compare.budget import Item
+from labkit.record.schema import Item
 
 
 class Forecast:
-    """Of one call. done: arms with `measured` seconds; now: the arm at work; later: those that come after it."""
+    """Of one call. done: arms with measured seconds; now: the arm at work; later: those that come after it."""
 
     def __init__(self, done: Sequence[Item], now: Item, later: Sequence[Item]) -> None:
         self.done, self.now, self.later = done, now, later
 
     def left(self, elapsed: float, here: float) -> float:
         """Seconds until the last arm ends, `elapsed` seconds into this one, when it needs `here` more."""
-        told = [(item.measured, item.predicted) for item in self.done if item.measured is not None]
-        measured = elapsed + here + sum(seconds for seconds, _ in told)
-        predicted = self.now.predicted + sum(seconds for _, seconds in told)
-        later = sum(item.predicted for item in self.later)
+        known = [(item.measured_s, item.predicted_s) for item in self.done if item.measured_s is not None]
+        measured = elapsed + here + sum(seconds for seconds, _ in known)
+        predicted = self.now.predicted_s + sum(seconds for _, seconds in known)
+        later = sum(item.predicted_s for item in self.later)
         return here + (later * measured / predicted if predicted > 0 else (elapsed + here) * len(self.later))
 
 

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare import summary
+from labkit.compare.arms import arm_rows
 from labkit.compare.figures import loss, speed
-from labkit.compare.results import arms_of, timed_of, verdict_of
 from labkit.compare.terminal import markdown_table
 from labkit.errors import LabError
 from labkit.record.files import explained, replace_file
 from labkit.record.plotting import DARK, Picture
 from labkit.record.read import RunData, read_run
+from labkit.record.schema import SpeedResults, Verdict
 
 TEMPLATE = ".j2"
 PACKAGES = {"torch": "torch", "transformer-engine": "Transformer Engine", "torchao": "torchao", "nccl": "NCCL"}
@@ -76,9 +77,11 @@ class Page:
     def figure(self, name: str, what: str) -> str:
         """A comparison's "gap" or "milliseconds", drawn into figures/."""
         data = self.run(name)
+        arms, verdict = arm_rows(data), data.comparison.results.verdict or Verdict()
         if what == "gap":
-            return self.show(loss.gap(arms_of(data), verdict_of(data), self.scratch), f"figures/{name}-gap")
-        return self.show(speed.milliseconds(timed_of(data), self.scratch), f"figures/{name}-milliseconds")
+            return self.show(loss.gap(arms, verdict, self.scratch), f"figures/{name}-gap")
+        timed = data.comparison.results.speed or SpeedResults()
+        return self.show(speed.milliseconds(timed.arms.values(), self.scratch), f"figures/{name}-milliseconds")
 
     def show(self, picture: Picture | None, name: str) -> str:
         """A drawn picture, kept as NAME.png with its alt text inside; below it how to read it."""

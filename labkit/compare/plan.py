@@ -28,22 +28,22 @@ from typing import Any
 from labkit.comm.ranks import under_torchrun
 from labkit.compare import memory as needed
 from labkit.compare import repeats
-from labkit.compare.batches import Search, Try
-from labkit.compare.budget import Item, predict
+from labkit.compare.arms import find_run, heldout_of
+from labkit.compare.batches import Search
+from labkit.compare.budget import predict
 from labkit.compare.preset import CONTROLS, Preset, load_preset
-from labkit.compare.results import found_run, heldout_of
 from labkit.compare.verdict import judge
 from labkit.errors import LabError
 from labkit.precision.registry import availability, get_backend, spec_of
 from labkit.record.clean import jsonable
-from labkit.record.read import as_dict, load_run
+from labkit.record.read import load_run
 from labkit.record.run import RunRecord
+from labkit.record.schema import CompareRun, Item, TrainRun, Try, Verdict
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 from labkit.train.data.batches import rows_per_micro_batch
 
 PARTS = ("speed", "safety")
-FP8_FROM = (8, 9)  # compute capability: Ada
 
 
 @dataclass
@@ -65,8 +65,8 @@ class Plan:
         config = self.preset.config_of(part, arm, self.memory_gib, self.world_size)
         if part == "safety" or not self.tries.get(arm):
             return config
-        rows = max(1, self.search(arm).rows)
-        return config.replace(batch_size=rows * self.world_size * config.accumulation)
+        size = max(1, self.search(arm).micro_batch_size)
+        return config.replace(batch_size=size * self.world_size * config.accumulation)
 
     def search(self, arm: str) -> Search:
         """What was tried of a timed arm, in sequences of a GPU and micro-batch."""
@@ -109,11 +109,12 @@ def fitting(preset: Preset, settings: Iterable[str]) -> Preset:
     """The preset itself, or its `without_fp8` where this machine's GPUs have no FP8 products: so that an older GPU gets
     an answer to the question that it can answer. settings: put over either."""
     from labkit.precision.matrix import this_gpu
+    from labkit.precision.recipes import FP8_UNITS
 
     if preset.device != "cuda" or preset.without_fp8 is None:
         return preset
     gpu = this_gpu()
-    return preset if gpu is None or gpu >= FP8_FROM else load_preset(preset.without_fp8, settings)
+    return preset if gpu is None or gpu >= FP8_UNITS.least else load_preset(preset.without_fp8, settings)
 
 
 def check_part(preset: Preset, part: str | None) -> tuple[str, ...]:
@@ -153,8 +154,8 @@ def make_plan(
     prepare_folder(preset, out, fresh)
     tries = {
         arm: kept
-        for arm, found in as_dict(load_run(out)["results"].get("tries")).items()
-        if (kept := [each for each in found if each["gib"] == memory])
+        for arm, found in CompareRun.model_validate(load_run(out)).results.tries.items()
+        if (kept := [each for each in found if each.gib == memory])
     }
     plan = Plan(preset, out, world, missing=missing, memory_gib=memory, tries=tries)
     plan.done = [each for each in every if is_done(plan, *each)]
@@ -276,18 +277,19 @@ def is_done(plan: Plan, part: str, arm: str) -> bool:
     and of as many ranks; a timed arm's only if it was timed, and not tried alone."""
     world = plan.world_size
     try:
-        run = load_run(folder_of(plan.out, part, arm))
-        config = strict_validate(TrainConfig, run.get("config", {}), "the record")
+        found = load_run(folder_of(plan.out, part, arm))
+        config = strict_validate(TrainConfig, found.get("config", {}), "the record")
     except LabError:
         return False
+    run = TrainRun.model_validate(found)
     same = jsonable(config.model_dump()) == jsonable(plan.config(part, arm).model_dump())
-    same = same and (part == "safety" or bool(as_dict(run.get("results")).get("speed")))
-    return run.get("status") == "finished" and same and as_dict(run.get("world")).get("size") == world
+    same = same and (part == "safety" or run.results.speed is not None)
+    return run.status == "finished" and same and run.world is not None and run.world.size == world
 
 
 def heldouts(preset: Preset, out: Path) -> dict[str, dict[int, float]]:
     """{step: held-out loss} of each finished run of the safety part."""
-    runs = {name: found_run(out / "arms" / name) for name in preset.arms}
+    runs = {name: find_run(out / "arms" / name) for name in preset.arms}
     return {name: heldout_of(run) for name, run in runs.items() if run and run.status == "finished"}
 
 
@@ -306,12 +308,12 @@ def gate_closed(preset: Preset, arm: str, out: Path) -> str:
     else:
         known = [name for name in deciding if name in finished]
         roles, labels = ({name: getattr(preset.arms[name], key) for name in known} for key in ("role", "label"))
-        verdict = judge({name: finished[name] for name in known}, roles, labels)
-    if verdict["word"] == "pass" and verdict["arms"][gate]["word"] in ("inside", "same"):
+        verdict = Verdict.model_validate(judge({name: finished[name] for name in known}, roles, labels))
+    judged = verdict.arms.get(gate)
+    if verdict.word == "pass" and judged and judged.word in ("inside", "same"):
         return ""
-    said = verdict["arms"].get(gate, {}).get("sentence", "")
-    more = f" {said}" if said and verdict["word"] != "fail" and not preset.repeat else ""
-    return f"its gate, {label}, is closed. {verdict['sentence']}{more}".rstrip(".")
+    more = f" {judged.sentence}" if judged and judged.sentence and verdict.word != "fail" and not preset.repeat else ""
+    return f"its gate, {label}, is closed. {verdict.sentence}{more}".rstrip(".")
 
 
 def first_difference(a: Any, b: Any, where: str = "") -> str:

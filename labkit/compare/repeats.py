@@ -21,11 +21,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from labkit.compare.preset import ArmConfig, Preset, Repeat
 from labkit.compare.statistic import ACCEPTED, Answer, Spread, answers, tail
 from labkit.compare.verdict import weakness
+from labkit.record.schema import Band, Judged, Verdict
 
 GROSS = 10 * ACCEPTED  # per cent
 STATISTIC = (
@@ -85,72 +85,69 @@ def judge(
     preset: Preset,
     asked: Sequence[str],
     missing: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Verdict:
     """The verdict over finished runs.
 
-    heldout: run -> {step: held-out loss in nats}; asked: the candidates that this comparison was asked to judge,
-    finished or not; missing: arm -> why it can have no result here: it is named, and does not count as asked.
-    Returns the plain dict that run.json, table, page and picture read, as labkit.compare.verdict.judge does. word: pass
-    (all asked are the same), fail (one is different), undecided, no-power, incomplete. In arms, for each judged arm:
-    value, low, high, error (per cent), runs, needed, look, word, sentence; and for each run its gap by step, against
-    the mean of BF16's runs. judged, asked: how many candidates; candidates: those asked for.
+    heldout: run -> {step: val_loss in nats}; asked: the candidates to be judged, finished or not; missing: arm -> why
+    it can have no result here: it is named, and does not count as asked. word: pass (all are the same), fail (one is
+    different), undecided, no-power, incomplete. Every run gets its gap by step, against the mean of BF16's runs; an
+    arm's first run what was found over all of them.
     """
     assert preset.repeat
     all_of = families(preset.arms)
-    told_of = [name for name, family in all_of.items() if family.role != "candidate" or name in asked]
-    missing = {name: why for name, why in (missing or {}).items() if name in told_of}
+    known = [name for name, family in all_of.items() if family.role != "candidate" or name in asked]
+    missing = {name: why for name, why in (missing or {}).items() if name in known}
     asked = [name for name in asked if name not in missing]
     base = next(family for family in all_of.values() if family.role == "baseline")
-    out: dict[str, Any] = {"word": "incomplete", "sentence": "", "reasons": [], "from_step": None, "arms": {}}
-    out |= {"statistic": STATISTIC, "judged": 0, "asked": len(asked), "candidates": asked}
-    out["band"] = {"low": -ACCEPTED, "high": ACCEPTED, "threshold": ACCEPTED, "name": "what is accepted"}
+    band = Band(low=-ACCEPTED, high=ACCEPTED, threshold=ACCEPTED, name="what is accepted")
+    out = Verdict(statistic=STATISTIC, asked=len(asked), candidates=asked, band=band)
     have = [heldout[run] for run in base.first if run in heldout]
     if not have:
-        out["sentence"] = f"No verdict: the {preset.yardstick} baseline has no result to hold the others against."
+        out.sentence = f"No verdict: the {preset.yardstick} baseline has no result to hold the others against."
         return out
     if not all(run and all(map(_finite, run.values())) for run in have):
-        out["sentence"] = f"No verdict: a run of the {preset.yardstick} baseline has no finite held-out loss."
+        out.sentence = f"No verdict: a run of the {preset.yardstick} baseline has no finite held-out loss."
         return out
-    half = out["from_step"] = max(max(run) for run in have) // 2 + 1
+    half = out.from_step = max(max(run) for run in have) // 2 + 1
     ys = {run: tail(losses, half) for run, losses in heldout.items()}
-    for run, losses in heldout.items():
-        out["arms"][run] = {"gap": gaps_of(losses, have), "value": None, "word": "", "sentence": ""}
+    out.arms = {run: Judged(gap=gaps_of(losses, have)) for run, losses in heldout.items()}
     ours = [ys[run] for run in base.first if run in ys]
     if base.first[0] in ys:
-        out["arms"][base.first[0]] |= {"word": "baseline", "runs": len(ours), "value": 0.0}
+        _put(out, base.first[0], Judged(word="baseline", runs=len(ours), value=0.0))
     if len(have) < len(base.first):
-        out["sentence"] = f"No verdict: {len(have)} of {len(base.first)} {preset.yardstick} runs are finished."
+        out.sentence = f"No verdict: {len(have)} of {len(base.first)} {preset.yardstick} runs are finished."
         return out
 
     found = _looks(ours, asked, all_of, ys, preset.repeat)
     candidates = {name: [ys[run] for run in all_of[name].first] for name in found}
-    told = {name: (answer, look) for name, (answer, look) in found.items()}
     control = ""
     for name, family in all_of.items():
         there = [run for run in family.runs if run in ys]  # the first of them may have failed
         if family.role in ("broken", "fine", "reference") and there:
             prior, own = spread_of(preset.repeat), [ys[run] for run in there]
             answer = answers(ours, {**candidates, name: own}, prior, plan=False)[name]
-            entry = _entry(family, answer, 1)
+            judged = _judged(family, answer, 1)
             if family.role == "broken":
                 at = rejected_at(heldout[there[0]], have)
-                entry["word"] = "rejected" if at or answer.word == "different" else "not rejected"
+                judged.word = "rejected" if at or answer.word == "different" else "not rejected"
+                how = f"was {judged.word}: {interval(judged.value, judged.low, judged.high)}"
                 if at:
-                    entry |= {"value": at[1], "low": None, "high": None, "step": at[0]}
-                entry["sentence"] = control = _of_control(family.label, entry, at)
-            out["arms"][there[0]] |= entry
-    for name, (answer, look) in told.items():
-        out["arms"][name] |= _entry(all_of[name], answer, look)
-    out["judged"] = len(found)
-    lost_names = [all_of[name].label for name in asked if name not in found]
-    out["word"], out["sentence"] = _word(out, asked, found, all_of, lost_names, preset.format)
+                    judged.step, judged.value, judged.low, judged.high = *at, None, None
+                    how = f"was rejected at step {at[0]}: {'diverged' if math.isinf(at[1]) else f'{at[1]:+.0f} % off'}"
+                judged.sentence = control = f"{family.label}, the control, {how}."
+            _put(out, there[0], judged)
+    for name, (answer, look) in found.items():
+        _put(out, name, _judged(all_of[name], answer, look))
+    out.judged = len(found)
+    lost = [all_of[name].label for name in asked if name not in found]
+    out.word, out.sentence = _word(out, asked, list(found), all_of, lost, preset.format)
     weak = weakness(have[0], half)
-    if out["word"] in ("pass", "undecided") and weak:
-        out["word"], out["sentence"] = "no-power", f"This comparison has no power: {weak}."
+    if out.word in ("pass", "undecided") and weak:
+        out.word, out.sentence = "no-power", f"This comparison has no power: {weak}."
     elif control:
-        out["sentence"] += f" {control}"
-    out["reasons"] = [entry["sentence"] for entry in out["arms"].values() if entry["sentence"]]
-    out["reasons"] += [f"{preset.arms[arm].label}: no result, {why}." for arm, why in missing.items()]
+        out.sentence += f" {control}"
+    out.reasons = [judged.sentence for judged in out.arms.values() if judged.sentence]
+    out.reasons += [f"{preset.arms[arm].label}: no result, {why}." for arm, why in missing.items()]
     return out
 
 
@@ -171,21 +168,20 @@ def second_look(heldout: Mapping[str, Mapping[int, float]], preset: Preset, arm:
     return "due" if first[of].word == "undecided" else "decided"
 
 
-def gaps_of(losses: Mapping[int, float], baseline: Sequence[Mapping[int, float]]) -> list[list[float]]:
-    """[[step, gap in per cent]] against the mean logarithm of the baseline's runs; inf where a loss is not finite."""
+def gaps_of(losses: Mapping[int, float], baseline: Sequence[Mapping[int, float]]) -> list[tuple[int, float]]:
+    """[(step, gap in per cent)] against the mean logarithm of the baseline's runs; inf where a loss is not finite."""
     out = []
     for step in sorted(losses):
         there = [math.log(run[step]) for run in baseline if step in run]
         if there:
             own = losses[step]
             gap = 100 * math.expm1(math.log(own) - math.fsum(there) / len(there)) if _finite(own) else math.inf
-            out.append([step, gap])
+            out.append((step, gap))
     return out
 
 
-def interval(entry: Mapping[str, Any]) -> str:
+def interval(gap: float | None, low: float | None = None, high: float | None = None) -> str:
     """ "+0.03 % [-0.05, +0.11]"; "diverged"; "" without a gap."""
-    gap, low, high = (entry.get(key) for key in ("value", "low", "high"))
     if gap is None or math.isnan(gap):
         return ""
     if math.isinf(gap):
@@ -246,50 +242,54 @@ def _looks(
     return {name: (second[name], 2) if name in again else (answer, 1) for name, answer in first.items()}
 
 
-def _entry(family: Family, answer: Answer, look: int) -> dict[str, Any]:
+def _judged(family: Family, answer: Answer, look: int) -> Judged:
     """What the record keeps of an answer."""
-    entry = {"word": answer.word, "value": answer.gap, "low": answer.low, "high": answer.high, "error": answer.error}
-    entry |= {"runs": answer.runs, "needed": answer.needed, "look": look}
     open_ = answer.word == "undecided" and look == 1 and family.second
     after = f" after {answer.runs} runs: {len(family.second)} more will be judged with them" if open_ else ""
-    return {**entry, "sentence": f"{family.label}: {answer.word}{after}, {interval(entry)}."}
+    sentence = f"{family.label}: {answer.word}{after}, {interval(answer.gap, answer.low, answer.high)}."
+    return Judged(
+        word=answer.word,
+        value=answer.gap,
+        low=answer.low,
+        high=answer.high,
+        error=answer.error,
+        runs=answer.runs,
+        needed=answer.needed,
+        look=look,
+        sentence=sentence,
+    )
 
 
-def _of_control(label: str, entry: Mapping[str, Any], at: tuple[int, float] | None) -> str:
-    if at:
-        how = "diverged" if math.isinf(at[1]) else f"{at[1]:+.0f} % off"
-        return f"{label}, the control, was rejected at step {at[0]}: {how}."
-    return f"{label}, the control, was {entry['word']}: {interval(entry)}."
+def _put(out: Verdict, run: str, judged: Judged) -> None:
+    """Put what was found over all runs of an arm to the gaps of its first one."""
+    out.arms[run] = judged.model_copy(update={"gap": out.arms[run].gap})
 
 
 def _word(
-    out: Mapping[str, Any],
-    asked: Sequence[str],
-    found: Mapping[str, tuple[Answer, int]],
-    all_of: Mapping[str, Family],
-    lost: list[str],
-    form: str,
+    out: Verdict, asked: Sequence[str], found: list[str], all_of: Mapping[str, Family], lost: list[str], form: str
 ) -> tuple[str, str]:
     """The one word and the one sentence."""
-    entries = {name: out["arms"][name] for name in found}
+    entries = {name: out.arms[name] for name in found}
 
     def named(word: str) -> str:
-        return "; ".join(f"{all_of[n].label} {interval(e)}" for n, e in entries.items() if e["word"] == word)
+        there = {name: judged for name, judged in entries.items() if judged.word == word}
+        return "; ".join(f"{all_of[n].label} {interval(e.value, e.low, e.high)}" for n, e in there.items())
 
     if not asked:
         return "incomplete", f"No verdict: no {form} arm was to be judged."
     if not found:
         return "incomplete", f"No verdict: no result yet from {', '.join(lost)}."
-    words = [entry["word"] for entry in entries.values()]
-    head = f"{len(found)} of {len(asked)} {form} recipes judged. "
-    told = (("same", "The loss is the same with "), ("different", "It is not with "), ("undecided", "Undecided: "))
-    said = head + " ".join(f"{begin}{named(word)}." for word, begin in told if word in words)
+    words = [judged.word for judged in entries.values()]
+    begins = (("same", "The loss is the same with "), ("different", "It is not with "), ("undecided", "Undecided: "))
+    said = f"{len(found)} of {len(asked)} {form} recipes judged. "
+    said += " ".join(f"{begin}{named(word)}." for word, begin in begins if word in words)
     if lost:
         said += f" No result yet from {', '.join(lost)}."
     if "different" in words:
         return "fail", said
-    controls = [out["arms"].get(f.first[0], {}).get("word") for f in all_of.values() if f.role == "broken"]
-    if any(word == "not rejected" for word in controls):
+    firsts = [family.first[0] for family in all_of.values() if family.role == "broken"]
+    controls = [out.arms[run].word for run in firsts if run in out.arms]
+    if "not rejected" in controls:
         why = f"{form} that is broken on purpose was not rejected"
         return "no-power", f"This comparison has no power: {why}. {said}"
     if lost:

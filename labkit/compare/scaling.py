@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -35,18 +36,18 @@ from typing import Any
 from rich.console import Console
 
 from labkit.comm.ranks import under_torchrun
+from labkit.compare.arms import find_run
 from labkit.compare.budget import Budget
 from labkit.compare.compare import UNFINISHED, compare
 from labkit.compare.plan import check_arm, check_device, gpu_memory_gib, other_settings
 from labkit.compare.preset import Preset, load_preset
-from labkit.compare.results import found_run, timed_of
-from labkit.compare.speed_verdict import per_thousand
-from labkit.compare.terminal import markdown_table, rich_table, say
+from labkit.compare.table import Column, as_markdown, on_terminal
+from labkit.compare.terminal import say
 from labkit.errors import LabError
-from labkit.record.read import as_dict, read_run
+from labkit.record.read import RunData, read_run
 from labkit.record.run import NCCL
+from labkit.record.schema import TimedRow
 
-HEADS = ("arm", "GPUs", "tokens/s", "tokens/s a GPU", "% of the fewest", "ms/1k tokens", "peak GiB")
 EACH = "each"
 SAY_EVERY = 15.0  # seconds between two signs of life
 PAUSE_SECONDS = 20.0  # for a training to write what it has
@@ -101,8 +102,8 @@ def scaling(
         status = UNFINISHED if rest == 0 else run(budget_minutes=rest)
         if status:
             break
-    if rows := rows_of(out):
-        console.print(rich_table(HEADS, map(cells, rows)))
+    if rows := points_of(out):
+        console.print(on_terminal(COLUMNS, rows))
         if uneven := unequal(rows):
             say(console, uneven)
     for sentence in against_each(out):
@@ -154,7 +155,7 @@ def same_work(preset: Preset, memory_gib: float | None, ranks: int) -> list[str]
 def refuse_other(folder: Path, preset: Preset) -> None:
     """LabError if `folder` holds a run of other settings, NCCL's included: it would answer for this one."""
     if (folder / "run.json").exists():
-        versions = as_dict(read_run(folder).run.get("versions"))
+        versions = read_run(folder).comparison.versions
         here = {name: os.environ.get(name) or None for name in NCCL} if preset.device == "cuda" else {}
         other = other_settings(folder, preset) or next((k for k, v in here.items() if versions.get(k) != v), "")
         if other:
@@ -163,8 +164,8 @@ def refuse_other(folder: Path, preset: Preset) -> None:
 
 def measured(folder: Path, arms: Iterable[str]) -> bool:
     """Whether this folder's record has a result for each of these arms."""
-    run = found_run(folder)
-    return run is not None and set(arms) <= set(timed_of(run))
+    run = find_run(folder)
+    return run is not None and set(arms) <= timed_of(run).keys()
 
 
 # ---- every GPU alone, all at once
@@ -272,80 +273,109 @@ def last_line(log: Path) -> str:
 # ---- what the records say
 
 
-def rows_of(out: Path, inner: str = ".") -> list[dict[str, Any]]:
-    """A row for each arm and number of ranks that the records below `out`, N/inner/run.json, hold, arm by arm."""
-    by_arm: dict[str, list[dict[str, Any]]] = {}
+@dataclass
+class Point:
+    """An arm timed on so many ranks. each: tokens/s of a GPU; share: of what a GPU trains with the fewest of them;
+    window: seconds."""
+
+    folder: str
+    arm: str
+    timed: TimedRow
+    window: float | None
+    share: float = 1.0
+
+    @property
+    def ranks(self) -> int:
+        return self.timed.ranks
+
+    @property
+    def each(self) -> float:
+        return self.timed.tokens_per_s / self.timed.ranks
+
+
+COLUMNS = [
+    Column("arm", "timed.label"),
+    Column("GPUs", "ranks"),
+    Column("tokens/s", "timed.tokens_per_s", "{:,.0f}"),
+    Column("tokens/s a GPU", "each", "{:,.0f}"),
+    Column("% of the fewest", lambda point: 100 * point.share, "{:.1f}"),
+    Column("ms/1k tokens", lambda point: point.timed.per_thousand(), "{:,.2f}"),
+    Column("peak GiB", lambda point: point.timed.memory["peak"] / 2**30, "{:.1f}"),
+]
+
+
+def timed_of(run: RunData) -> dict[str, TimedRow]:
+    speed = run.comparison.results.speed
+    return speed.arms if speed else {}
+
+
+def points_of(out: Path, inner: str = ".") -> list[Point]:
+    """A point for each arm and number of ranks that the records below `out`, N/inner/run.json, hold, arm by arm."""
+    by_arm: dict[str, list[Point]] = {}
     records = {file.parts[len(Path(out).parts)]: file for file in Path(out).glob(f"[0-9]*/{inner}/run.json")}
     for folder in sorted(records, key=int):
-        data = read_run(records[folder].parent)
-        for name, arm in timed_of(data).items():
-            row = {key: arm[key] for key in ("label", "ranks", "tokens_step", "seq_len")}
-            row |= {"folder": folder, "arm": name, "rate": arm["tokens_per_s"]}
-            row |= {"each": row["rate"] / row["ranks"], "window": as_dict(data.config.get("speed")).get("seconds")}
-            row |= {"ms": per_thousand(arm, arm["step_p50"]), "peak_gib": arm["memory"]["peak"] / 2**30}
-            by_arm.setdefault(name, []).append(row)
-    for rows in by_arm.values():
-        rows.sort(key=lambda row: row["ranks"])
-        for row in rows:
-            row["share"] = row["each"] / rows[0]["each"]
-    return [row for rows in by_arm.values() for row in rows]
+        run = read_run(records[folder].parent)
+        for arm, timed in timed_of(run).items():
+            by_arm.setdefault(arm, []).append(Point(folder, arm, timed, run.comparison.config.speed.seconds))
+    for points in by_arm.values():
+        points.sort(key=lambda point: point.ranks)
+        for point in points:
+            point.share = point.each / points[0].each
+    return [point for points in by_arm.values() for point in points]
 
 
-def unequal(rows: list[dict[str, Any]]) -> str:
+def unequal(points: list[Point]) -> str:
     """A sentence if a GPU's work was not the same everywhere, or not timed for as long (a GPU slows as it warms), so
     that the shares are no weak scaling; else ""."""
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        sizes = sorted({(row["tokens_step"], row["seq_len"]) for row in rows if row["arm"] == arm})
-        windows = sorted({row["window"] for row in rows if row["arm"] == arm and row["window"]})
+    for arm in dict.fromkeys(point.arm for point in points):
+        ours = [point for point in points if point.arm == arm]
+        sizes = sorted({(point.timed.tokens_step, point.timed.seq_len) for point in ours})
+        windows = sorted({point.window for point in ours if point.window})
         if len(sizes) > 1:
-            told = " and ".join(f"{tokens:,} tokens of {length:,}" for tokens, length in sizes)
-            return f"These shares are no weak scaling: in {arm} a GPU had {told} a step."
+            had = " and ".join(f"{tokens:,} tokens of {length:,}" for tokens, length in sizes)
+            return f"These shares are no weak scaling: in {arm} a GPU had {had} a step."
         if len(windows) > 1:
-            told = f"timed for {' and '.join(f'{seconds:g}' for seconds in windows)} s, and a GPU slows as it warms"
-            return f"These shares are no weak scaling: {arm} was {told}. Take the same speed.seconds for all."
+            why = f"timed for {' and '.join(f'{seconds:g}' for seconds in windows)} s, and a GPU slows as it warms"
+            return f"These shares are no weak scaling: {arm} was {why}. Take the same speed.seconds for all."
     return ""
-
-
-def cells(row: dict[str, Any]) -> list[str]:
-    """One line under HEADS."""
-    rates = (f"{row['rate']:,.0f}", f"{row['each']:,.0f}", f"{100 * row['share']:.1f}")
-    return [row["label"], str(row["ranks"]), *rates, f"{row['ms']:,.2f}", f"{row['peak_gib']:.1f}"]
 
 
 def markdown(out: Path) -> str:
     """The table of these records as Markdown. LabError if there are none, or they are no weak scaling."""
-    rows = rows_of(out)
-    if not rows:
+    points = points_of(out)
+    if not points:
         raise LabError(f"{out} holds no records of lab scaling")
-    if uneven := unequal(rows):
+    if uneven := unequal(points):
         raise LabError(uneven)
-    return "\n\n".join([markdown_table(HEADS, map(cells, rows)), *against_each(out)])
+    return "\n\n".join([as_markdown(COLUMNS, points), *against_each(out)])
 
 
 def against_each(out: Path) -> list[str]:
     """A sentence for each arm and number of GPUs that was timed together and, as many, alone; or why there is none."""
-    lone, told = rows_of(Path(out) / EACH, "run"), []
-    for row in rows_of(Path(out)) if lone else []:
+    lone, sentences = points_of(Path(out) / EACH, "run"), []
+    for point in points_of(Path(out)) if lone else []:
         # The ranks of a run of n take GPUs 0 to n - 1.
-        own = [one for one in lone if one["arm"] == row["arm"] and int(one["folder"]) < row["ranks"]]
-        if row["ranks"] > 1 and len(own) == row["ranks"]:
-            together = at_once([place(out, int(one["folder"])) for one in own], row["arm"])
-            told.append(unequal([row, *own]) or _sentence(row, own, ", at once," if together else ""))
-    return told
+        own = [one for one in lone if one.arm == point.arm and int(one.folder) < point.ranks]
+        if point.ranks > 1 and len(own) == point.ranks:
+            together = at_once([place(out, int(one.folder)) for one in own], point.arm)
+            sentences.append(unequal([point, *own]) or _sentence(point, own, ", at once," if together else ""))
+    return sentences
 
 
 def at_once(folders: Iterable[Path], arm: str) -> bool:
     """Whether these runs trained this arm at the same time: a budget may have ended some of them, or one may be old."""
-    try:
-        runs = [read_run(folder / "speed" / arm).run for folder in folders]
-        return max(run["started"] for run in runs) < min(run["finished"] for run in runs)
-    except (LabError, KeyError):
-        return False
+    spans = []
+    for folder in folders:
+        run = find_run(folder / "speed" / arm)
+        if not run or not run.training.started or not run.training.finished:
+            return False
+        spans.append((run.training.started, run.training.finished))
+    return max(began for began, _ in spans) < min(ended for _, ended in spans)
 
 
-def _sentence(row: dict[str, Any], own: list[dict[str, Any]], at_once: str) -> str:
-    slowest, rates = min(own, key=lambda one: one["rate"]), [one["rate"] for one in own]
-    of_mean, of_slowest = (f"{100 * row['each'] / rate:.1f} % of what" for rate in (mean(rates), slowest["rate"]))
-    spread = f"GPU {slowest['folder']} ({slowest['rate']:,.0f} tokens/s; the fastest {max(rates):,.0f})"
-    told = f"{row['label']}: {row['ranks']} GPUs together train {of_mean} they train each alone{at_once}"
-    return f"{told} and {of_slowest} the slowest does, {spread}."
+def _sentence(point: Point, own: list[Point], at_once: str) -> str:
+    slowest, rates = min(own, key=lambda one: one.each), [one.each for one in own]
+    of_mean, of_slowest = (f"{100 * point.each / rate:.1f} % of what" for rate in (mean(rates), slowest.each))
+    spread = f"GPU {slowest.folder} ({slowest.each:,.0f} tokens/s; the fastest {max(rates):,.0f})"
+    together = f"{point.timed.label}: {point.ranks} GPUs together train {of_mean} they train each alone{at_once}"
+    return f"{together} and {of_slowest} the slowest does, {spread}."

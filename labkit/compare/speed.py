@@ -16,9 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.compare.batches import CALM, LOOK, Search, Try
+from labkit.compare.batches import CALM, LOOK, Search
 from labkit.compare.repeats import rejected_at
 from labkit.record import kernels, measure, meter
+from labkit.record.schema import Try
 from labkit.train.data.batches import rows_per_micro_batch
 from labkit.train.loop import Hook
 
@@ -101,11 +102,12 @@ class Window(Hook):
         if self.tried is None:
             own, self.before = {**measure.needed(device), "short": 0}, short
         else:
-            own = {"need": self.tried["need"], "rest": self.tried["rest"], "short": short - self.before}
+            own = {"need": int(self.tried.need), "rest": int(self.tried.rest), "short": short - self.before}
         most = group.all_reduce(torch.tensor([*own.values()], dtype=torch.float64, device=device), op="max")
-        rows = rows_per_micro_batch(config.batch_size, config.accumulation, group.size)
-        self.tried = {"rows": rows, "fitted": True, **{key: int(value) for key, value in zip(own, most.tolist())}}
-        return search.after(self.tried).rows != rows
+        size = rows_per_micro_batch(config.batch_size, config.accumulation, group.size)
+        found = {key: int(value) for key, value in zip(own, most.tolist())}
+        self.tried = Try(micro_batch_size=size, fitted=True, **found)
+        return search.after(self.tried).micro_batch_size != size
 
     def _profiled(self) -> None:
         import torch

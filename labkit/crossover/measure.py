@@ -25,7 +25,7 @@ from labkit.crossover.grid import ARMS, BASE, Cell, Shape
 from labkit.errors import LabError
 from labkit.precision.choose import in_words
 from labkit.precision.config import PrecisionSpec
-from labkit.precision.matrix import multiple
+from labkit.precision.recipes import find_recipe
 from labkit.precision.registry import get_backend
 from labkit.record.kernels import classify, device_kernels
 
@@ -43,7 +43,7 @@ class Step:
         name, recipe, label = ARMS[arm]
         self.arm, self.shape, self.device = arm, shape, device
         self.backend = get_backend(name)
-        need = multiple(name, recipe)
+        need = find_recipe(name, recipe)[1].multiple
         if shape.M % need:
             raise LabError(f"{label} needs a multiple of {need} tokens")
         generator = torch.Generator("cpu").manual_seed(hash((shape, 13)) % 2**31)

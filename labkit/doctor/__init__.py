@@ -1,6 +1,6 @@
 """What can this machine run? Probes that try it, harmlessly, and the findings that `lab doctor` prints.
 
-Here belongs what is asked of a machine. What goes with what, on any machine, is labkit.precision.matrix's.
+Here belongs what a machine is tested for. What goes with what, on any machine, is labkit.precision.matrix's.
 
     findings.py       runs the probes and prints what they found
     machine.py        Python, the system, memory, disk

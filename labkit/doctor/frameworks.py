@@ -15,11 +15,14 @@ from typing import Any
 
 from labkit.doctor.findings import SETUP, Check, in_words
 from labkit.doctor.requirements import TE, TORCH, dotted
+from labkit.precision.recipes import FP8_UNITS
 from labkit.record import hardware
 
-FP8_CAPABILITY = (8, 9)  # Ada; 9.0 Hopper, 10.0 Blackwell
 INSTALL_TE = 'pip install --no-build-isolation -e ".[te]" (not in NVIDIA\'s PyTorch container, which brings its own)'
-NEED_GPU = "use a machine with an NVIDIA GPU of compute capability 8.9 or newer (L40S, RTX 4090, H100, H200, B200)"
+NEED_GPU = (
+    f"use a machine with an NVIDIA GPU of compute capability {dotted(FP8_UNITS.least)} or newer (L40S, RTX 4090, H100, "
+    "H200, B200)"
+)
 AS_GPU = "as for the GPU"
 
 
@@ -80,7 +83,7 @@ def _gpu(torch: Any, listed: list[dict]) -> Iterator[Check]:
         yield Check("GPU", False, f"{detail}; but it does not compute: {in_words(error)}", fix)
         yield none
         return
-    fp8 = capability >= FP8_CAPABILITY
+    fp8 = capability >= FP8_UNITS.least
     told = f"compute capability {dotted(capability)} " + ("multiplies FP8" if fp8 else "has no FP8 units")
     yield Check("FP8 hardware", fp8, told, NEED_GPU)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import sys
 import tempfile
@@ -52,11 +51,7 @@ def room() -> Iterator[Check]:
 
 
 def _memory() -> Check:
-    total, most = hardware.memory_bytes(), f"the demo takes up to {gib(DEMO_MEMORY)}"
-    if total is None:
-        return Check("memory", None, "this system does not say how much there is", most)
-    found = re.search(r"^MemAvailable:\s*(\d+) kB", hardware.read_system("/proc/meminfo"), re.M)
-    free = min(total, int(found[1]) * 1024) if found else total
+    (total, free), most = hardware.memory_bytes(), f"the demo takes up to {gib(DEMO_MEMORY)}"
     detail = f"{gib(total)}, {gib(free)} of it free"
     if total > free < DEMO_MEMORY:
         detail += f": close other programs, {most}"

@@ -26,10 +26,12 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.plan.constants import Constants, constants
-from labkit.plan.machine import PCIE5, Chip, alone, find_chip
+from labkit.plan.machine import alone, find_chip
 from labkit.plan.own import DEFAULT, Machine, Rates, text
 from labkit.plan.wires import measured_links
 from labkit.plan.work import FULL_POWER, REACHED, product
+from labkit.precision.recipes import FP8_UNITS
+from labkit.record.chips import PCIE5, Chip
 
 T, G = 1e12, 1e9
 NOISY = 0.35  # mean |log| of products beyond which something else ran beside them
@@ -156,7 +158,7 @@ def fp8_rate(scale: Scale) -> float:
     """FLOP/s of one large FP8 product, or 0 where the GPU has none."""
     import torch
 
-    if torch.cuda.get_device_capability() < (8, 9):
+    if torch.cuda.get_device_capability() < FP8_UNITS.least:
         return 0.0
     side, one = 8192, torch.ones((), device="cuda")
     a, b = (torch.randn(side, side, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
@@ -201,7 +203,7 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
     best = max(2 * m * n * d / s for (m, n, d), s in seconds.items()) / T
     recent = bool(known.recent if known else cuda and torch.cuda.get_device_capability() >= (9, 0))
     sms = torch.cuda.get_device_properties(0).multi_processor_count if cuda else torch.get_num_threads()
-    memory = torch.cuda.get_device_properties(0).total_memory if cuda else memory_bytes() or 8 * 2**30
+    memory = torch.cuda.get_device_properties(0).total_memory if cuda else memory_bytes()[0]
     link_gbs = known.nvlink if known else within.gbs if within else PCIE5
     chip = Chip(
         known.tflops if known else best, 0.0, known.memory_gb if known else memory / G, rate / REACHED, sms, FULL_POWER,

@@ -18,10 +18,11 @@ from labkit.model.files import Model
 from labkit.plan import explain, own
 from labkit.plan.cases import FULL
 from labkit.plan.constants import accuracy
-from labkit.plan.machine import CHIPS, Chip, described, find_chip
+from labkit.plan.machine import CHIPS, described, find_chip
 from labkit.plan.memory import GIB
 from labkit.plan.model import find_model
 from labkit.plan.search import Cluster, Found, Goal, fp8_refusal, ranked, search, ties
+from labkit.record.chips import Chip
 
 G = 1e9
 SHOWN = 10

@@ -6,24 +6,41 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
+from labkit.model.config import sizes
 from labkit.model.files import Model, is_file, load_model
 from labkit.strict import nearest
 
 
-def _named(layers: int, hidden: int, heads: int, kv: int, ffn: int, vocab: int = 128256, **more: Any) -> Model:
+def _trained_here(name: str, seq: int) -> Model:
+    """The shape of a decoder that is trained here, on sequences as the comparison's presets have them. (They may be
+    shorter than its `max_seq_len`, which is what its rotary tables hold.)"""
+    shape = sizes()[name]
+    return Model(
+        layers=shape.n_layers,
+        hidden=shape.d_model,
+        heads=shape.n_heads,
+        kv_heads=shape.n_kv_heads,
+        ffn=shape.d_ffn,
+        vocab=shape.vocab_size,
+        seq=seq,
+        tied=shape.tie_embeddings,
+    )
+
+
+def _published(layers: int, hidden: int, heads: int, kv: int, ffn: int, vocab: int = 128256, **more: Any) -> Model:
     return Model(layers=layers, hidden=hidden, heads=heads, kv_heads=kv, ffn=ffn, vocab=vocab, **more)
 
 
 MODELS = {
-    "tiny": _named(4, 128, 4, 2, 384, 2048, seq=256),  # this course's (labkit.model.config), as the two behind it
-    "124m": _named(12, 768, 12, 12, 2048, 50304, seq=1024, tied=True),
-    "1b": _named(16, 2048, 16, 8, 8192, 32768, seq=4096),
-    "7b": _named(32, 4096, 32, 32, 11008, 32000, seq=4096),  # Llama 2 (arXiv:2307.09288)
-    "8b": _named(32, 4096, 32, 8, 14336),  # Llama 3 (arXiv:2407.21783), as 70b and 405b
-    "13b": _named(40, 5120, 40, 40, 13824, 32000, seq=4096),
-    "70b": _named(80, 8192, 64, 8, 28672),
-    "405b": _named(126, 16384, 128, 8, 53248),
-    "8x7b": _named(32, 4096, 32, 8, 14336, 32000, experts=8, topk=2),  # Mixtral (arXiv:2401.04088)
+    "tiny": _trained_here("tiny", seq=256),
+    "124m": _trained_here("124m", seq=1024),
+    "1b": _trained_here("1b", seq=4096),
+    "7b": _published(32, 4096, 32, 32, 11008, 32000, seq=4096),  # Llama 2 (arXiv:2307.09288)
+    "8b": _trained_here("8b", seq=8192),  # Llama 3 (arXiv:2407.21783), as 70b and 405b
+    "13b": _published(40, 5120, 40, 40, 13824, 32000, seq=4096),
+    "70b": _published(80, 8192, 64, 8, 28672),
+    "405b": _published(126, 16384, 128, 8, 53248),
+    "8x7b": _published(32, 4096, 32, 8, 14336, 32000, experts=8, topk=2),  # Mixtral (arXiv:2401.04088)
 }
 
 

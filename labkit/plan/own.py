@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from labkit.plan.machine import Chip
 from labkit.plan.work import FULL_POWER
+from labkit.record.chips import Chip
 from labkit.strict import Config, Count, load_toml
 
 G = 1e9

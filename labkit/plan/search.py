@@ -19,17 +19,17 @@ from labkit.errors import LabError
 from labkit.model.files import Model
 from labkit.plan.cases import FLASH, FULL, NONE, Array, Cases, cases
 from labkit.plan.constants import accuracy, constants
-from labkit.plan.machine import Chip
 from labkit.plan.memory import Memory, memory
 from labkit.plan.step import Step, step
-from labkit.precision import matrix
+from labkit.precision.recipes import find_recipe
+from labkit.record.chips import Chip
 
 G = 1e9
 MICRO, INTERLEAVED, CONTEXT = (1, 2, 4, 8), (1, 2, 4, 5, 8, 10), (1, 2, 4, 8, 16)
 DEEPEST, WIDEST = 64, 64  # stages; tensor-parallel ranks
 UNEVEN = 1.1  # stages need not be alike, as in Llama 3 405B, whose 126 layers ran on 16; what this wastes at most
 LONG = 8192  # tokens of a sequence from which on context parallelism is tried
-FP8_RECIPE = "te delayed"  # the recipe whose refusals in the compatibility matrix are a plan's, too
+FP8_RECIPE = ("te", "delayed")  # the recipe whose refusals in the compatibility matrix are a plan's, too
 PLAN = ("dp", "tp", "pp", "vp", "cp", "ep", "zero", "mbs", "recompute", "fp8")
 Goal = Literal["time", "cost", "memory"]
 
@@ -71,7 +71,7 @@ def fp8_refusal(model: Model, chip: Chip) -> str | None:
     """Why this model cannot compute in FP8 on this chip, or None."""
     if not chip.fp8_tflops:
         return "it has no FP8 units"
-    multiple = matrix.RECIPES[FP8_RECIPE]
+    multiple = find_recipe(*FP8_RECIPE)[1].multiple
     odd = [n for n in ("hidden", "ffn") if getattr(model, n) % multiple]
     return f"{' and '.join(odd)} must be a multiple of {multiple}" if odd else None
 

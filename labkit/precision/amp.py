@@ -29,13 +29,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from labkit.errors import LabError
-from labkit.precision.base import Availability, ConversionReport
+from labkit.precision.base import Availability, ConversionReport, gpu_has
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.plain import Plain
 from labkit.precision.products import use as use_products
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-LEAST = {"bf16": (8, 0), "fp16": (7, 0)}  # the compute capability whose tensor cores multiply it
 
 
 class Amp(Plain):
@@ -61,11 +60,8 @@ class Amp(Plain):
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
         device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if device.type == "cuda" and (have := torch.cuda.get_device_capability(device)) < LEAST[recipe]:
-            needs = f"{recipe} products need compute capability {LEAST[recipe][0]}.{LEAST[recipe][1]}"
-            return Availability(
-                False, f"{needs}, this GPU has {have[0]}.{have[1]}", "take recipe fp16, or backend fp32"
-            )
+        if not (able := gpu_has(self._declared(recipe).needs, device)).ok:
+            return able
         with torch.device(device), torch.autocast(device.type, DTYPES[recipe]):
             x = torch.ones(16, 16, requires_grad=True)
             y = F.linear(x, torch.ones(16, 16))

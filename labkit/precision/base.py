@@ -25,7 +25,7 @@ What ran is told from `evidence`, never from the flag that asked for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -39,10 +39,10 @@ from labkit.errors import LabError
 from labkit.precision.choose import check_dims, choose_linears, in_words, is_linear, type_name
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, of_operand
-from labkit.precision.matrix import multiple
 from labkit.precision.phases import BF16, FP8, set_plain
 from labkit.precision.probe import Probe, ScaleStat
 from labkit.precision.products import use as use_products
+from labkit.precision.recipes import NO, PARAMETERS, Need, Recipe, find_recipe, lacks
 from labkit.strict import nearest
 
 TILE = 128  # values that share a scale under block scaling: 1 x 128, or 128 x 128 of a weight
@@ -79,6 +79,18 @@ class ConversionReport:
         return f"{self.backend} {self.recipe}: {len(self.converted)} linears are {self.module_type}{left}"
 
 
+def gpu_has(needs: Iterable[Need], device: torch.device | None) -> Availability:
+    """Has the GPU all that a recipe needs? Available where none is meant: on a CPU, or where torch sees no GPU. device
+    None: the GPU if there is one."""
+    if (device is not None and device.type != "cuda") or not torch.cuda.is_available():
+        return Availability(True)
+    have = torch.cuda.get_device_capability(device)
+    if not (need := lacks(needs, have)):
+        return Availability(True)
+    name = torch.cuda.get_device_name(device)
+    return Availability(False, f"{name} has compute capability {have[0]}.{have[1]}, and {need.why}", need.fix)
+
+
 class FP8Parameters(Protocol):
     """The weights of the converted linears as FP8 tensors; see labkit.train.optim. Tensors are whole, or this rank's
     shards as DTensors."""
@@ -113,9 +125,10 @@ def pieces(x: Tensor) -> dict[str, Tensor]:
 class Backend:
     """A precision backend. An instance serves one model: it remembers what it converted. Fresh ones: `get_backend`.
 
-    Data, for reading: name, recipes (the first is the default), param_dtype (what FSDP2 gathers weights in, and linears
-    compute from), compiles (torch.compile takes a decoder "block" whole, or only what is "between" linears); after
-    `convert` recipe, modules {name: converted linear} and parameters; after a probe scales.
+    What its recipes need and refuse is declared in labkit.precision.recipes. Data, for reading: name, recipes (the
+    first is the default), param_dtype (what FSDP2 gathers weights in, and linears compute from), compiles
+    (torch.compile takes a decoder "block" whole, or only what is "between" linears); after `convert` recipe, modules
+    {name: converted linear} and parameters; after a probe scales.
 
     A subclass sets the names, and fills in `_able`, `_replace` and what else differs: all with a leading underscore.
     """
@@ -125,9 +138,6 @@ class Backend:
     param_dtype = torch.bfloat16
     compiles = "block"
     note = ""
-    _parameter_recipes: tuple[str, ...] = ()  # those under which the parameters themselves can be FP8
-    _remembering: tuple[str, ...] = ()  # those whose scales come from earlier steps
-    _scalable: tuple[str, ...] = ()  # those whose amax epsilons and kinds of scales can be chosen
 
     def __init__(self) -> None:
         self.recipe: str | None = None
@@ -164,9 +174,8 @@ class Backend:
             none = "the model has no nn.Linear (was it converted before?)"
             why = f"the skip list {list(spec.skip)} names all {len(skipped)} linears" if skipped else none
             raise LabError(f"precision backend '{self.name}' finds nothing to convert: {why}")
-        check_dims(wanted, multiple(self.name, recipe), f"{self.name} {recipe}")
-        self._choose_scaling(recipe, spec)
-        self.recipe = recipe
+        self.recipe, self._epsilon, self._scales = recipe, spec.amax_epsilon, spec.scales
+        self._check_settings(spec, wanted)
         if spec.fp8_parameters:
             self.parameters = self._fp8_parameters()
         for name, linear in wanted.items():
@@ -178,7 +187,6 @@ class Backend:
                 setattr(model.get_submodule(parent), child, new)
         self._linears = list(wanted)
         kind = type_name(next(iter(self.modules.values())))
-        self._check_settings(spec)
         if spec.fused:
             self._fuse(model)
         products = use_products().to_dict() if device and torch.device(device).type == "cpu" else None
@@ -257,27 +265,13 @@ class Backend:
         """A converted linear's weight as an ordinary tensor, whatever it is kept as."""
         return weight
 
-    def _choose_scaling(self, recipe: str, spec: PrecisionSpec) -> None:
-        """Take over the amax epsilons and kinds of scales that a spec asks for; LabError where there is no choice."""
-        if (spec.amax_epsilon or spec.scales) and recipe not in self._scalable:
-            asked = " and ".join(key for key in ("amax_epsilon", "scales") if getattr(spec, key))
-            raise LabError(
-                f"{self.name} {recipe} makes its scales in its own way, so there is no {asked} to choose: take it out, "
-                "or take recipe block of te, or backend week16 or emulated"
-            )
-        self._epsilon, self._scales = spec.amax_epsilon, spec.scales
-
     def _fuse(self, model: nn.Module) -> None:
         """Let the backend's own kernels take over a decoder block's norms and SwiGLU as well."""
-        who = f"precision backend '{self.name}'"
-        raise LabError(f"{who} has no fused blocks: take out fused = true, or use backend 'te'")
+        raise NotImplementedError
 
     def _fp8_parameters(self) -> FP8Parameters:
-        """LabError where this recipe has none."""
-        can = "take backend te or emulated with recipe block"
-        if self._parameter_recipes:
-            can = f"'{self.name}' has them for recipe {self._parameter_recipes[0]}"
-        raise LabError(f"FP8 parameters need power-of-two scales, so that rounding twice is rounding once: {can}")
+        """Of a recipe that declares them."""
+        raise NotImplementedError
 
     def _save(self) -> dict[str, Tensor]:
         """This rank's scaling state that weights do not hold, as plain CPU tensors: delayed scaling's histories."""
@@ -307,33 +301,51 @@ class Backend:
             raise LabError(f"precision backend '{self.name}' has no recipe '{recipe}'{nearest(recipe, self.recipes)}")
         return recipe or self.recipes[0]
 
-    def _check_settings(self, spec: PrecisionSpec) -> None:
-        """LabError for what does not go with this recipe and the converted linears."""
-        who = f"{self.name} {self.recipe}"
-        if spec.calibrate and self.recipe not in self._remembering:
+    def _declared(self, recipe: str | None = None) -> Recipe:
+        """What a recipe needs and refuses; by default the one that `convert` was given."""
+        return find_recipe(self.name, recipe or self.recipe)[1]
+
+    def _check_settings(self, spec: PrecisionSpec, linears: dict[str, nn.Linear]) -> None:
+        """LabError for what does not go with this recipe and these linears, which are still the model's own."""
+        who, declared = f"{self.name} {self.recipe}", self._declared()
+        check_dims(linears, declared.multiple, who)
+        if spec.tokens is not None and spec.tokens % declared.multiple:
+            raise LabError(
+                f"{who} needs micro-batches of a multiple of {declared.multiple} tokens per rank, "
+                f"not {spec.tokens}: change batch_size, seq_len or accumulation"
+            )
+        for feature, wanted in (("fused", spec.fused), (PARAMETERS, spec.fp8_parameters)):
+            if wanted and (word := declared.word(feature)).state == NO:
+                raise LabError(f"{who} and {feature} do not go together: {word.why}")
+        if (spec.amax_epsilon or spec.scales) and not declared.scalable:
+            keys = " and ".join(key for key in ("amax_epsilon", "scales") if getattr(spec, key))
+            raise LabError(
+                f"{who} makes its scales in its own way, so there is no {keys} to choose: take it out, "
+                "or take recipe block of te, or backend week16 or emulated"
+            )
+        if spec.calibrate and not declared.remembers:
             raise LabError(
                 f"calibrate = {spec.calibrate} is for scales that come from earlier steps (te's recipe delayed); "
                 f"{who} finds its scales anew in every step: leave calibrate out"
             )
-        if spec.fp8_parameters and not of_operand(self._numbers()["power_of_two"], "weight"):
-            asked = self._scales.get("weight") == "fp32"
+        if not spec.fp8_parameters:
+            return
+        # The recipe could; a setting or an environment variable may have given it other scales all the same.
+        if not of_operand(self._numbers()["power_of_two"], "weight"):
             raise LabError(
                 f"FP8 parameters need power-of-two scales, and {who} uses others here: "
-                + ('take scales.weight = "e8m0"' if asked else "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES")
+                + (
+                    'take scales.weight = "e8m0"'
+                    if self._scales.get("weight") == "fp32"
+                    else "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
+                )
             )
         rows = TILE * spec.ranks if spec.ranks > 1 else 1
-        uneven = [f"{name} ({m.out_features})" for name, m in self.modules.items() if m.out_features % rows]
-        if spec.fp8_parameters and uneven:
+        if uneven := [f"{name} ({m.out_features})" for name, m in linears.items() if m.out_features % rows]:
             raise LabError(
                 f"FP8 parameters on {spec.ranks} ranks need out features that are multiples of {rows}, or a "
                 f"block of 128 rows would lie on two ranks; these are not: {', '.join(uneven)}: use fewer "
                 "ranks, or add them to [precision] skip"
-            )
-        need = multiple(self.name, self.recipe or self.recipes[0])
-        if spec.tokens is not None and spec.tokens % need:
-            raise LabError(
-                f"{who} needs micro-batches of a multiple of {need} tokens per rank, "
-                f"not {spec.tokens}: change batch_size, seq_len or accumulation"
             )
 
 

@@ -41,6 +41,7 @@ from torch.utils._triton import has_triton
 
 from labkit.precision.base import Backend
 from labkit.precision.probe import saturating
+from labkit.precision.recipes import FP8_UNITS
 from labkit.precision.torchao_backend import dynamic_flags, float8_utils
 
 MISTAKES = ("e5m2", "unscaled", "unscaled-forward", "stale", "inverse")
@@ -128,9 +129,9 @@ def one_kernel(compiler: str = "inductor") -> Callable[[Tensor, torch.dtype, Ten
 
 @functools.cache
 def casts_in_triton(device: torch.device) -> bool:
-    """Can a compiled kernel cast to FP8 here? Triton does for compute capability 8.9 (Ada) and up; older GPUs cast
-    eagerly, and so do CPUs."""
-    return device.type == "cuda" and has_triton() and torch.cuda.get_device_capability(device) >= (8, 9)
+    """Can a compiled kernel cast to FP8 here? Triton does where the GPU has FP8 units; older GPUs cast eagerly, and so
+    do CPUs."""
+    return device.type == "cuda" and has_triton() and torch.cuda.get_device_capability(device) >= FP8_UNITS.least
 
 
 class Broken(Backend):

@@ -24,6 +24,7 @@ from labkit.errors import LabError
 from labkit.precision.base import Availability, Backend
 from labkit.precision.choose import in_words
 from labkit.precision.flags import compact
+from labkit.precision.recipes import RECIPES
 from labkit.precision.torchao_backend import float8_utils
 
 PARTS = {"week16": "week16_fp8.linear:FP8Linear", "emulated": "week16_fp8.emulated:Emulated"}
@@ -44,7 +45,7 @@ class Absent(Backend):
     """In the place of week 16's reference where it is not there or not finished."""
 
     name = "emulated"
-    recipes = ("tensorwise", "block")
+    recipes = tuple(RECIPES["emulated"])
 
     def __init__(self, why: Availability) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class Absent(Backend):
 
 class Student(Backend):
     name = "week16"
-    recipes = _scalable = ("yours",)
+    recipes = ("yours",)
     compiles = "between"  # nobody knows whether it can be compiled
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:

@@ -48,13 +48,14 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from labkit.errors import LabError
-from labkit.precision.base import TILE, Availability, Backend, FP8Parameters, local_part
+from labkit.precision.base import TILE, Availability, Backend, FP8Parameters, gpu_has, local_part
 from labkit.precision.choose import in_words, type_name
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, OPERANDS, compact
 from labkit.precision.matrix import this_gpu
 from labkit.precision.phases import FP8
-from labkit.precision.torchao_backend import float8_utils, gpu_can_fp8
+from labkit.precision.recipes import RECIPES as DECLARED
+from labkit.precision.torchao_backend import float8_utils
 
 TESTED = "2.20"
 INSTALL = f"on a CUDA machine: pip install 'transformer-engine[pytorch]>={TESTED}', or use NVIDIA's PyTorch container"
@@ -68,11 +69,8 @@ STATE = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("sc
 
 class TransformerEngine(Backend):
     name = "te"
-    recipes = ("current", "delayed", "block", "bf16")
+    recipes = tuple(DECLARED["te"])
     compiles = "between"
-    _parameter_recipes = ("block",)
-    _remembering = ("delayed",)
-    _scalable = ("block",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,9 +96,7 @@ class TransformerEngine(Backend):
         if not torch.cuda.is_available():
             fix = "run on a GPU machine; on a CPU take backend 'torchao' or 'emulated'"
             return Availability(False, "Transformer Engine needs a CUDA GPU, and torch sees none", fix)
-        if recipe == "bf16":
-            return Availability(True)
-        if not (able := gpu_can_fp8(device)).ok:
+        if not (able := gpu_has(self._declared(recipe).needs, device)).ok or recipe == "bf16":
             return able
         ask = te.is_fp8_block_scaling_available if recipe == "block" else te.is_fp8_available
         ok, why = ask(return_reason=True)
@@ -167,8 +163,8 @@ class TransformerEngine(Backend):
             self._recipe = te_recipe(str(self.recipe), self._epsilon, self._scales)
         return self._recipe
 
-    def _choose_scaling(self, recipe: str, spec: PrecisionSpec) -> None:
-        super()._choose_scaling(recipe, spec)
+    def _check_settings(self, spec: PrecisionSpec, linears: dict[str, nn.Linear]) -> None:
+        super()._check_settings(spec, linears)
         gpu = this_gpu() if "fp32" in spec.scales.values() else None
         if gpu and gpu >= (10, 0):
             raise LabError(
@@ -204,7 +200,7 @@ class TransformerEngine(Backend):
         return compact(numbers)
 
     def _fp8_parameters(self) -> FP8Parameters:
-        return TEParameters(self.modules) if self.recipe == "block" else super()._fp8_parameters()
+        return TEParameters(self.modules)
 
     def _plain(self, weight: Tensor) -> Tensor:
         return weight.dequantize() if self.parameters and self.parameters.hold(weight) else weight

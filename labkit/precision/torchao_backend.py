@@ -23,15 +23,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.precision.base import Availability, Backend
+from labkit.precision.base import Availability, Backend, gpu_has
 from labkit.precision.choose import in_words
+from labkit.precision.recipes import RECIPES
 
 INSTALL = "pip install 'torchao>=0.18'"
 
 
 class TorchAO(Backend):
     name = "torchao"
-    recipes = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+    recipes = tuple(RECIPES["torchao"])
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
         try:
@@ -45,7 +46,7 @@ class TorchAO(Backend):
             return Availability(False, f"torchao does not import ({in_words(error)})", fix)
         if missing := [n for n in ("Float8LinearConfig", "convert_to_float8_training") if not hasattr(float8, n)]:
             return Availability(False, f"this torchao has no {missing[0]}", INSTALL)
-        return gpu_can_fp8(device, (9, 0) if recipe.startswith("rowwise") else (8, 9))
+        return gpu_has(self._declared(recipe).needs, device)
 
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
         float8 = _quiet_import("torchao.float8")
@@ -96,18 +97,6 @@ def dynamic_flags(
         "power_of_two": power_of_two,
         "amax_epsilon": float(float8_utils().EPS),
     }
-
-
-def gpu_can_fp8(device: torch.device | None, needed: tuple[int, int] = (8, 9)) -> Availability:
-    """FP8 products need an Ada (8.9) or Hopper (9.0) GPU; the CPU always can. device None: the GPU if there is one."""
-    if (device is not None and device.type != "cuda") or not torch.cuda.is_available():
-        return Availability(True)
-    have = torch.cuda.get_device_capability(device)
-    if have >= needed:
-        return Availability(True)
-    has = f"{torch.cuda.get_device_name(device)} has compute capability {have[0]}.{have[1]}"
-    fix = "use an H100 or newer, or backend 'bf16'"
-    return Availability(False, f"{has} and FP8 here needs {needed[0]}.{needed[1]}", fix)
 
 
 @functools.cache

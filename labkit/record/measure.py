@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.record.hardware import find_gpu
+from labkit.record.chips import find_gpu
 
 
 class Stopwatch:
@@ -219,7 +219,7 @@ def efficiency(tokens_per_s: float, flops_per_token: dict[str, float], gpu: str 
     chip = find_gpu(gpu)
     if chip is None:
         return Efficiency(rate, {}, gpu, f"peak unknown for {gpu!r}, MFU not given")
-    peaks = {"bf16": chip.bf16, **({"fp8": chip.fp8} if chip.fp8 else {})}
+    peaks = {"bf16": chip.tflops * 1e12} | ({"fp8": chip.fp8_tflops * 1e12} if chip.fp8_tflops else {})
     shares = {(name, kind): flops / peak for name, flops in rate.items() for kind, peak in peaks.items()}
     told = ", ".join(f"{kind} {peak / 1e12:,.0f} TFLOP/s" for kind, peak in peaks.items())
     return Efficiency(rate, shares, gpu, f"dense peaks of {gpu}: {told}")

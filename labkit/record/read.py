@@ -9,11 +9,13 @@ import os
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
 from labkit.record.clean import restore
+from labkit.record.schema import CompareRun, TrainRun
 
 PACKED = ".jsonl.gz"  # a finished run as one file, in place of its folder: labkit.record.packed
 
@@ -33,13 +35,23 @@ class RunData:
 
     @property
     def results(self) -> dict:
-        """What came of it; {} if nothing yet."""
+        """What came of it, as it stands in run.json; {} if nothing yet."""
         return as_dict(self.run.get("results"))
 
     @property
     def config(self) -> dict:
-        """The settings that it was started with; {} if it does not say."""
+        """The settings that it was started with, as they stand in run.json; {} if it does not say."""
         return as_dict(self.run.get("config"))
+
+    @cached_property
+    def training(self) -> TrainRun:
+        """run.json of one training, typed."""
+        return TrainRun.model_validate(self.run)
+
+    @cached_property
+    def comparison(self) -> CompareRun:
+        """run.json of a comparison, typed."""
+        return CompareRun.model_validate(self.run)
 
     @property
     def is_comparison(self) -> bool:

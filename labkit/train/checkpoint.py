@@ -55,10 +55,10 @@ T = TypeVar("T")
 class Checkpoints:
     """The checkpoints of one run, in `folder`. Every method is called by all ranks together.
 
-    config, data_hash: written into each checkpoint, and compared at load. keep: how many to keep.
+    config, data_hash: written into each checkpoint, and compared at load; config says how many to keep, too.
     precision: gives the flags (labkit.precision.flags) of the run as it is, or, called with a step, as it must
     have been after that step; written and compared likewise.
-    say(kind, step, message, **fields): told of everything worth a line in the run's events.
+    say(kind, step, message, **fields): called with everything worth a line in the run's events.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Checkpoints:
         *,
         config: TrainConfig | None = None,
         data_hash: str | None = None,
-        keep: int = 2,
         precision: Callable[..., dict[str, Any] | None] = lambda step=None: None,
         say: Callable[..., None] = lambda kind, step, message, **fields: None,
     ) -> None:
-        self.folder, self.group, self.keep, self.precision, self.say = Path(folder), group, keep, precision, say
+        self.folder, self.group, self.precision, self.say = Path(folder), group, precision, say
+        self.keep = (config or TrainConfig()).keep_checkpoints
         self.about = {"config": state.settings(config) if config else None, "data_hash": data_hash}
 
     # ---- saving

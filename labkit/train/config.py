@@ -29,14 +29,12 @@ from labkit.model.config import ModelConfig, sizes
 from labkit.parallel.config import TransformConfig
 from labkit.precision.config import PrecisionConfig
 from labkit.strict import Count, CountOrOff, nearest, require
-from labkit.train.data.config import DataConfig
+from labkit.train.data.sources import DataConfig
 from labkit.train.recovery import RecoveryConfig
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
-
-# What `mixed_precision` is short for, in [precision].
-MIXED = {
+MIXED = {  # what `mixed_precision` is short for, in [precision]
     "bf16": {"backend": "bf16"},
     "fp32": {"backend": "fp32"},
     "fp8": {"backend": "torchao", "recipe": "tensorwise"},
@@ -76,8 +74,8 @@ class TrainConfig(TransformConfig):
 
     recovery: RecoveryConfig = RecoveryConfig()  # what a step that is not finite leads to
 
-    perturb: Annotated[float, Field(ge=0, lt=1)] = 0.0  # relative; the twin run uses 2**-9, bf16's rounding
-    perturb_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # two twins need two
+    perturb: Annotated[float, Field(ge=0, lt=1)] = 0.0  # relative; a perturbed baseline uses 2**-9, bf16's rounding
+    perturb_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # two perturbed baselines need two
 
     @model_validator(mode="before")
     @classmethod
@@ -92,20 +90,20 @@ class TrainConfig(TransformConfig):
         known = isinstance(word, str) and word in MIXED
         require(known, f"mixed_precision must be one of {', '.join(map(repr, MIXED))}, not {word!r}")
         if not isinstance(table, Mapping):
-            return rest  # [precision] is no table, and that is told next
-        twice = next((key for key in ("backend", "recipe") if key in table), None)
-        require(
-            twice is None,
-            f"mixed_precision = {word!r} chooses backend and recipe, and [precision] names a {twice} as well: "
-            "leave one of the two out",
-        )
+            return rest  # [precision] is no table, which pydantic reports next
+        for key in ("backend", "recipe"):
+            require(
+                key not in table,
+                f"mixed_precision = {word!r} chooses backend and recipe, and [precision] names a {key} as well: "
+                "leave one of the two out",
+            )
         return {**rest, "precision": {**table, **MIXED[word]}}
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
         if isinstance(self.model, str):
             require(self.model in sizes(), f"model = {self.model!r} is not a known size{nearest(self.model, sizes())}")
-        model = self.resolved_model
+        model, steps = self.resolved_model, self.steps
         require(
             self.seq_len <= model.max_seq_len,
             f"seq_len ({self.seq_len}) must not exceed the model's max_seq_len ({model.max_seq_len})",
@@ -114,9 +112,7 @@ class TrainConfig(TransformConfig):
             self.batch_size % self.accumulation == 0,
             f"batch_size ({self.batch_size}) must be a multiple of accumulation ({self.accumulation})",
         )
-        require(
-            self.warmup_steps <= self.steps, f"warmup_steps ({self.warmup_steps}) must not exceed steps ({self.steps})"
-        )
+        require(self.warmup_steps <= steps, f"warmup_steps ({self.warmup_steps}) must not exceed steps ({steps})")
         require(
             not self.recovery.rollback_after or self.checkpoint_every > 0,
             "[recovery] rollback_after goes back to a checkpoint, and checkpoint_every = 0 writes none: set it, or "
@@ -128,16 +124,16 @@ class TrainConfig(TransformConfig):
         )
         require(all(0 <= beta < 1 for beta in self.betas), f"betas {list(self.betas)} must lie in [0, 1)")
         if self.precision.schedule:
-            first, last = self.precision.schedule.bf16_steps(self.steps)
+            first, last = self.precision.schedule.bf16_steps(steps)
             require(
                 first + last > 0,
                 "[precision.schedule] has no step in BF16: give bf16_first or bf16_last a number "
                 "of steps (20) or a share of them (0.1), or leave the schedule out",
             )
             require(
-                first + last < self.steps,
+                first + last < steps,
                 f"[precision.schedule] leaves no step in FP8: bf16_first ({first}) and bf16_last ({last}) are all "
-                f"of the {self.steps} steps; to train in BF16 alone take backend bf16",
+                f"of the {steps} steps; to train in BF16 alone take backend bf16",
             )
         if "vocab_size" not in self.data.model_fields_set:
             data = self.data.replace(vocab_size=model.vocab_size)
@@ -151,5 +147,5 @@ class TrainConfig(TransformConfig):
 
     @property
     def resolved_model(self) -> ModelConfig:
-        """The shape itself, also where `model` is a name."""
+        """Return the shape itself, also where `model` is a name."""
         return sizes()[self.model] if isinstance(self.model, str) else self.model

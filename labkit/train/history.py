@@ -1,4 +1,4 @@
-"""What a training run has to show, while it runs and at its end; and the clock that its seconds come from.
+"""What a training run has done so far and returns at its end; and the clock that its seconds come from.
 
 A GPU call returns before the GPU has done it, so the host's clock is right only where the host has just waited for the
 GPU. The loop waits once a step anyway, to read the loss; the clock is read there. What lies between two such points is
@@ -18,7 +18,7 @@ import torch
 
 @dataclass
 class History:
-    """What a run has done so far. Survives a resume; the same on every rank."""
+    """What a run has done so far. It survives a resume, and is the same on every rank."""
 
     losses: dict[int, float] = field(default_factory=dict)  # step: mean training loss
     heldout: dict[int, float] = field(default_factory=dict)  # step: held-out loss
@@ -28,7 +28,7 @@ class History:
     seconds: float = 0.0  # training alone
 
     def add(self, step: int, loss: float, tokens: int, seconds: float, in_fp8: bool) -> None:
-        """Note a step that was done."""
+        """Add a step that was done."""
         self.losses[step] = loss
         self.fp8_steps += in_fp8
         self.tokens += tokens
@@ -37,7 +37,7 @@ class History:
 
 @dataclass
 class TrainResult(History):
-    """What `train` returns, on every rank the same."""
+    """What `train` returns, the same on every rank."""
 
     steps: int = 0  # the last step done
     resumed_from: int = 0  # the checkpoint's step; 0: from the beginning
@@ -49,23 +49,22 @@ class TrainResult(History):
 
 
 class Clock:
-    """Seconds from lap to lap, without the pauses between; and those of the pauses, by what they were for."""
+    """Measures seconds from lap to lap, without the pauses between; and those of the pauses, by purpose."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._last, self._paused = device, time.perf_counter(), 0.0
-        self._aside: dict[str, float] = {}
+        self._aside: dict[str, float] = {}  # seconds of pauses, by purpose
 
     def lap(self) -> float:
-        """Seconds since the last lap (or the clock's making). Call it where the host has just waited for the device."""
+        """Return the seconds since the last lap. Call it where the host has just waited for the device."""
         now = time.perf_counter()
         seconds, self._last, self._paused = now - self._last - self._paused, now, 0.0
         return seconds
 
     @contextmanager
-    def pause(self, what: str) -> Iterator[None]:
-        """What runs inside is not counted, but noted under `what`. Waits for the device at both ends, so that work
-        which is still queued is counted on its own side. Not to be nested."""
-        self._wait()
+    def pause(self, purpose: str) -> Iterator[None]:
+        """Count what runs inside under `purpose` and not in the lap. Pauses are not to be nested."""
+        self._wait()  # at both ends, so that work which is still queued is counted on its own side
         begin = time.perf_counter()
         try:
             yield
@@ -73,12 +72,12 @@ class Clock:
             self._wait()
             seconds = time.perf_counter() - begin
             self._paused += seconds
-            self._aside[what] = self._aside.get(what, 0.0) + seconds
+            self._aside[purpose] = self._aside.get(purpose, 0.0) + seconds
 
-    def aside(self) -> dict[str, float]:
-        """{what for: seconds} of the pauses since this was last asked."""
-        told, self._aside = self._aside, {}
-        return told
+    def take_aside(self) -> dict[str, float]:
+        """Return {purpose: seconds} of the pauses since the last call."""
+        aside, self._aside = self._aside, {}
+        return aside
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

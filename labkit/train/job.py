@@ -33,7 +33,7 @@ from labkit.strict import strict_validate
 from labkit.train import state
 from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import build_corpus
-from labkit.train.loop import Hook, train
+from labkit.train.loop import Hook, Parts, train
 
 
 def train_job(
@@ -43,7 +43,6 @@ def train_job(
     *,
     resume: bool = True,
     hooks: Sequence[Hook] = (),
-    cache_dir: str | Path | None = None,
     record_fields: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Build corpus, backend and model, train, and return a summary of plain values, the same on every rank.
@@ -55,7 +54,7 @@ def train_job(
     """
     config = config if isinstance(config, TrainConfig) else strict_validate(TrainConfig, config, "the training config")
     seed_generators(config.seed, group.rank)
-    corpus = build_corpus(config.data, cache_dir)
+    corpus = build_corpus(config.data)
     backend = get_backend(config.precision.backend)
     model, report = build_model(config, group, backend)
     about = {
@@ -68,17 +67,8 @@ def train_job(
     if run_dir is not None and group.rank == 0:
         record = open_record(Path(run_dir), config, {**about, **(record_fields or {})})
     try:
-        result = train(
-            group,
-            config,
-            corpus,
-            model=model,
-            record=record,
-            run_dir=run_dir,
-            hooks=hooks,
-            backend=backend,
-            resume=resume,
-        )
+        parts = Parts(model, backend=backend, hooks=hooks, record=record)
+        result = train(group, config, corpus, parts, run_dir=run_dir, resume=resume)
         summary = {
             **asdict(result),
             **about,
@@ -96,7 +86,7 @@ def train_job(
 
 
 def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> RunRecord:
-    """The record of this run: a new one, or the one that an interrupted run of the same configuration left.
+    """Open the record of this run: a new one, or the one that an interrupted run of the same configuration left.
 
     LabError if the folder holds steps of another configuration: they would be lost.
     """
@@ -116,11 +106,13 @@ def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> Ru
 def build_model(
     config: TrainConfig, group: Group, backend: Backend, mesh: Mesh | None = None
 ) -> tuple[Transformer, ConversionReport]:
-    """The model of a config, converted, sharded and initialised, and what was converted. mesh: as in `prepare`."""
+    """Build the model of a config, converted, sharded and initialised; return it and what was converted.
+
+    mesh: as in `prepare`."""
     with torch.device("meta"):
         model = Transformer(config.resolved_model)
-    rows, uneven = divmod(config.batch_size, group.size * config.accumulation)  # uneven: the loop says it
-    report = prepare(model, config, group, backend, tokens=None if uneven else rows * config.seq_len, mesh=mesh)
+    size, uneven = divmod(config.batch_size, group.size * config.accumulation)  # uneven: the loop says it
+    report = prepare(model, config, group, backend, tokens=None if uneven else size * config.seq_len, mesh=mesh)
 
     def first_values(model: Transformer) -> None:
         init_weights(model, config.seed)
@@ -132,6 +124,7 @@ def build_model(
 
 def seed_generators(seed: int, rank: int) -> None:
     """Seed every generator of this rank. Nothing in the course's training draws from them; a lab's dropout would."""
-    torch.manual_seed(seed * 1_000_003 + rank)  # the GPU's generators too
-    np.random.seed((seed * 1_000_003 + rank) % 2**32)
-    random.seed(seed * 1_000_003 + rank)
+    own = seed * 1_000_003 + rank
+    torch.manual_seed(own)  # the GPU's generators too
+    np.random.seed(own % 2**32)
+    random.seed(own)

@@ -2,13 +2,13 @@
 
 One step, from top to bottom of `Loop.run`:
 
-    precision  the phase of the schedule, if there is one: BF16 or FP8; passes to find scales where FP8 begins, if asked
+    precision  the phase of the schedule, if there is one: BF16 or FP8; `calibrate` passes to find scales where FP8 begins
     batch      B sequences that depend on (seed, step) alone; each rank takes B/N rows, in `accumulation` micro-batches
     gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches; in
                FP16 of a scaled loss, and divided by its scale afterwards (labkit.train.loss_scale)
     check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait for the device
     update     clip, AdamW; or, if the check failed, neither: the step is skipped, the event recorded, and after several
-               in a row what [recovery] says is done (labkit.train.recovery)
+               in a row the run does what [recovery] says (labkit.train.recovery)
     evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run, in the
                step's precision
     record     one line into steps.jsonl, by rank 0
@@ -46,7 +46,7 @@ import logging
 import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,43 +74,45 @@ HELDOUT_SEED = 0  # not the run's: every run is judged on the same text
 log = logging.getLogger("labkit.train")
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What takes part in a training beside its configuration and its text."""
+
+    # `model(tokens_BT, targets_BT)` gives the mean loss. Sharded (labkit.parallel.shard) or not; if it is not, and there
+    # are several ranks, a hook must average the gradients (after_backward).
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None = None  # None: AdamW as configured
+    backend: Any = None  # the precision backend whose `convert` made the model's linears
+    hooks: Iterable[Hook] = ()
+    record: RunRecord | None = None  # rank 0's: step lines and events
+    # (index, count) of the equal parts of the batch, if ranks do not each take one: all ranks of a tensor-parallel group
+    # give the same.
+    data_share: tuple[int, int] | None = None
+
+
 def train(
     group: Group,
     config: TrainConfig,
     corpus: Corpus,
+    parts: Parts,
     *,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer | None = None,
-    record: RunRecord | None = None,
     run_dir: str | Path | None = None,
-    hooks: Iterable[Hook] = (),
-    backend: Any = None,
     resume: bool = True,
-    data_share: tuple[int, int] | None = None,
 ) -> TrainResult:
-    """Train `model` for `config.steps` steps; all ranks call this together and get the same result.
+    """Train `parts.model` for `config.steps` steps; all ranks call this together and get the same result.
 
-    model: `model(tokens_BT, targets_BT)` gives the mean loss. Sharded (labkit.parallel.shard) or not; if it is not, and
-        there are several ranks, a hook must average the gradients (after_backward).
-    optimizer: default AdamW as configured. backend: a precision backend whose `convert` made the model's linears.
-    record: rank 0's; it writes step lines and events. run_dir: the same on every rank, or None; checkpoints go into it.
-    resume: go on from run_dir's newest whole checkpoint, if any.
-    data_share: (index, count) of the equal parts of the batch, if ranks do not each take one: ranks of a
-        tensor-parallel group all give the same.
-
+    run_dir: the same on every rank, or None; checkpoints go into it. resume: go on from its newest whole checkpoint.
     LabError: the batch does not divide, the disk is full, no checkpoint can be used, or one of another configuration;
     [recovery] rollback_after without a run_dir.
     """
     if config.recovery.rollback_after and run_dir is None:
         raise LabError("[recovery] rollback_after goes back to a checkpoint: give the run a folder to write them to")
-    optimizer, data_share = optimizer or adamw(model, config, backend), data_share or (group.rank, group.size)
-    loop = Loop(group, config, corpus, model, optimizer, record, list(hooks), backend, data_share)
+    loop = Loop(group, config, corpus, parts)
     if run_dir is not None:
         checkpoints = Checkpoints(
             Path(run_dir) / "checkpoints",
             group,
             config=config,
-            keep=config.keep_checkpoints,
             data_hash=getattr(corpus, "hash", None),
             precision=loop.schedule.flags,
             say=loop.say,
@@ -160,25 +162,16 @@ class Loop:
     """One training run, as hooks see it. Attributes beyond the arguments: `step`, `lr`, `micro`, `vitals` (this step's
     loss and gradient norm, after the check), `skipped`, `fields` (goes into this step's line), `history`, `clock`."""
 
-    def __init__(
-        self,
-        group: Group,
-        config: TrainConfig,
-        corpus: Corpus,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        record: RunRecord | None,
-        hooks: list[Hook],
-        backend: Any,
-        data_share: tuple[int, int],
-    ) -> None:
-        self.group, self.config, self.corpus, self.model, self.optimizer = group, config, corpus, model, optimizer
-        self.record, self.backend, self.hooks = record, backend, hooks
-        self.autocast = backend.autocast if backend is not None else nullcontext
-        rows = rows_per_micro_batch(config.batch_size, config.accumulation, data_share[1])
-        self.split = partial(micro_batches, share=data_share, rows=rows, device=group.device)
+    def __init__(self, group: Group, config: TrainConfig, corpus: Corpus, parts: Parts) -> None:
+        self.group, self.config, self.corpus, self.model = group, config, corpus, parts.model
+        self.record, self.backend, self.hooks = parts.record, parts.backend, list(parts.hooks)
+        self.optimizer = parts.optimizer or adamw(parts.model, config, parts.backend)
+        self.autocast = self.backend.autocast if self.backend is not None else nullcontext
+        share = parts.data_share or (group.rank, group.size)
+        size = rows_per_micro_batch(config.batch_size, config.accumulation, share[1])
+        self.split = partial(micro_batches, share=share, micro_batch_size=size, device=group.device)
         self.tokens = config.batch_size * config.seq_len  # of a step
-        self.schedule = PrecisionSchedule(config.precision.schedule, config.steps, backend)
+        self.schedule = PrecisionSchedule(config.precision.schedule, config.steps, self.backend)
         self.recovery = Recovery(config.recovery)
         self.loss_scale = LossScale(config.precision.scaled_loss)
         self.step, self.micro, self.lr, self.resumed_from = 0, 0, 0.0, 0
@@ -213,7 +206,7 @@ class Loop:
                 with self.clock.pause("norms"):
                     held = {"held": self.optimizer.held} if isinstance(self.optimizer, MasterAdamW) else {}
                     self.fields |= health.norms(self.model, self.group, **held)
-            if self.loss_scale.asked:
+            if self.loss_scale.active:
                 self.fields["loss_scale"] = self.loss_scale.value
             fell = self.loss_scale.follow(self.vitals.finite)
             if self.vitals.finite:
@@ -230,9 +223,9 @@ class Loop:
                 continue
             if config.eval_every and (self.step % config.eval_every == 0 or self.step == config.steps):
                 with self.clock.pause("evaluation"):
-                    self.history.heldout[self.step] = self.fields["heldout"] = heldout = self.evaluate()
-                    if not math.isfinite(heldout):
-                        self.say("nonfinite", self.step, f"the held-out loss is {heldout}")
+                    self.history.heldout[self.step] = self.fields["heldout"] = val_loss = self.evaluate()
+                    if not math.isfinite(val_loss):
+                        self.say("nonfinite", self.step, f"the held-out loss is {val_loss}")
                     self._call("after_eval")
             self._write_line()
             last = self.step == config.steps or self.stopped
@@ -278,7 +271,7 @@ class Loop:
                 with self.autocast():
                     loss = self.model(inputs_BT, targets_BT)
                 # Outside of autocast: Transformer Engine demands it, and the backward's types follow the forward's.
-                self.loss_scale.scaled(loss / self.config.accumulation).backward()
+                self.loss_scale.scale(loss / self.config.accumulation).backward()
             if probing:
                 self.fields["scales"] = {name: asdict(stat) for name, stat in self.backend.scales.items()}
             total += loss.detach() / self.config.accumulation
@@ -363,18 +356,20 @@ class Loop:
             self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)
 
     def _refuse_step(self, fell: str) -> None:
-        """fell: that the loss scale fell, in words. Then an overflow is no fault of the model's yet, and [recovery]
-        waits for one at a scale that helps no more."""
+        """Skip the step, report it, and do what [recovery] says. fell: "", or that the loss scale fell, in words."""
         self.skipped = True
         self.history.skipped.append(self.step)
         row = row_of(self.history.skipped, self.step)
+        # While a smaller scale can still help, an overflow is no fault of the model's, and [recovery] waits.
         routine = fell and not self.vitals.bad_loss and self.loss_scale.value >= 1
         self.action = SKIP if routine else self.recovery.answer(row)
         names = [text for text in health.gather_text(self.group, health.culprits(self.model)) if text]
         reason = "loss" if self.vitals.bad_loss else "gradient"
         where = f" (gradients of {names[0]})" if names else ""
         ranks = max(self.vitals.bad_loss, self.vitals.bad_grad)
-        then = {LOWER: f"; {row} in a row: {self.recovery.told()}", ROLL_BACK: f"; {row} in a row"}.get(self.action, "")
+        then = {LOWER: f"; {row} in a row: {self.recovery.describe()}", ROLL_BACK: f"; {row} in a row"}.get(
+            self.action, ""
+        )
         then += f"; {fell}" if fell else ""
         self.say(
             "nonfinite",
@@ -405,13 +400,13 @@ class Loop:
             self._take(*loaded)
             self.recovery.went_back(step, self.step)
             why = f"{row} bad steps in a row"
-            told = f"went back to the checkpoint of step {self.step}, after {why}; {self.recovery.told()}"
-            self.say("rolled back", step, told, to=self.step, reason=why, **self.recovery.state())
+            message = f"went back to the checkpoint of step {self.step}, after {why}; {self.recovery.describe()}"
+            self.say("rolled back", step, message, to=self.step, reason=why, **self.recovery.state())
             self._reopen_record()
         return True
 
     def _write_line(self) -> None:
-        if aside := self.clock.aside():
+        if aside := self.clock.take_aside():
             self.fields["aside"] = aside
         if self.record:
             self.record.step(
@@ -430,7 +425,7 @@ class Loop:
     def _stateful(self) -> dict[str, Any]:
         """Hooks and backend that take part in checkpoints. Named by type, so that other hooks may come and go."""
         parts: dict[str, Any] = {"backend": self.backend.state} if self.backend is not None else {}
-        if self.loss_scale.asked:
+        if self.loss_scale.active:
             parts["loss scale"] = self.loss_scale
         for hook in self.hooks:
             same = sum(type(hook) is type(other) for other in parts.values())

@@ -6,7 +6,7 @@
             .metadata  __0_0.distcp  __1_0.distcp  ...      weights and optimizer, written by torch's DCP
             rank-00000.pt ...                               what belongs to one rank: generators, hooks, history
         step-00000300.partial/    being written, or what a killed save left: never read, removed at the next start
-        step-00000100.corrupt/    found damaged and passed over: kept for a look, removed at the next good save
+        step-00000100.corrupt/    found damaged and passed over: kept for inspection, removed at the next good save
 
 `rename` of a folder is atomic: a reader sees no checkpoint or a whole one. It does not protect against what comes
 later, a disk that loses or flips bits, or a copy cut short; for that there are the sizes and checksums. CRC-32 finds
@@ -37,14 +37,14 @@ def folder_name(step: int) -> str:
 
 
 def whole_steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint under its final name, newest first. Damaged ones included: see `damage`."""
+    """List the steps that have a checkpoint under its final name, newest first; damaged ones too: see `damage`."""
     if not folder.is_dir():
         return []
     return sorted((int(m[1]) for p in folder.iterdir() if p.is_dir() and (m := _STEP.fullmatch(p.name))), reverse=True)
 
 
 def describe(file: Path) -> dict[str, int]:
-    """{"bytes", "crc32"} of one file."""
+    """Return {"bytes", "crc32"} of one file."""
     crc = size = 0
     with open(file, "rb") as stream:
         while chunk := stream.read(_CHUNK):
@@ -59,7 +59,7 @@ def write(folder: Path, files: dict[str, dict[str, int]], about: dict[str, Any])
 
 
 def read(folder: Path) -> tuple[dict[str, Any], str | None]:
-    """(the manifest's body, None), or ({}, what is wrong with it)."""
+    """Return (the manifest's body, None), or ({}, what is wrong with it)."""
     try:
         manifest = json.loads((folder / NAME).read_bytes())
         body = manifest["body"]
@@ -71,7 +71,7 @@ def read(folder: Path) -> tuple[dict[str, Any], str | None]:
 
 
 def damage(file: Path, expected: dict[str, int]) -> str | None:
-    """What is wrong with a file of a checkpoint, in words; None if it is as it was written."""
+    """Say what is wrong with a file of a checkpoint; None if it is as it was written."""
     try:
         size = file.stat().st_size
         if size != expected["bytes"]:
@@ -84,22 +84,22 @@ def damage(file: Path, expected: dict[str, int]) -> str | None:
 
 
 def damaged(folder: Path, files: Iterable[tuple[str, dict[str, int]]]) -> str | None:
-    """What is wrong with the first of a checkpoint's files, (name, as `describe` said), that is not whole; or None."""
+    """Say what is wrong with the first of a checkpoint's files, (name, as `describe` gave it), or return None."""
     return next((problem for name, entry in files if (problem := damage(folder / name, entry))), None)
 
 
 def publish(partial: Path, final: Path) -> None:
-    """Give a finished folder its final name. An older folder of that name (a damaged one, passed over at the start and
-    now written anew) is moved out of the way first."""
+    """Give a finished folder its final name."""
     sync_folder(partial)
-    if final.exists():
+    if final.exists():  # a damaged one, passed over at the start and now written anew
         retire(final)
     os.rename(partial, final)
     sync_folder(final.parent)
 
 
 def retire(folder: Path) -> None:
-    """Delete a checkpoint. It loses its name before its files, so that a kill in between leaves no half checkpoint."""
+    """Delete a checkpoint."""
+    # It loses its name before its files, so that a kill in between leaves no half checkpoint.
     doomed = folder.with_name(f"{folder.name}.old{PARTIAL}")
     shutil.rmtree(doomed, ignore_errors=True)
     os.rename(folder, doomed)
@@ -107,7 +107,7 @@ def retire(folder: Path) -> None:
 
 
 def sweep(folder: Path, *suffixes: str) -> None:
-    """Remove what ends in one of `suffixes`: leftovers that are no checkpoints."""
+    """Remove the folders that end in one of `suffixes`: leftovers that are no checkpoints."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_dir() and path.name.startswith("step-") and path.name.endswith(suffixes):
             shutil.rmtree(path, ignore_errors=True)

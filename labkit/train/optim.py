@@ -41,11 +41,10 @@ MASTER = "master"
 
 
 def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.optim.AdamW:
-    """AdamW over the model's parameters, in two groups: with weight decay (matrices) and without (vectors).
+    """Make AdamW over the model's parameters, in two groups: with weight decay (matrices) and without (vectors).
 
-    Call it after sharding: fully_shard replaces the parameters. On CUDA the update is one fused kernel per group.
-    backend: the model's precision backend; if it has FP8 parameters, they become FP8 now, after their first values, and
-    get master weights.
+    Call it after sharding: fully_shard replaces the parameters. backend: the model's precision backend; if it has FP8
+    parameters, they become FP8 now, after their first values, and get master weights.
     """
     masters = backend.parameters.quantise() if backend is not None and backend.parameters else {}
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -53,7 +52,7 @@ def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.o
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    fused = any(p.device.type == "cuda" for p in parameters)
+    fused = any(p.device.type == "cuda" for p in parameters)  # one kernel for each group
     groups = [g for g in groups if g["params"]]
     options: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.adam_eps, "fused": fused}
     if masters:
@@ -62,10 +61,10 @@ def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.o
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """The learning rate of step 1, 2, ..., config.steps.
+    """Return the learning rate of step 1, 2, ..., config.steps.
 
-    Linear from lr / warmup_steps up to lr at step warmup_steps, then half a cosine down to lr * min_lr_ratio at the
-    last step (arXiv:1608.03983, equation 5, without restarts).
+    It climbs linearly from lr / warmup_steps to lr at step warmup_steps, and falls in half a cosine to lr *
+    min_lr_ratio at the last step (arXiv:1608.03983, equation 5, without restarts).
     """
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
@@ -81,9 +80,9 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 class MasterAdamW(torch.optim.AdamW):
-    """AdamW in which parameters that `masters` names are FP8: {parameter: FP32 master weight, sharded alike}.
+    """AdamW in which the parameters that `masters` names are FP8: {parameter: FP32 master weight, sharded alike}.
 
-    fp8: made them; it writes (`store`) and reads (`values`) an FP8 parameter.
+    fp8 made them; it writes (`store`) and reads (`values`) an FP8 parameter.
     """
 
     def __init__(
@@ -105,11 +104,11 @@ class MasterAdamW(torch.optim.AdamW):
                 }
 
     def masters(self) -> dict[Tensor, Tensor]:
-        """{FP8 parameter: its master weight}, the live ones. Asked anew each time: a load replaces them."""
+        """Return {FP8 parameter: its master weight}, the live ones."""
         return {p: state[MASTER] for p, state in self.state.items() if MASTER in state}
 
     def _init_group(self, group: dict, parameters: list[Tensor], *lists: Any) -> bool:
-        """torch's own collecting of what is to be updated, in which masters take their parameters' places."""
+        """Collect what is to be updated as torch does, with masters in their parameters' places."""
         found = super()._init_group(group, parameters, *lists)
         parameters[:] = [self.state[p].get(MASTER, p) for p in parameters]
         return found
@@ -121,22 +120,20 @@ class MasterAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Make every FP8 parameter the rounding of its master: after an update, and after a load."""
+        """Round every master into its FP8 parameter: after an update, and after a load."""
         for parameter, master in self.masters().items():
             self.fp8.store(parameter, master)
 
     def held(self, parameter: Tensor) -> Tensor:
-        """What a parameter holds, as an ordinary tensor, sharded as the parameter is."""
+        """Return what a parameter holds as an ordinary tensor, sharded as the parameter is."""
         return self.fp8.values(parameter) if MASTER in self.state.get(parameter, {}) else parameter
 
     def values(self, model: nn.Module) -> dict[str, Tensor]:
-        """{name: what the FP8 parameter holds, as an FP32 tensor of its own}."""
+        """Return {name: what the FP8 parameter holds, as an FP32 tensor of its own}."""
         masters = self.masters()
         return {name: self.fp8.values(p) for name, p in model.named_parameters() if p in masters}
 
     def differing(self, model: nn.Module, saved: dict[str, Tensor]) -> str | None:
-        """The first FP8 parameter that is not what `saved` says, on this rank; None if all are."""
-        for name, now in self.values(model).items():
-            if not torch.equal(local_part(now), local_part(saved[name])):
-                return name
-        return None
+        """Name the first FP8 parameter that is not what `saved` says, on this rank; None if all are."""
+        values = self.values(model).items()
+        return next((n for n, now in values if not torch.equal(local_part(now), local_part(saved[n]))), None)

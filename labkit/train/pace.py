@@ -1,19 +1,20 @@
 """Which rank is slow? Each rank's own seconds of a step: without those in which it stood in a call of its groups.
 
 All ranks of a synchronous training take the same time a step: the fast ones wait for the slow one inside a collective.
-So the time of a step names nobody. The time that a rank spent outside of all calls does, and the ledger knows when each
-call began and returned. `OwnSeconds` is a hook that writes it into every step's line, one number a rank:
+So the time of a step names nobody. The time that a rank spent outside of all calls does, and the ledger (the
+communication log) knows when each call began and returned. `OwnSeconds` is a hook that writes it into each step's line:
 
-    train(group, ..., hooks=[OwnSeconds()])        "rank_seconds": [0.31, 0.30, 0.52, 0.31]
+    train(..., Parts(model, hooks=[OwnSeconds()]))        "rank_seconds": [0.31, 0.30, 0.52, 0.31]
 
-The health page draws a slow rank from it, and its alarm names it. What it sees is what the ledger sees: calls of a
-`Group`, and of meshes made with `ledger=True`. FSDP2 over a mesh without a ledger waits unseen, and all ranks look
-alike. On CUDA a call returns before the GPU has done it, so the hook refuses it.
+The health page's alarm names a slow rank by it. The hook sees what the ledger sees: calls of a `Group`, and of meshes
+made with `ledger=True`. FSDP2 over a mesh without a ledger waits unseen, and all ranks look alike. On CUDA a call
+returns before the GPU has done it, so the hook refuses it.
 """
 
 from __future__ import annotations
 
 import time
+from itertools import takewhile
 
 import torch
 
@@ -23,8 +24,8 @@ from labkit.train.loop import Hook, Loop
 
 
 class OwnSeconds(Hook):
-    """Writes `rank_seconds`, [ranks], into each step's line: from the step's beginning to the end of its gradients'
-    computing, less what the rank waited. One small all-reduce a step. LabError on CUDA."""
+    """Writes `rank_seconds`, [ranks], into each step's line: from the step's beginning until its gradients are there,
+    less what the rank waited. It costs one small all-reduce a step. LabError on CUDA."""
 
     def __init__(self) -> None:
         self.begin: dict[int, float] = {}  # by rank: ranks that are threads may share one hook
@@ -32,7 +33,7 @@ class OwnSeconds(Hook):
     def on_start(self, loop: Loop) -> None:
         if loop.group.device.type == "cuda":
             raise LabError(
-                "a rank's own seconds come from the ledger, which on CUDA tells when calls returned, not when the GPU "
+                "a rank's own seconds come from the ledger, which on CUDA knows when calls returned, not when the GPU "
                 "did them: profile instead (labkit.record.kernels)"
             )
 
@@ -42,24 +43,18 @@ class OwnSeconds(Hook):
     def after_backward(self, loop: Loop) -> None:
         ledger, now = loop.group.ledger, time.perf_counter()
         begin = self.begin[loop.group.rank]
-        mine = now - begin - waited(ledger, begin - ledger.start)
         seconds = torch.zeros(loop.group.size, dtype=torch.float64, device=loop.group.device)
-        seconds[loop.group.rank] = mine
+        seconds[loop.group.rank] = now - begin - sum_waits(ledger, begin - ledger.start)
         loop.group.all_reduce(seconds)
         loop.fields["rank_seconds"] = seconds.tolist()
 
 
-def waited(ledger: Ledger, since: float) -> float:
-    """Seconds after `since` (on the ledger's clock) in which this rank stood in some call. Calls that were posted
-    together count once."""
+def sum_waits(ledger: Ledger, since: float) -> float:
+    """Return the seconds after `since` (on the ledger's clock) in which this rank stood in some call."""
     total, reach = 0.0, since
-    recent: list[tuple[float, float]] = []
-    for event in reversed(ledger.events):
-        if event.begin < since:
-            break
-        if event.kind in CALLS and event.blocking and event.end is not None:
-            recent.append((event.begin, event.end))
-    for begin, end in reversed(recent):
+    recent = takewhile(lambda event: event.begin >= since, reversed(ledger.events))
+    waits = [(e.begin, e.end) for e in recent if e.kind in CALLS and e.blocking and e.end is not None]
+    for begin, end in reversed(waits):  # calls that were posted together count once
         total += max(0.0, end - max(reach, begin))
         reach = max(reach, end)
     return total

@@ -10,14 +10,14 @@
 
 A bad step is one whose loss or gradient is not finite on any rank (labkit.train.health). It never updates anything. One
 alone may be a bad batch: without a [recovery] table a run skips it, and no more. Several in a row are the model's. They
-are counted in the history, which every rank has alike, so no rank decides for itself.
+are counted in the history, which is the same on every rank, so no rank decides for itself.
 
-Going back brings back all that a checkpoint holds: weights, AdamW's means, scaling state, generators, hooks, history.
-Three things it leaves as they are: the lowered rate, the batches that are skipped, and the count of how often it went
-back. Of the batches: step k reads batch k + shift, and after a way back from step b to the checkpoint of step c the
-shift grows by b - c. So nothing that was read since the checkpoint is read again. (PaLM did that by hand, with 200 to
-500 batches: arXiv:2204.02311, section 5.1.) A fault of the machine, which other data do not cure, wants
-`skip_data = false`: then the run stays on the batches of every other run of its seed.
+A rollback restores all that a checkpoint holds: weights, AdamW's means, scaling state, generators, hooks, history.
+Three things it leaves as they are: the lowered rate, the batches that are skipped, and the count of rollbacks. Of the
+batches: step k reads batch k + shift, and a rollback from step b to the checkpoint of step c adds b - c to the shift.
+So nothing that was read since the checkpoint is read again. (PaLM did that by hand, with 200 to 500 batches:
+arXiv:2204.02311, section 5.1.) A fault of the machine, which other data do not cure, wants `skip_data = false`: then
+the run stays on the batches of every other run of its seed.
 
 A checkpoint is good to go back to if it was saved before the first bad step of the row. So with `rollback_after` none
 is written in the midst of bad steps, but for the last one of a call, which a pause needs. A lowered rate stays lowered.
@@ -64,18 +64,15 @@ class RecoveryConfig(Config):
 
 @dataclass
 class Recovery:
-    """How far a run has gone in this. Decided from what all ranks know alike; survives a resume and a way back.
-
-    rate multiplies the schedule's learning rate; step k reads batch k + shift; rollbacks: [[from step, to step], ...].
-    """
+    """What a run has done about bad steps so far, the same on every rank. It survives a resume and a rollback."""
 
     config: RecoveryConfig = field(default_factory=RecoveryConfig)
-    rate: float = 1.0
-    shift: int = 0
-    rollbacks: list[list[int]] = field(default_factory=list)
+    rate: float = 1.0  # multiplies the schedule's learning rate
+    shift: int = 0  # step k reads batch k + shift
+    rollbacks: list[list[int]] = field(default_factory=list)  # [[from step, to step], ...]
 
     def answer(self, row: int) -> str:
-        """What the `row`-th bad step in a row leads to: SKIP, LOWER or ROLL_BACK. Lowers the rate if it is to be."""
+        """Decide what the `row`-th bad step in a row leads to: SKIP; or LOWER or ROLL_BACK, and lower the rate."""
         reached = {ROLL_BACK: self.config.rollback_after, LOWER: self.config.lower_after}
         found = next((what for what, after in reached.items() if 0 < after <= row), SKIP)
         if found != SKIP:
@@ -83,7 +80,7 @@ class Recovery:
         return found
 
     def over(self, row: int, action: str) -> str | None:
-        """Why the run must end now, in words; None: it goes on."""
+        """Say why the run must end now; None: it goes on."""
         if action == ROLL_BACK and len(self.rollbacks) >= self.config.max_rollbacks:
             return (
                 f"{row} steps in a row were not finite, after going back to a checkpoint {len(self.rollbacks)} times: "
@@ -94,17 +91,17 @@ class Recovery:
         return None
 
     def went_back(self, step: int, to: int) -> None:
-        """Note the way back from `step` to the checkpoint of step `to`."""
+        """Note a rollback from `step` to the checkpoint of step `to`."""
         self.rollbacks.append([step, to])
         self.shift += step - to if self.config.skip_data else 0
 
-    def told(self) -> str:
-        """What else is different from now on, in words."""
-        seen = f", and step k reads batch k + {self.shift}" if self.shift else ""
-        return f"the learning rate is {self.rate:g} of its schedule{seen}"
+    def describe(self) -> str:
+        """Say what is different from now on."""
+        batches = f", and step k reads batch k + {self.shift}" if self.shift else ""
+        return f"the learning rate is {self.rate:g} of its schedule{batches}"
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint and a result hold: rate, shift, rollbacks."""
+        """Return what a checkpoint and a result hold: rate, shift, rollbacks."""
         return {key: value for key, value in asdict(self).items() if key != "config"}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -114,7 +111,7 @@ class Recovery:
 
 
 def row_of(skipped: Sequence[int], step: int) -> int:
-    """How many steps in a row, `step` the last of them, were skipped."""
+    """Count the steps in a row, `step` the last of them, that were skipped."""
     row = 0
     while row < len(skipped) and skipped[-1 - row] == step - row:
         row += 1

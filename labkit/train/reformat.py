@@ -6,11 +6,11 @@
                (weights="master"), it becomes its master.
 
 BF16 -> FP8 -> BF16 gives the weights rounded to the grid. FP8 -> BF16 -> FP8 gives the very same weights: a value on
-the grid fits into BF16, and rounding it again changes nothing: scales are powers of two.
+the grid fits into BF16, and rounding it again changes nothing, since scales are powers of two.
 
 Only the recipe "block" has FP8 parameters, so only its checkpoints convert. The result is a checkpoint of a new run
-that differs in `fp8_parameters` alone; step, history, AdamW's means, generators and data go over as they are. It is
-made on one CPU, in memory: as much of it as the checkpoint is large. What kind a checkpoint is, its manifest says.
+that differs in `fp8_parameters` alone; step, history, AdamW's means, generators and data go over as they are. The work
+is done on one CPU, in as much memory as the checkpoint is large.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from labkit.train.optim import MASTER
 FORMATS, WEIGHTS = ("bf16", "fp8"), ("fp8", "master")
 
 
-def find(path: str | Path) -> Path:
-    """The checkpoint that is meant: `path` itself, or the newest whole one of the run in it. LabError: none there."""
+def find_checkpoint(path: str | Path) -> Path:
+    """Return `path` itself, or the newest whole checkpoint of the run in it. LabError: none there."""
     path = Path(path)
     if (path / manifest.NAME).exists():
         return path
@@ -46,8 +46,8 @@ def find(path: str | Path) -> Path:
     raise LabError(f"{path} holds no checkpoint: give a run's folder, or one of its checkpoints/step-... folders")
 
 
-def about(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint; LabError if it, or any file of it, is damaged."""
+def read_whole(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint; LabError if it, or any file of it, is damaged."""
     body, problem = manifest.read(folder)
     if problem := problem or manifest.damaged(folder, sorted(body["files"].items())):
         raise LabError(f"{folder} is damaged: {problem}")
@@ -56,7 +56,7 @@ def about(folder: Path) -> dict[str, Any]:
 
 def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = "fp8") -> Path:
     """Write the checkpoint `source` (a run's newest, or a checkpoint's folder) as one of the new run folder `target`,
-    with FP8 parameters (to="fp8") or without (to="bf16"); returns its folder.
+    with FP8 parameters (to="fp8") or without (to="bf16"); return its folder.
 
     weights, for to="bf16": "fp8" takes what the model computed with, "master" the optimizer's FP32 weights.
     LabError: a damaged or too old checkpoint, one that is so already, a recipe without FP8 parameters, a target that
@@ -67,14 +67,26 @@ def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = 
             f"a checkpoint is converted to {' or '.join(FORMATS)}, with weights {' or '.join(WEIGHTS)}; not "
             f"to '{to}', with weights '{weights}'"
         )
-    folder = find(source)
-    body = about(folder)
-    flags = flags_of(folder, body, to)
+    folder, fp8 = find_checkpoint(source), to == "fp8"
+    body = read_whole(folder)
+    flags = _convertible_flags(folder, body, fp8)
     final = Path(target) / "checkpoints" / folder.name
     if final.exists():
         raise LabError(f"{final} exists: choose another folder for the converted run")
     tensors = load_flat(folder)
-    change(tensors, flags["linears"], to, weights, of_operand(flags["amax_epsilon"], "weight"))
+    for name in flags["linears"]:
+        weight, master = f"model.{name}", f"optimizer.state.{name}.{MASTER}"
+        if fp8:
+            tensors[master] = tensors[weight].float()
+            tensors[weight] = _round_as_fp8(tensors[master], of_operand(flags["amax_epsilon"], "weight"))
+        elif weights == "master":
+            tensors[weight] = tensors.pop(master)
+        else:
+            del tensors[master]
+    about = {key: value for key, value in body.items() if key != "files"}
+    about["config"] = about["config"] and {**about["config"], "precision.fp8_parameters": fp8}
+    about["precision"] = {**about["precision"], "fp8_parameters": fp8}
+    about["converted"] = {"to": to, "from": folder.parent.parent.name or folder.name}
     partial = final.with_name(final.name + manifest.PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -83,8 +95,7 @@ def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = 
             dcp.save(tensors, storage_writer=dcp.FileSystemWriter(partial), no_dist=True)
         for file in folder.glob("rank-*.pt"):
             shutil.copyfile(file, partial / file.name)
-        files = {p.name: manifest.describe(p) for p in sorted(partial.iterdir())}
-        manifest.write(partial, files, changed(body, to, folder))
+        manifest.write(partial, {p.name: manifest.describe(p) for p in sorted(partial.iterdir())}, about)
         manifest.publish(partial, final)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
@@ -92,15 +103,15 @@ def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = 
     return final
 
 
-def flags_of(folder: Path, body: dict[str, Any], to: str) -> dict[str, Any]:
-    """The precision flags of a checkpoint; LabError if it cannot be converted."""
+def _convertible_flags(folder: Path, body: dict[str, Any], fp8: bool) -> dict[str, Any]:
+    """Return the precision flags of a checkpoint; LabError if it cannot be converted."""
     flags = body.get("precision")
     if not flags:
         raise LabError(
             f"{folder} does not say what precision it was made in (it is older than such flags, or of a "
             "training without a backend): nothing to convert"
         )
-    if flags["fp8_parameters"] == (to == "fp8"):
+    if flags["fp8_parameters"] == fp8:
         has = "FP8 parameters" if flags["fp8_parameters"] else "parameters in high precision"
         raise LabError(f"{folder} has {has} already")
     if flags["scaling"] != "block" or not of_operand(flags["power_of_two"], "weight"):
@@ -117,7 +128,7 @@ def flags_of(folder: Path, body: dict[str, Any], to: str) -> dict[str, Any]:
 
 
 def load_flat(folder: Path) -> dict[str, Any]:
-    """Everything that the ranks wrote together, whole: {"model.<name>": tensor, "optimizer.state.<name>.exp_avg": ...,
+    """Load all that the ranks wrote together, whole: {"model.<name>": tensor, "optimizer.state.<name>.exp_avg": ...,
     "optimizer.param_groups...": ...}."""
     reader = dcp.FileSystemReader(folder)
     stored = reader.read_metadata().state_dict_metadata
@@ -130,21 +141,8 @@ def load_flat(folder: Path) -> dict[str, Any]:
     return tensors
 
 
-def change(tensors: dict[str, Any], linears: list[str], to: str, weights: str, epsilon: float) -> None:
-    """Turn the weights named in `linears`, in place."""
-    for name in linears:
-        weight, master = f"model.{name}", f"optimizer.state.{name}.{MASTER}"
-        if to == "fp8":
-            tensors[master] = tensors[weight].float()
-            tensors[weight] = as_fp8_holds(tensors[master], epsilon)
-        elif weights == "master":
-            tensors[weight] = tensors.pop(master)
-        else:
-            del tensors[master]
-
-
-def as_fp8_holds(weight: Tensor, epsilon: float) -> Tensor:
-    """The values that an FP8 parameter made of FP32 `weight` [M, N] has: torchao's tensorwise rounding, tile by tile.
+def _round_as_fp8(weight: Tensor, epsilon: float) -> Tensor:
+    """Return the values of an FP8 parameter made of FP32 `weight` [M, N]: torchao's tensorwise rounding, tile by tile.
 
     epsilon: the least amax of a 128 x 128 tile, as in the checkpoint's flags."""
     torchaos, e4m3, held = float8_utils(), torch.float8_e4m3fn, weight.clone()
@@ -153,12 +151,3 @@ def as_fp8_holds(weight: Tensor, epsilon: float) -> Tensor:
         scale = torchaos.amax_to_scale(amax, e4m3, round_scales_to_power_of_2=True)
         tile.copy_(torchaos.to_fp8_saturated(tile * scale, e4m3).float() / scale)
     return held
-
-
-def changed(body: dict[str, Any], to: str, folder: Path) -> dict[str, Any]:
-    """The manifest's words for the converted checkpoint."""
-    fp8 = to == "fp8"
-    said = {key: value for key, value in body.items() if key != "files"}
-    said["config"] = said["config"] and {**said["config"], "precision.fp8_parameters": fp8}
-    said["precision"] = {**said["precision"], "fp8_parameters": fp8}
-    return {**said, "converted": {"to": to, "from": folder.parent.parent.name or folder.name}}

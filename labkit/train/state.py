@@ -29,11 +29,11 @@ MAY_CHANGE |= {f"recovery.{key}" for key in RecoveryConfig.model_fields}  # good
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """({"model": ..., "optimizer": ...}, this rank's extra state). The tensors are the live ones, not copies, but for
-    FP8 parameters: of those it is their values, in FP32, beside the master weights that the optimizer's state holds.
+    """Return ({"model": ..., "optimizer": ...}, this rank's extra state). The tensors are the live ones, but of FP8
+    parameters copies of the values in FP32, beside the master weights that the optimizer's state holds.
 
-    Under the parameters' own names: wrappers (compile, checkpointing) and the order of parameters leave no trace, so a
-    checkpoint fits however the model is wrapped and sharded next time.
+    They stand under the parameters' own names: wrappers (compile, checkpointing) and the order of parameters leave no
+    trace, so a checkpoint fits however the model is wrapped and sharded next time.
     """
     weights = dcp.get_model_state_dict(model)
     extra = {name: weights.pop(name) for name in list(weights) if name.endswith(EXTRA)}
@@ -48,7 +48,7 @@ def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tup
 def put_back(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Any], extra: dict[str, Any]
 ) -> None:
-    """The inverse of `tensors_of`, after the tensors were filled. An FP8 parameter is rounded anew from its master."""
+    """Put the filled tensors of `tensors_of` back. An FP8 parameter is rounded anew from its master."""
     if isinstance(optimizer, MasterAdamW):
         # Not by load_state_dict: after it FSDP2 asks each shard for its storage, and an FP8 tensor has none of its own.
         fp8 = optimizer.values(model)
@@ -65,7 +65,7 @@ def put_back(
 
 
 def shapes(model: nn.Module) -> dict[str, list[int]]:
-    """{name: shape} of the whole weights."""
+    """Return {name: shape} of the whole weights."""
     return {
         name: list(value.shape)
         for name, value in dcp.get_model_state_dict(model).items()
@@ -74,7 +74,7 @@ def shapes(model: nn.Module) -> dict[str, list[int]]:
 
 
 def local_bytes(tensors: Any, ranks: int) -> float:
-    """Bytes that this rank will write, one of `ranks`: of what several ranks hold, each is taken to write its share."""
+    """Count the bytes that this rank, one of `ranks`, will write: its share of what several ranks hold."""
     if isinstance(tensors, dict):
         return sum(local_bytes(value, ranks) for value in tensors.values())
     if not isinstance(tensors, torch.Tensor):
@@ -84,7 +84,7 @@ def local_bytes(tensors: Any, ranks: int) -> float:
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:
-    """The configuration as flat {"model.d_model": 256, ...}, JSON values; a model given by name as its shape."""
+    """Flatten the configuration to {"model.d_model": 256, ...}, JSON values; a model given by name as its shape."""
 
     def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
@@ -97,9 +97,8 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def difference_in_settings(was: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The first setting that differs and may not, as a sentence without its end. A setting that there was not yet when
-    the checkpoint was made counts with its default."""
-    default = settings(TrainConfig())
+    """Name the first setting that differs and may not, in a sentence without its end; None if all agree."""
+    default = settings(TrainConfig())  # of a setting that did not exist when the checkpoint was made
     for key in sorted({*was, *now}):
         before = was.get(key, default.get(key))
         if key not in MAY_CHANGE and before != now.get(key):
@@ -108,10 +107,9 @@ def difference_in_settings(was: dict[str, Any], now: dict[str, Any]) -> str | No
 
 
 def difference(was: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The first thing in which a checkpoint's run and this one differ, as a sentence without its end; None if they
-    agree.
+    """Name the first thing in which a checkpoint's run and this one differ, in a sentence without its end; or None.
 
-    Both: {"config": settings() or None, "data_hash": ... or None, "parameters": shapes()}.
+    Both are {"config": settings() or None, "data_hash": ... or None, "parameters": shapes()}.
     """
     if was["config"] and now["config"] and (other := difference_in_settings(was["config"], now["config"])):
         return other
@@ -125,7 +123,7 @@ def difference(was: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def generators(device: torch.device) -> dict[str, Any]:
-    """The state of every random generator of this rank."""
+    """Return the state of every random generator of this rank."""
     states = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
     return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 

@@ -16,12 +16,12 @@
 The first five, which judge the training itself, are in learning.py. Three properties hold of every rule. It is causal:
 whether it rings at step k depends on what was known at step k, so what rings on a finished record would have rung live.
 It looks back over a bounded number of rows (the learning rate's peak apart): a record of 100,000 steps is judged as it
-grows, never from its beginning, and the same alarms come however it was cut into looks. And it rings once: a condition
+grows, never from its beginning, and the same alarms come however often it was polled. And it rings once: a condition
 that holds on is one alarm, and rings again only after `REARM` rows (evaluations, probes) without it.
 
 Thresholds are ratios to the run's own recent past, never absolute numbers: another model has other norms. Each has a
-second condition in the past's own spread (median absolute deviation), because noise differs as well. The first rows of
-a run, in which everything moves, ring nothing.
+second condition in the past's own standard deviation, because noise differs as well. The first rows of a run, in which
+everything moves, ring nothing.
 """
 
 from __future__ import annotations
@@ -33,41 +33,38 @@ import numpy as np
 from labkit.watch import past
 from labkit.watch.folder import Record
 from labkit.watch.learning import OF_TRAINING
-from labkit.watch.ring import KNOWN, REARM, WINDOW, Alarm, Rule
+from labkit.watch.past import KNOWN, REARM, WINDOW, Alarm, Rule
 
 LARGEST = np.finfo(np.float32).max  # what the record holds in place of an infinite scale
 
 PROBES = 8  # probes that tell what is usual of a scale
-AT_ONCE, SCALE_SIGMAS = 1024.0, 6.0  # times, for one probe alone; of the usual scatter, for two
+AT_ONCE, SCALE_SIGMAS = 1024.0, 6.0  # times, for one probe alone; standard deviations, for two
 SHARES = 24  # and of a share of values: it rises slowly, and eight probes would rise with it
 COLLAPSED, RAN_AWAY = 16.0, 64.0  # times, in two probes in a row
 UNDERFLOW, OVERFLOW = 5.0, 1.0  # percentage points
 SLOW, SLOW_STEPS, MOSTLY = 1.3, 16, 0.75  # times the median rank; steps; share of them
-DROP, DROP_SIGMAS = 0.7, 1.5  # share of the usual rate, and of a step's usual scatter
+DROP, DROP_SIGMAS = 0.7, 1.5  # share of the usual rate; standard deviations of a step's
 RECENT, BEFORE, BEFORE_AT_LEAST = 10, 100, 30  # steps
 QUIET, QUIET_AT_LEAST = 20.0, 60.0  # usual steps; seconds
 
 LOUD = ("nonfinite", "rolled back", "not rolled back", "stopped", "failed", "corrupt_checkpoint", "state_dropped")
 
 
-# ---- rules over the step lines: (record, first row that was not judged yet) -> alarms
-
-
 def throughput_drop(record: Record, begin: int) -> Iterator[Alarm]:
     """The median rate of the last RECENT steps is below DROP of that of up to BEFORE steps before them, and lower by
-    DROP_SIGMAS of their scatter (in log2): on a machine that others use too, steps differ."""
+    DROP_SIGMAS of their standard deviations (in log2): on a machine that others use too, steps differ."""
     rate, step = past.log2(record["tokens_per_s"]), record["step"]
     first = max(0, begin - REARM)
     seen = past.usual(rate, max(0, first - RECENT + 1), BEFORE)
-    usual, scatter, known = (past.shift(each, RECENT - 1, len(rate) - first) for each in seen)
+    usual, deviation, known = (past.shift(each, RECENT - 1, len(rate) - first) for each in seen)
     now = past.trailing(rate, first, RECENT)
     with np.errstate(invalid="ignore"):
-        fell = (usual - now > -np.log2(DROP)) & (usual - now > DROP_SIGMAS * scatter)
+        fell = (usual - now > -np.log2(DROP)) & (usual - now > DROP_SIGMAS * deviation)
         rings = (known >= BEFORE_AT_LEAST) & fell
-    for row in past.onsets(rings, first, begin, REARM):
+    for row in past.onsets(rings, first, begin):
         is_, was = 2 ** now[row - first], 2 ** usual[row - first]
-        told = f"{is_:,.0f} tokens/s over the last {RECENT} steps, {is_ / was:.0%} of the {was:,.0f} before"
-        yield Alarm("throughput", int(step[row]), told)
+        reason = f"{is_:,.0f} tokens/s over the last {RECENT} steps, {is_ / was:.0%} of the {was:,.0f} before"
+        yield Alarm("throughput", int(step[row]), reason)
 
 
 # ---- rules over rows that stand in some step lines only
@@ -84,7 +81,7 @@ def slow_rank(record: Record, begin: int) -> Iterator[Alarm]:
         slow = seconds[reach:] >= SLOW * past.medians(seconds[reach:])[:, None]
     share = [past.trailing(rank.astype(float), first - reach, SLOW_STEPS, np.mean) for rank in slow.T]
     often: np.ndarray = np.array(share).T
-    for row in past.onsets(np.any(often >= MOSTLY, axis=1), first, begin, REARM):
+    for row in past.onsets(np.any(often >= MOSTLY, axis=1), first, begin):
         rank = int(often[row - first].argmax())
         there = seconds[max(0, row - SLOW_STEPS + 1) : row + 1]
         own, others = past.median(there[:, rank]), past.median(np.delete(there, rank, 1))
@@ -98,30 +95,31 @@ def slow_rank(record: Record, begin: int) -> Iterator[Alarm]:
 
 def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
     """A tensor's scale is no positive number; or, in two probes in a row, at most 1/COLLAPSED or at least RAN_AWAY
-    times the median of the PROBES probes before, and off by SCALE_SIGMAS of its scatter in the SHARES probes before (in
-    log2); or AT_ONCE times off. (A scale that follows its tensor at once falls to a 24th for one odd batch of a healthy
-    run, and is back at the next. Those of attention's gradients scatter by a factor of three all the time.)"""
+    times the median of the PROBES probes before, and off by SCALE_SIGMAS of its standard deviations in the SHARES
+    probes before (in log2); or AT_ONCE times off."""
+    # A scale that follows its tensor at once falls to a 24th for one odd batch of a healthy run, and is back at the
+    # next. Those of attention's gradients vary by a factor of three all the time.
     sparse = record.scales["scale"]
     scale, first = sparse.grid.values, max(0, begin - REARM)
     log, reach = past.log2(scale), max(0, first - 1)
     usual, _, known = past.usual_of_grid(log, reach, PROBES)
-    _, scatter, seen = past.usual_of_grid(log, reach, SHARES)
+    _, deviation, seen = past.usual_of_grid(log, reach, SHARES)
     with np.errstate(invalid="ignore"):
         moved = np.where(known >= KNOWN, log[reach:] - usual, 0.0)
         void = ~np.isnan(scale[first:]) & ~((scale[first:] > 0) & (scale[first:] < LARGEST))
         far = (moved <= -np.log2(COLLAPSED)) | (moved >= np.log2(RAN_AWAY))
-        calm = (seen >= SHARES) & (np.abs(moved) >= SCALE_SIGMAS * scatter)
+        calm = (seen >= SHARES) & (np.abs(moved) >= SCALE_SIGMAS * deviation)
         again = far & np.vstack([np.zeros((1, far.shape[1]), bool), far[:-1]]) | (np.abs(moved) >= np.log2(AT_ONCE))
         again &= calm
         far, moved, usual = (each[first - reach :] for each in (again, moved, usual))
-    for row in past.onsets((void | far).any(1), first, begin, REARM):
+    for row in past.onsets((void | far).any(1), first, begin):
         at = row - first
         badly = np.where(void[at], np.inf, np.where(far[at], np.abs(moved[at]), -np.inf))
         worst = int(badly.argmax())
         name, now, was = sparse.names[worst], scale[row, worst], 2 ** usual[at, worst]
         how = "is no scale" if void[at, worst] else f"was {was:.3g} in the probes before"
-        told = f"the scale of {name} is {now:.3g}, and {how}"
-        yield Alarm("scale collapse", int(sparse.steps.values[row]), told + _others((void | far)[at]))
+        reason = f"the scale of {name} is {now:.3g}, and {how}{_count_others((void | far)[at])}"
+        yield Alarm("scale collapse", int(sparse.steps.values[row]), reason)
 
 
 def rising_underflow(record: Record, begin: int) -> Iterator[Alarm]:
@@ -145,14 +143,14 @@ def _rising(record: Record, begin: int, name: str, most: float, what: str, twice
             padded = np.vstack([np.full((2, share.shape[1]), np.nan), share])
             rise = np.diff(padded, axis=0) > 0
             rings &= rise[first + 1 :] & rise[first:-1]
-    for row in past.onsets(rings.any(1), first, begin, REARM):
+    for row in past.onsets(rings.any(1), first, begin):
         at = row - first
         worst = int(np.where(rings[at], share[row] - usual[at], -np.inf).argmax())
         yield Alarm(
             name,
             int(sparse.steps.values[row]),
             f"{share[row, worst]:.1f} % of the values of {sparse.names[worst]} {what}, and {usual[at, worst]:.1f} % in "
-            f"the probes before{_others(rings[at])}",
+            f"the probes before{_count_others(rings[at])}",
         )
 
 
@@ -160,7 +158,7 @@ def _rising(record: Record, begin: int, name: str, most: float, what: str, twice
 
 
 def loud_events(record: Record, begin: int) -> Iterator[Alarm]:
-    """What the run itself called by a name of trouble."""
+    """The run itself recorded a trouble."""
     for event in record.events[begin:]:
         again = event.get("kind") == "nonfinite" and event.get("action") == "skip" and event.get("row") != 1
         if event.get("kind") in LOUD and not again:  # of a row of bad steps, the first, and what was done about it
@@ -190,12 +188,12 @@ OVER_SCALES: tuple[Rule, ...] = (scale_collapse, rising_underflow, rising_overfl
 
 
 def alarms(record: Record) -> list[Alarm]:
-    """Everything that rings on this record, judged from its beginning, in the order of its steps."""
+    """Return everything that rings on this record, judged from its beginning, in the order of its steps."""
     return Judge().judge(record)
 
 
 class Judge:
-    """Judges a record that grows: each call looks at what is new. It holds the alarms so far and three counts.
+    """Judges a record that grows: each call judges what is new. It holds the alarms so far and what was judged.
 
     more: further rules, called with the record as it stands; they give what is new since the call before."""
 
@@ -205,7 +203,7 @@ class Judge:
         self._steps = self._scales = self._ranks = self._events = 0
 
     def judge(self, record: Record) -> list[Alarm]:
-        """All alarms by now, those of the clock last."""
+        """Return all alarms by now, those of the clock last."""
         for rules, begin in ((OVER_STEPS, self._steps), (OVER_SCALES, self._scales), ((slow_rank,), self._ranks)):
             for rule in rules:
                 self.rang += rule(record, begin)
@@ -219,6 +217,6 @@ class Judge:
         return [*sorted(known, key=lambda alarm: alarm.step or 0), *rest, *silence(record)]
 
 
-def _others(which: np.ndarray) -> str:
+def _count_others(which: np.ndarray) -> str:
     more = int(which.sum()) - 1
     return f" (and {more} more tensors)" if more > 1 else " (and one more tensor)" if more else ""

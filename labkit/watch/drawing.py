@@ -1,15 +1,15 @@
 """The health page's pictures: Bokeh figures over sources that `Board.update` fills from a record.
 
-All curves share one x axis, the steps, and the stretch of it that is looked at. A curve is drawn through the outline of
+All curves share one x axis, the steps, and the stretch of it that is in sight. A curve is drawn through the outline of
 that stretch (labkit.watch.tables), so zooming in brings the points out. A y axis follows the values in sight, and cuts
-off what lies far above them: one step with a loss of a million must not press the rest flat. What is cut off, and what
-is not finite, is told above the picture.
+off what lies far above them: one step with a loss of a million must not press the rest flat. The title counts what is
+cut off, and what is not finite.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, FixedTicker, HoverTool, LinearColorMapper, Range1d
@@ -21,7 +21,7 @@ from labkit.record.plotting import GRID, INK, MUTED, PAPER
 from labkit.record.read import as_dict
 from labkit.watch.alarms import LOUD
 from labkit.watch.folder import Record, Sparse
-from labkit.watch.ring import Alarm
+from labkit.watch.past import Alarm
 from labkit.watch.tables import cells, outline
 
 BLUE, ORANGE, RED, GREEN, VIOLET = "#005a9c", "#b34700", "#a11212", "#007a63", "#6a3fb5"
@@ -32,13 +32,23 @@ TICKS = 14  # names beside a heat map
 LANES = ("alarms", "trouble", "other events")
 TOOLS = "xpan,xbox_zoom,xzoom_in,xzoom_out,save"
 SLOTS = ("input", "weight", "grad", "output")
-# How several probes become one cell, and what is drawn: the worst must not be averaged away.
+
+
+class Quantity(NamedTuple):
+    """What a heat map shows. how: "max" or "min" of several rows in a cell: the worst must not be averaged away."""
+
+    how: str
+    log: bool
+    unit: str
+
+
 HEAT = {
-    "scale": ("min", "log2 of the scale"),
-    "amax": ("max", "log2 of amax"),
-    "overflow": ("max", "% that saturates"),
-    "underflow": ("max", "% that becomes 0"),
+    "scale": Quantity("min", True, "log2 of the scale"),
+    "amax": Quantity("max", True, "log2 of amax"),
+    "overflow": Quantity("max", False, "% that saturates"),
+    "underflow": Quantity("max", False, "% that becomes 0"),
 }
+NORM = Quantity("max", True, "log2 of the gradient's norm")
 
 
 @dataclass(frozen=True)
@@ -72,32 +82,20 @@ class Chart:
         # A range of its own, set here: Bokeh's would follow the marks and every far outlier.
         self.figure = _figure(title, x_range, y_range=Range1d(0, 1), y_axis_type="log" if self.log else "linear")
         self.figure.yaxis.axis_label = unit
-        self.figure.vspan(
-            x="x",
-            source=marks,
-            line_color="color",
-            line_width=1.2,
-            line_alpha=0.55,
-            line_dash="dashed",
-            level="underlay",
-        )
+        dashed: dict[str, Any] = {"line_width": 1.2, "line_alpha": 0.55, "line_dash": "dashed"}
+        self.figure.vspan(x="x", source=marks, line_color="color", level="underlay", **dashed)
         self.sources, drawn = {}, []
         for line in self.lines:
             source = self.sources[line.field] = ColumnDataSource({"x": [], "y": []})
             named = {"legend_label": line.name} if len(self.lines) > 1 else {}
             drawn.append(self.figure.line("x", "y", source=source, color=line.color, line_width=1.5, **named))
             if line.marked:
-                self.figure.scatter(
-                    "x", "y", source=source, color=line.color, fill_color=PAPER, size=5, marker="diamond", **named
-                )
+                look = {"color": line.color, "fill_color": PAPER, "size": 5, "marker": "diamond"}
+                self.figure.scatter("x", "y", source=source, **look, **named)
         if named:
-            self.figure.legend[0].update(
-                location="top_right",
-                background_fill_alpha=0.7,
-                border_line_alpha=0,
-                padding=2,
-                orientation="horizontal",
-            )
+            legend = self.figure.legend[0]
+            legend.update(location="top_right", orientation="horizontal", padding=2)
+            legend.update(background_fill_alpha=0.7, border_line_alpha=0)
         tips = [("step", "@x{0,0}"), (title.lower(), "@y{0.[0000]}" if not self.log else "@y{0.000e}")]
         self.figure.add_tools(HoverTool(renderers=drawn, tooltips=tips, mode="vline"))
 
@@ -119,10 +117,10 @@ class Chart:
             seen.append(here)
         low, high, above = _bounds(np.concatenate(seen), self.log)
         self.figure.y_range.update(start=low, end=high)
-        told = [] if some else ["not recorded"] if len(record) else ["no step yet"]
-        told += [f"{bad} steps not finite"] if bad and some else []
-        told += [f"{above} points above the picture"] if above else []
-        self.figure.title.text = self.title + "".join(f"  ({one})" for one in told)
+        notes = [] if some else ["not recorded"] if len(record) else ["no step yet"]
+        notes += [f"{bad} steps not finite"] if bad and some else []
+        notes += [f"{above} points above the picture"] if above else []
+        self.figure.title.text = self.title + "".join(f"  ({note})" for note in notes)
 
 
 class Heat:
@@ -135,27 +133,24 @@ class Heat:
         self.source = ColumnDataSource({key: [] for key in ("image", "x", "y", "dw", "dh", "name")})
         # One image a row, so that a name can stand beside each value.
         drawn = self.figure.image("image", x="x", y="y", dw="dw", dh="dh", source=self.source, color_mapper=self.mapper)
-        self.figure.add_layout(
-            ColorBar(color_mapper=self.mapper, width=10, ticker=BasicTicker(desired_num_ticks=5)), "right"
-        )
+        bar = ColorBar(color_mapper=self.mapper, width=10, ticker=BasicTicker(desired_num_ticks=5))
+        self.figure.add_layout(bar, "right")
         tips = [("tensor", "@name"), ("step", "$x{0,0}"), ("value", "@image{0.000}")]
         self.figure.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
         self.figure.grid.visible = False
 
-    def update(
-        self, title: str, sparse: Sparse, wanted: list[str], how: str, first: float, last: float, log: bool
-    ) -> None:
-        """Draw the columns `wanted` of `sparse` between two steps; how: "max" or "min" of several rows in a cell."""
+    def update(self, title: str, sparse: Sparse, wanted: list[str], quantity: Quantity, view: Range1d) -> None:
+        """Draw the columns `wanted` of `sparse` between the ends of `view`."""
         steps = sparse.steps.values
-        inside = slice(int(np.searchsorted(steps, first)), int(np.searchsorted(steps, last, "right")))
+        inside = slice(int(np.searchsorted(steps, view.start)), int(np.searchsorted(steps, view.end, "right")))
         steps, at = steps[inside], [sparse.grid.names[name] for name in wanted]
         if not len(steps) or not wanted:
             self.source.data = {key: [] for key in self.source.data}
             self.figure.title.text = f"{title}  (not recorded)"
             self.figure.yaxis.ticker = FixedTicker(ticks=[])
             return
-        edges, image = cells(steps, sparse.grid.values[inside][:, at], COLUMNS, how)
-        if log:
+        edges, image = cells(steps, sparse.grid.values[inside][:, at], COLUMNS, quantity.how)
+        if quantity.log:
             with np.errstate(divide="ignore", invalid="ignore"):
                 image = np.log2(image)
         image[~np.isfinite(image)] = np.nan
@@ -193,21 +188,18 @@ class Board:
 
     def update(self, record: Record, alarms: list[Alarm], quantity: str, slot: str, blocks: bool) -> None:
         """Draw this record, between the ends of `view`."""
-        first, last = self.view.start, self.view.end
         for chart in self.charts.values():
-            chart.update(record, first, last)
-        self._mark(record, alarms)
-        sparse = record.scales[quantity]
+            chart.update(record, self.view.start, self.view.end)
+        self._draw_marks(record, alarms)
+        sparse, shown = record.scales[quantity], HEAT[quantity]
         wanted = sorted((name for name in sparse.names if name.endswith(f".{slot}")), key=_natural)
-        how, unit = HEAT[quantity]
-        log = quantity in ("scale", "amax")
-        self.scales.update(f"{unit}, {slot} of each linear", sparse, wanted, how, first, last, log)
+        self.scales.update(f"{shown.unit}, {slot} of each linear", sparse, wanted, shown, self.view)
         if blocks:
             norms = record.grad_norms
-            self.blocks.update("log2 of the gradient's norm, each block", norms, norms.names, "max", first, last, True)
-        self._time(record)
+            self.blocks.update(f"{NORM.unit}, each block", norms, norms.names, NORM, self.view)
+        self._draw_time(record)
 
-    def _mark(self, record: Record, alarms: list[Alarm]) -> None:
+    def _draw_marks(self, record: Record, alarms: list[Alarm]) -> None:
         rows: list[tuple[float, str, str, str, str]] = [
             (alarm.step, LANES[0], alarm.kind, alarm.reason, RED) for alarm in alarms if alarm.step is not None
         ]
@@ -223,9 +215,8 @@ class Board:
         self.lane_source.data = {key: [row[i] for row in routine + loud_rows] for i, key in enumerate(keys)}
         self.marks.data = {"x": [row[0] for row in loud_rows], "color": [row[4] for row in loud_rows]}
 
-    def _time(self, record: Record) -> None:
-        """Of a step, by class of kernel, where it was profiled; else of the whole run: training and what stood beside
-        it."""
+    def _draw_time(self, record: Record) -> None:
+        """Draw the time of a step, by class of kernel, where it was profiled; else of the run: training and the rest."""
         results = as_dict(record.run.get("results"))
         profile = as_dict(as_dict(as_dict(results.get("speed")).get("kernels")).get("classes_ms"))
         if profile:
@@ -244,7 +235,7 @@ class Board:
 
 
 def _figure(title: str, x_range: Any, height: int = 230, **more: Any) -> Any:
-    """A figure in the house's look, as wide as its place."""
+    """Make a figure in the project's style, as wide as its place."""
     tools = {} if "tools" in more else {"tools": TOOLS, "active_drag": None, "active_scroll": None}
     made = figure(title=title, x_range=x_range, height=height, sizing_mode="stretch_width", **tools, **more)
     made.background_fill_color = made.border_fill_color = PAPER
@@ -259,7 +250,7 @@ def _figure(title: str, x_range: Any, height: int = 230, **more: Any) -> Any:
 
 
 def _lanes(x_range: Range1d) -> tuple[Any, ColumnDataSource]:
-    """Events and alarms on the axis of the steps, in three lanes."""
+    """Make the figure of events and alarms, in three lanes."""
     source = ColumnDataSource({key: [] for key in ("x", "lane", "kind", "message", "color")})
     made = _figure("Alarms and events", x_range, y_range=list(LANES[::-1]), height=150)
     drawn = made.scatter("x", "lane", source=source, color="color", marker="triangle", size=10, alpha=0.8)
@@ -272,22 +263,14 @@ def _bars() -> tuple[Any, ColumnDataSource]:
     source = ColumnDataSource({"name": [], "value": [], "words": []})
     made = _figure("", Range1d(0, 1), y_range=["training"], tools="save")
     made.hbar(y="name", right="value", height=0.7, source=source, color=BLUE)
-    made.text(
-        x="value",
-        y="name",
-        text="words",
-        source=source,
-        x_offset=6,
-        anchor="center_left",
-        text_color=INK,
-        text_font_size="12px",
-    )
+    look: dict[str, Any] = {"x_offset": 6, "anchor": "center_left", "text_color": INK, "text_font_size": "12px"}
+    made.text(x="value", y="name", text="words", source=source, **look)
     made.xgrid.visible = False
     return made, source
 
 
 def _bounds(y: np.ndarray, log: bool) -> tuple[float, float, int]:
-    """(low end, high end, points above it) of a y axis for these finite values."""
+    """Return (low end, high end, points above it) of a y axis for these finite values."""
     if not len(y):
         return (0.1, 1.0, 0) if log else (0.0, 1.0, 0)
     low, high = float(y.min()), float(y.max())
@@ -303,12 +286,12 @@ def _bounds(y: np.ndarray, log: bool) -> tuple[float, float, int]:
 
 
 def _natural(name: str) -> list[Any]:
-    """layers.2 before layers.10."""
+    """Return a key that sorts layers.2 before layers.10."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in name.split(".")]
 
 
 def _short(name: str) -> str:
-    """layers.0.attn.wq.input: the slot is in the title, and every name begins with layers."""
+    """Shorten layers.0.attn.wq.input to 0.attn.wq: the slot is in the title, and every name begins with layers."""
     parts = name.split(".")
     parts = parts[:-1] if parts[-1] in SLOTS else parts
     return ".".join(parts[1:] if parts[0] == "layers" and len(parts) > 1 else parts)

@@ -12,6 +12,7 @@ not finite stays what it is. Where a run went back, the record has the steps tha
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +22,12 @@ from labkit.errors import LabError
 from labkit.record.files import explained
 from labkit.record.read import RunData, as_dict, read_run
 
-WRITERS = {"tensorboard": "tensorboard", "wandb": "wandb"}  # our word: the package
+WRITERS = ("tensorboard", "wandb")  # packages
 
 
 def export(run: Path, to: str, out: Path | None = None) -> str:
-    """Write the record of the training in `run`; returns what was written, in words. LabError: no run, a comparison,
-    an unknown tool, one that is not installed, or a folder that holds something."""
+    """Write the record of the training in `run`; return a sentence about what was written. LabError: no run, a
+    comparison, an unknown tool, one that is not installed, or a folder that holds something."""
     if to not in WRITERS:
         raise LabError(f"--to must be {' or '.join(WRITERS)}, not {to!r}")
     data = read_run(run)
@@ -38,14 +39,16 @@ def export(run: Path, to: str, out: Path | None = None) -> str:
     out = out if out is not None else run / to
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise LabError(f"{out} exists already: choose another folder with --out, or remove it")
+    if importlib.util.find_spec(to) is None:
+        raise LabError(f"{to} is not installed: `make watch`, or pip install {to}")
     with explained(out, full="nothing of the run was touched."):
         out.mkdir(parents=True, exist_ok=True)
-        written = (_tensorboard if to == "tensorboard" else _wandb)(data, out)
+        written = (_write_tensorboard if to == "tensorboard" else _write_wandb)(data, out)
     return f"{len(data.steps)} steps, {written}"
 
 
 def scalars(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """(name, number) of everything in a step line that is a number."""
+    """Yield (name, number) of everything in a step line that is a number."""
     for key, value in line.items():
         if isinstance(value, (bool, int, float)) and key != "step":
             yield key, float(value)
@@ -61,18 +64,14 @@ def scalars(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
                 yield f"{quantity}/{tensor}", float(number)
 
 
-def _tensorboard(data: RunData, out: Path) -> str:
-    _installed("tensorboard")
+def _write_tensorboard(data: RunData, out: Path) -> str:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from tensorboard.compat.proto.types_pb2 import DT_STRING
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    def text(tag: str, words: str) -> Any:
-        about = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-        return Summary.Value(tag=tag, metadata=about, tensor=TensorProto(dtype=DT_STRING, string_val=[words.encode()]))
-
+    about = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     # A step line has its seconds and no time of day: the run's start, and what training has taken since.
     writer, now = EventFileWriter(str(out)), _time_of(data.run.get("started"))
     for line in data.steps:
@@ -80,15 +79,15 @@ def _tensorboard(data: RunData, out: Path) -> str:
         values = [Summary.Value(tag=name, simple_value=number) for name, number in scalars(line)]
         writer.add_event(Event(wall_time=now, step=int(line["step"]), summary=Summary(value=values)))
     for event in data.events:
-        value = text(f"event/{event.get('kind')}", str(event.get("message", "")))
-        when = _time_of(event.get("time"))
-        writer.add_event(Event(wall_time=when, step=int(as_number(event.get("step"))), summary=Summary(value=[value])))
+        text = TensorProto(dtype=DT_STRING, string_val=[str(event.get("message", "")).encode()])
+        value = Summary.Value(tag=f"event/{event.get('kind')}", metadata=about, tensor=text)
+        when, step = _time_of(event.get("time")), int(as_number(event.get("step")))
+        writer.add_event(Event(wall_time=when, step=step, summary=Summary(value=[value])))
     writer.close()
     return f"{len(data.events)} events for TensorBoard in {out}: tensorboard --logdir {out}"
 
 
-def _wandb(data: RunData, out: Path) -> str:
-    _installed("wandb")
+def _write_wandb(data: RunData, out: Path) -> str:
     import wandb
 
     settings = wandb.Settings(
@@ -111,33 +110,28 @@ def _wandb(data: RunData, out: Path) -> str:
         by_step.setdefault(int(as_number(event.get("step"))), []).append(event)
     for line in data.steps:
         step = int(line["step"])
-        told = {f"event/{event.get('kind')}": str(event.get("message", "")) for event in by_step.pop(step, ())}
-        run.log({**dict(scalars(line)), **told}, step=step)
+        events = {f"event/{event.get('kind')}": str(event.get("message", "")) for event in by_step.pop(step, ())}
+        run.log({**dict(scalars(line)), **events}, step=step)
     # What happened at steps that the record no longer has, or at none.
     run.summary["other_events"] = [
         f"step {at}: {e.get('kind')}: {e.get('message', '')}" for at, es in by_step.items() for e in es
     ]
     run.finish()
     wandb.teardown()  # until it has ended, the last lines are not on the disk
-    said = f"{len(data.events)} events as an offline run of Weights & Biases in {out}"
-    return f"{said}: wandb sync {out}/wandb/offline-run-*"
+    return (
+        f"{len(data.events)} events as an offline run of Weights & Biases in {out}: "
+        f"wandb sync {out}/wandb/offline-run-*"
+    )
 
 
 def as_number(value: Any) -> float:
-    """`value` as a finite float; 0 if it is none."""
+    """Return `value` as a finite float; 0 if it is none."""
     return float(value) if isinstance(value, (int, float)) and value - value == 0 else 0.0
 
 
 def _time_of(stamp: Any) -> float:
-    """Seconds since 1970 of a record's time; 0 if it is none."""
+    """Return the seconds since 1970 of a record's time; 0 if it is none."""
     try:
         return datetime.datetime.fromisoformat(str(stamp)).timestamp()
     except ValueError:
         return 0.0
-
-
-def _installed(package: str) -> None:
-    import importlib.util
-
-    if importlib.util.find_spec(package) is None:
-        raise LabError(f"{package} is not installed: `make watch`, or pip install {package}")

@@ -1,4 +1,10 @@
-"""One run folder, read on at each look; and which runs a folder holds.
+"""A run folder that somebody else is writing, read on at each poll; and which runs a folder holds.
+
+Three things happen to a file of step lines. It grows; then only what is new is read. Its last line is not whole yet;
+then that line waits. Or it is cut back and grows again (a resumed run drops the steps that it does anew,
+labkit.record.run), or another file takes its place (`--fresh`); then what was read before is void, and the whole is
+read again. The cut may have happened between two polls, so the size does not show it: the last line that was read is
+compared with what stands in its place now. A line that was done again has other seconds in it.
 
 `Record` is what rules and pictures read: the step lines as columns, the scales, norms and ranks as grids, the events,
 and what run.json says. It can be made from any list of lines, so a rule is tested without a folder.
@@ -6,6 +12,7 @@ and what run.json says. It can be made from any list of lines, so a rule is test
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -15,14 +22,59 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.record.read import PACKED, as_dict, is_alive, load_run, read_run, runs_below, status_of
+from labkit.record.clean import restore
+from labkit.record.read import PACKED, as_dict, is_alive, load_run, parse, read_run, runs_below, status_of
 from labkit.watch.tables import Column, Grid, number, numbers
-from labkit.watch.tail import Tail, newest
 
 # A step line's numbers, one column each. `memory` is its peak_bytes.
 FIELDS = ("step", "loss", "lr", "grad_norm", "tokens", "seconds", "tokens_per_s", "memory", "heldout", "param_norm")
 QUANTITIES = ("scale", "amax", "overflow", "underflow")  # of each probed tensor: labkit.precision.probe.ScaleStat
-AGAIN = 0.4  # seconds: looks that come sooner see what the last one saw
+AGAIN = 0.4  # seconds: polls that come sooner see what the last one saw
+MOST = 8 << 20  # bytes read at a poll: a long record comes in parts, and the page answers between them
+
+
+class Tail:
+    """A JSON-lines file; `read` gives what came since the last time."""
+
+    def __init__(self, file: Path, most: int = MOST) -> None:
+        self.file, self.most = file, most
+        self.behind, self.torn = 0, 0  # bytes of whole lines left for the next poll; lines that are no JSON objects
+        self._at, self._last, self._inode = 0, b"", 0
+        self.written: float | None = None  # when the file was last written, by its file system's clock
+
+    def read(self) -> tuple[list[dict[str, Any]], bool]:
+        """Return (new lines, whether they replace all that were given before). A missing file is an empty one."""
+        try:
+            with open(self.file, "rb") as stream:
+                about = os.fstat(stream.fileno())
+                anew = self._at > 0 and not self._is_same(stream, about)
+                if anew:
+                    self._at, self._last, self.torn = 0, b"", 0
+                self._inode, self.written = about.st_ino, about.st_mtime
+                stream.seek(self._at)
+                content = stream.read(self.most)
+                if len(content) == self.most and b"\n" not in content:  # one line longer than a poll
+                    content += stream.readline()
+        except OSError:
+            anew = self._at > 0
+            self._at, self._last, self.behind, self.written = 0, b"", 0, None
+            return [], anew
+        whole = content.rfind(b"\n") + 1
+        self.behind = max(0, about.st_size - self._at - len(content))
+        if whole:
+            self._at += whole
+            self._last = content[content.rfind(b"\n", 0, whole - 1) + 1 : whole]
+        lines = [parse(line) for line in content[:whole].split(b"\n")[:-1]]
+        found = [restore(line) for line in lines if line is not None]
+        self.torn += len(lines) - len(found)
+        return found, anew
+
+    def _is_same(self, stream: Any, about: os.stat_result) -> bool:
+        """Say whether the line that was read last still stands where it stood."""
+        if about.st_ino != self._inode or about.st_size < self._at:
+            return False
+        stream.seek(self._at - len(self._last))
+        return stream.read(len(self._last)) == self._last
 
 
 class Sparse:
@@ -43,19 +95,18 @@ class Sparse:
 
 @dataclass
 class Record:
-    """A run as read so far. `silence`: seconds since anything was written (None: not known); `behind`: bytes that were
-    not read yet."""
+    """A run as read so far."""
 
     run: dict[str, Any] = field(default_factory=dict)
     alive: bool | None = None
-    silence: float | None = None
-    behind: int = 0
-    torn: int = 0
+    silence: float | None = None  # seconds since anything was written; None: not known
+    behind: int = 0  # bytes that were not read yet
+    torn: int = 0  # lines that could not be read
     columns: dict[str, Column] = field(default_factory=lambda: {name: Column() for name in FIELDS})
     scales: dict[str, Sparse] = field(default_factory=lambda: {name: Sparse() for name in QUANTITIES})
     grad_norms: Sparse = field(default_factory=Sparse)  # of each block
     ranks: Sparse = field(default_factory=Sparse)  # seconds of own work, of each rank
-    aside: dict[str, float] = field(default_factory=dict)  # seconds beside training, by what for
+    aside: dict[str, float] = field(default_factory=dict)  # seconds beside training, by purpose
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, lines: Iterable[dict[str, Any]]) -> None:
@@ -72,8 +123,8 @@ class Record:
                     sparse.append(step, {key: number(as_dict(stat).get(name)) for key, stat in scales.items()})
             self.grad_norms.append(step, numbers(line.get("grad_norms")))
             self.ranks.append(step, numbers(line.get("rank_seconds")))
-            for what, seconds in numbers(line.get("aside")).items():
-                self.aside[what] = self.aside.get(what, 0.0) + seconds
+            for purpose, seconds in numbers(line.get("aside")).items():
+                self.aside[purpose] = self.aside.get(purpose, 0.0) + seconds
 
     def __getitem__(self, name: str) -> Any:
         """A column of the step lines, [steps]."""
@@ -89,21 +140,26 @@ class Record:
 
 
 class Folder:
-    """One run folder. `look` reads what is new, and may be called from several pages at once."""
+    """One run folder. `poll` reads what is new, and may be called from several pages at once."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.generation = path, 0  # generation: how often what was read became void
-        self._lock, self._looked = threading.Lock(), float("-inf")
+        self._lock, self._polled = threading.Lock(), float("-inf")
         self._steps, self._events = Tail(path / "steps.jsonl"), Tail(path / "events.jsonl")
         self._grew: tuple[float, float] | None = None  # (written, by its clock; seen, by ours)
-        self.record = Record(run=load_run(path)) if path.is_dir() else _packed(path)
+        if path.is_dir():
+            self.record = Record(run=load_run(path))
+        else:
+            data = read_run(path)  # packed
+            self.record = Record(run=data.run, alive=data.alive, torn=data.truncated, events=data.events)
+            self.record.add(data.steps)
 
-    def look(self) -> Record:
-        """What stands there now. The same record as before, with more in it; a new one if the old became void."""
+    def poll(self) -> Record:
+        """Return what stands there now: the same record as before, with more in it; a new one if the old is void."""
         with self._lock:
-            if time.monotonic() - self._looked >= AGAIN and self.path.is_dir():
+            if time.monotonic() - self._polled >= AGAIN and self.path.is_dir():
                 self._read()
-                self._looked = time.monotonic()
+                self._polled = time.monotonic()
             return self.record
 
     def _read(self) -> None:
@@ -125,50 +181,37 @@ class Folder:
         self.record.events += events
         self.record.alive = is_alive(self.path)
         self.record.behind, self.record.torn = self._steps.behind, self._steps.torn + self._events.torn
-        self.record.silence = self._silence()
-
-    def _silence(self) -> float | None:
-        """Seconds since a line was written. The files' times are another machine's, perhaps, and its clock may be off:
-        they serve for the first look alone; from then on our own clock counts from when something changed."""
-        written = newest(self._steps, self._events)
-        if written is None:
-            return None
-        if self._grew is None:
-            self._grew = written, time.monotonic() - max(0.0, time.time() - written)
-        elif written != self._grew[0]:
-            self._grew = written, time.monotonic()
-        return time.monotonic() - self._grew[1]
-
-
-def _packed(path: Path) -> Record:
-    data = read_run(path)
-    record = Record(run=data.run, alive=data.alive, torn=data.truncated, events=data.events)
-    record.add(data.steps)
-    return record
+        # The files' times are another machine's, perhaps, and its clock may be off: they serve for the first poll
+        # alone; from then on our own clock counts from when something changed.
+        now = time.monotonic()
+        written = max((tail.written for tail in (self._steps, self._events) if tail.written is not None), default=None)
+        if written is not None and self._grew is None:
+            self._grew = written, now - max(0.0, time.time() - written)
+        elif written is not None and self._grew and written != self._grew[0]:
+            self._grew = written, now
+        self.record.silence = now - self._grew[1] if written is not None and self._grew else None
 
 
 def runs_in(path: Path) -> dict[str, Path]:
-    """{name: folder} of the trainings in this folder, the order that of a comparison: the folder itself, or its parts.
-    LabError if there is no run in it."""
+    """Return {name: folder} of the trainings in this folder, in the order of a comparison: the folder itself, or its
+    parts. LabError if there is no run in it."""
     if path.with_name(path.name + PACKED).is_file() and not path.is_dir():
         return {path.name: path}
     run = load_run(path)
     if run.get("kind") != "compare":
         return {path.name: path}
+    arms = as_dict(as_dict(run.get("config")).get("arms"))
+    labels = {name: str(as_dict(arm).get("label", name)) for name, arm in arms.items()}
     found = {}
-    labels = {
-        name: str(as_dict(arm).get("label", name))
-        for name, arm in as_dict(as_dict(run.get("config")).get("arms")).items()
-    }
-    for part in ("speed", "arms"):
+    for part, suffix in (("speed", " (speed)"), ("arms", "")):
         here = runs_below(path / part)
         for name in sorted(here, key=lambda name: (list(labels).index(name) if name in labels else len(labels), name)):
-            found[labels.get(name, name) + (" (speed)" if part == "speed" else "")] = path / part / name
+            found[labels.get(name, name) + suffix] = path / part / name
     return found
 
 
 def at_work(folders: dict[str, Path]) -> str | None:
-    """The name of the training that is written now; else of the one that was written last; None if there is none."""
+    """Name the training that is written now; else the one that was written last; None if there is none."""
 
     def last(path: Path) -> tuple[bool, float]:
         file = path / "steps.jsonl"

@@ -1,7 +1,7 @@
 """The student's own rules beside the page's, once they are written: week 16's scale tracker, the capstone's alarms.
 
 Nothing depends on them: until then the page says so, and one that fails says how. `PARTS` is the one table of such
-parts, as "module:name", looked up when asked for: a class, made anew for each record, whose objects are called with the
+parts, as "module:name", imported when needed: a class, made anew for each record, whose objects are called with the
 record as it stands and give what is new since the call before: (step, reason).
 """
 
@@ -13,25 +13,24 @@ from typing import Any
 
 from labkit.precision.choose import in_words
 from labkit.watch.folder import Record
-from labkit.watch.ring import Alarm
+from labkit.watch.past import Alarm
 
 PARTS = {
     "your scale tracker (16.8)": "capstone.running.watching:Tracker",
     "your alarms (C.4)": "capstone.running.watching:Alarms",
 }
-Asked = Callable[[Record], Iterable[tuple[int, str]]]
 
 
 class Mine:
-    """One part at work on one record. What it raises ends it, and is told in place of its alarms."""
+    """One part at work on one record. What it raises ends it, and is reported in place of its alarms."""
 
     def __init__(self, name: str, part: str) -> None:
         self.name, self.part = name, part
-        self.rule: Asked | None = None
+        self.rule: Callable[[Record], Iterable[tuple[int, str]]] | None = None
         self.over = False
 
     def __call__(self, record: Record) -> Iterator[Alarm]:
-        """What is new."""
+        """Yield what is new."""
         if self.over:
             return
         try:
@@ -42,15 +41,15 @@ class Mine:
                 yield Alarm(self.name, int(step), str(reason))
         except (Exception, SystemExit) as error:
             self.over = True
-            yield Alarm(self.name, None, _told(error))
+            yield Alarm(self.name, None, _explain(error))
 
 
-def rules() -> list[Any]:
-    """All parts, for one record."""
+def make_rules() -> list[Any]:
+    """Make all parts anew, for one record."""
     return [Mine(name, part) for name, part in PARTS.items()]
 
 
-def _told(error: BaseException) -> str:
+def _explain(error: BaseException) -> str:
     if isinstance(error, NotImplementedError):
         return "not written yet"
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ("capstone", "week16_fp8"):

@@ -1,26 +1,26 @@
 """What stands where on the health page, and what moves: a status line, the alarms, the choices, the pictures.
 
 Each page (a browser's tab, a notebook's cell) has a `Page` of its own; all of them share one `Source`, so that a file
-is read once however many look. What comes from a record is somebody else's text: it is escaped before it becomes HTML.
+is read once however many poll. What comes from a record is somebody else's text: it is escaped before it becomes HTML.
 """
 
 from __future__ import annotations
 
 import html
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import panel as pn
 
 from labkit.errors import LabError
+from labkit.record.read import as_dict
 from labkit.watch.drawing import HEAT, SLOTS, Board
 from labkit.watch.folder import Record
-from labkit.watch.ring import Alarm
+from labkit.watch.past import Alarm, median
 from labkit.watch.source import Source
 
-EVERY = 1000  # ms between two looks
+EVERY = 1000  # ms between two polls
 SHOWN = 6  # alarms in sight; the rest is folded away
 WHOLE, ZOOMED = "whole run", "zoomed"
 STRETCHES = {"last 1,000": 1000, "last 200": 200}
@@ -94,14 +94,14 @@ class Page:
         """Read what is new, and draw it."""
         try:
             names = self.source.names()
-            name, record, alarms = self.source.look("" if self.run.value == AT_WORK else self.run.value)
+            name, record, alarms = self.source.poll("" if self.run.value == AT_WORK else self.run.value)
         except LabError as error:  # the folder went away; it may come back
-            self.alarms.object = _listed([Alarm("no record", None, str(error))], 0)
+            self.alarms.object = _list_alarms([Alarm("no record", None, str(error))], 0)
             return
         if self.run.options != [AT_WORK, *names]:
             self.run.param.update(options=[AT_WORK, *names], visible=len(names) > 1)
-        self.head.object = _head(name, record)
-        self.alarms.object = _listed(alarms, len(record))
+        self.head.object = _write_head(name, record)
+        self.alarms.object = _list_alarms(alarms, len(record))
         self._move(record)
         self.block_map.visible = self.blocks.value
         view = (self.board.view.start, self.board.view.end)
@@ -154,50 +154,45 @@ class Page:
 
 
 def _beside(*some: Any) -> Any:
-    """As many beside one another as there is room for: two on a wide page, one on a phone."""
+    """Place as many beside one another as there is room for: two on a wide page, one on a phone."""
     columns = "repeat(auto-fit, minmax(min(100%, 520px), 1fr))"
     return pn.Column(*some, sizing_mode="stretch_width", styles={"display": "grid", "grid-template-columns": columns})
 
 
 def live(source: Source) -> Any:
-    """A new page that keeps itself up to date for as long as it is looked at, as a Panel object."""
-    page = Page(source)
-    pn.state.add_periodic_callback(_once_at_a_time(page.refresh), period=EVERY)
+    """Make a page that keeps itself up to date for as long as it is shown, as a Panel object."""
+    page, busy = Page(source), threading.Lock()
+
+    def poll() -> None:
+        # A poll that takes longer than the pause between two must not be started twice.
+        if busy.acquire(blocking=False):
+            try:
+                page.refresh()
+            finally:
+                busy.release()
+
+    pn.state.add_periodic_callback(poll, period=EVERY)
     return page.view
 
 
 def document(source: Source) -> Any:
-    """The same as a browser's document."""
+    """Make the same as a browser's document."""
     template = pn.Template(DOCUMENT)
     template.add_panel("page", live(source))
     return template
 
 
-def _once_at_a_time(refresh: Callable[[], None]) -> Callable[[], None]:
-    """A look that takes longer than the pause between two must not be started twice."""
-    busy = threading.Lock()
-
-    def look() -> None:
-        if busy.acquire(blocking=False):
-            try:
-                refresh()
-            finally:
-                busy.release()
-
-    return look
-
-
-def _head(name: str, record: Record) -> str:
+def _write_head(name: str, record: Record) -> str:
     status = record.status
     grade = {"finished": "good", "running": "good", "failed": "bad", "interrupted": "bad"}.get(status, "")
     words = [f"<b>{html.escape(name)}</b>", f'<span class="lab-status {grade}">{html.escape(status)}</span>']
-    steps = _config(record, "steps")
+    steps = as_dict(record.run.get("config")).get("steps")
+    steps = steps if isinstance(steps, int) and 0 < steps < 1_000_000_000 else None
     if len(record):
         last = float(record["step"][-1])
         words.append(f"step {last:,.0f}" + (f" of {steps:,}" if steps else ""))
-        seconds = record["seconds"][-64:]
-        usual = float(np.median(seconds[np.isfinite(seconds)])) if np.isfinite(seconds).any() else 0.0
-        if status == "running" and steps and usual:
+        usual = median(record["seconds"][-64:])
+        if status == "running" and steps and usual > 0:
             words.append(f"{_span((steps - last) * usual)} left at {usual:.2g} s a step")
     else:
         words.append("no step yet")
@@ -210,8 +205,8 @@ def _head(name: str, record: Record) -> str:
     return '<div class="lab-head">' + "".join(f"<span>{word}</span>" for word in words) + "</div>"
 
 
-def _listed(alarms: list[Alarm], steps: int) -> str:
-    """The alarms as HTML, the newest on top; those of the clock above all."""
+def _list_alarms(alarms: list[Alarm], steps: int) -> str:
+    """Write the alarms as HTML, the newest on top; those of the clock above all."""
     if not alarms:
         said = f"No alarm in {steps:,} steps." if steps else "No alarm; nothing to judge yet."
         return f'<div class="lab-alarms"><div class="calm">{said}</div></div>'
@@ -226,17 +221,7 @@ def _listed(alarms: list[Alarm], steps: int) -> str:
     return f'<div class="lab-alarms"><ul>{"".join(items[:SHOWN])}</ul>{folded}</div>'
 
 
-def _config(record: Record, key: str) -> int | None:
-    config = record.run.get("config")
-    value = config.get(key) if isinstance(config, dict) else None
-    return value if isinstance(value, int) and 0 < value < 1_000_000_000 else None
-
-
 def _span(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 100
-        else f"{seconds / 60:.0f} min"
-        if seconds < 6000
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

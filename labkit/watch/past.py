@@ -1,24 +1,42 @@
-"""What was usual before each row of a column, for the rules that say what is not (labkit.watch.alarms).
+"""What every rule of labkit.watch.alarms stands on: what an alarm is, and what was usual before each row of a column.
 
-Everything looks back over a bounded number of rows, and is computed for the rows from `first` on: a record that grows
-is never gone through from its beginning. NaN stands for what was not recorded, and is left out.
+All functions look back over a bounded number of rows, and compute for the rows from `first` on: a record that grows is
+never gone through from its beginning. NaN stands for what was not recorded, and is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from labkit.watch.folder import Record
 from labkit.watch.tables import Floats
 
+REARM = 16  # rows without the condition, before it may ring again
+WINDOW = 64  # steps that tell what is usual
+WARMUP = 48  # of them, at least so many must be known
+KNOWN = 8  # probes, or norms of the weights, that must be known at least
 SIGMA = 1.4826  # a normal distribution's standard deviation, over its median absolute deviation
 
 
+@dataclass(frozen=True)
+class Alarm:
+    """What rang: which rule, at which step (None: now, whatever the step), and why."""
+
+    kind: str
+    step: int | None
+    reason: str
+
+
+Rule = Callable[[Record, int], Iterator[Alarm]]  # (record, first row that was not judged yet) -> alarms
+
+
 def log2(x: np.ndarray) -> np.ndarray:
-    """log2 of what is positive and finite, in FP64; NaN elsewhere."""
+    """Return log2 of what is positive and finite, in FP64; NaN elsewhere."""
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.log2(x.astype(np.float64))
     out[~np.isfinite(out)] = np.nan
@@ -26,14 +44,15 @@ def log2(x: np.ndarray) -> np.ndarray:
 
 
 def windows(x: Floats, first: int, width: int) -> np.ndarray:
-    """[len(x) - first, width]: for each row from `first` on the `width` values before it, NaN before the beginning."""
+    """Return [len(x) - first, width]: for each row from `first` on the `width` values before it, NaN before row 0."""
     begin = max(0, first - width)
     padded = np.concatenate([np.full(width - (first - begin), np.nan), x[begin:]])
     return sliding_window_view(padded, width)[: max(0, len(x) - first)]
 
 
 def usual(x: Floats, first: int, width: int) -> tuple[Floats, Floats, np.ndarray]:
-    """For each row from `first` on, of the `width` values before it: median, scatter, and how many there are."""
+    """Return, for each row from `first` on, of the `width` values before it: median, standard deviation (from the
+    median absolute deviation, which a few outliers do not move), and how many there are."""
     seen = windows(x, first, width)
     known = (~np.isnan(seen)).sum(1)
     middle = medians(seen)
@@ -41,7 +60,7 @@ def usual(x: Floats, first: int, width: int) -> tuple[Floats, Floats, np.ndarray
 
 
 def usual_of_grid(x: np.ndarray, first: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same for each column of [rows, names]: medians, scatters and counts, each [rows - first, names]."""
+    """Return the same for each column of [rows, names], each [rows - first, names]."""
     if not x.shape[1] or first >= len(x):
         return (np.zeros((len(x) - first, x.shape[1])),) * 3
     begin = max(0, first - width)
@@ -52,7 +71,8 @@ def usual_of_grid(x: np.ndarray, first: int, width: int) -> tuple[np.ndarray, np
 
 
 def medians(x: np.ndarray) -> Floats:
-    """Medians over the last axis, NaN left out; NaN where nothing is left; numpy's nanmedian, faster."""
+    """Return the medians over the last axis, NaN left out; NaN where nothing is left."""
+    # As numpy's nanmedian, and several times as fast.
     known = (~np.isnan(x)).sum(-1, keepdims=True)
     ordered = np.sort(x, axis=-1)  # NaN last
     low, high = np.maximum(known - 1, 0) // 2, known // 2
@@ -67,22 +87,22 @@ def median(x: np.ndarray) -> float:
 
 
 def trailing(x: Floats, first: int, width: int, of: Callable | None = None) -> Floats:
-    """For each row from `first` on: the median (or `of`) of the `width` values up to and with it; NaN until there are
-    so many."""
+    """Return, for each row from `first` on, the median (or `of`) of the `width` values up to and with it; NaN until
+    there are so many."""
     seen = windows(np.append(x, np.nan), first + 1, width)
     full = ~np.isnan(seen).any(1)
     return np.where(full, medians(seen) if of is None else of(seen, axis=1), np.nan)
 
 
 def shift(x: Floats, by: int, size: int) -> Floats:
-    """The last `size` values of x as they were `by` rows before; NaN before the beginning."""
+    """Return the last `size` values of x as they were `by` rows before; NaN before the beginning."""
     padded = np.concatenate([np.full(size + by, np.nan), x])
     return padded[len(padded) - by - size : len(padded) - by]
 
 
-def onsets(rings: Any, first: int, begin: int, rearm: int) -> list[int]:
-    """The rows from `begin` on at which a condition begins: it did not hold in the rearm rows before. rings[0] is row
-    `first`."""
+def onsets(rings: Any, first: int, begin: int) -> list[int]:
+    """Return the rows from `begin` on at which a condition begins: it did not hold in the REARM rows before. rings[0]
+    is row `first`."""
     rows = np.flatnonzero(rings) + first
-    gaps = np.diff(rows, prepend=-rearm - 1)
-    return [int(row) for row, gap in zip(rows, gaps) if gap > rearm and row >= begin]
+    gaps = np.diff(rows, prepend=-REARM - 1)
+    return [int(row) for row, gap in zip(rows, gaps) if gap > REARM and row >= begin]

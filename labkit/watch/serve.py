@@ -1,13 +1,12 @@
-"""The doors to the health page: a small web server for `lab watch RUN`, and a cell of a notebook.
+"""`lab watch RUN`: a small web server for the health page.
 
-The server listens on this machine alone (127.0.0.1) unless told otherwise: a page that anybody may open shows the run
+It listens on this machine alone (127.0.0.1) unless `--address` says otherwise: a page that anybody may open shows the run
 to anybody. From a laptop to a machine behind ssh: `ssh -L 5006:localhost:5006 HOST`, then the same address. Ends with
 Ctrl-C, and the run notices nothing.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +18,13 @@ MISSING = "the health page needs Panel, which is not installed: `make watch`, or
 
 
 def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], Any], mine: bool = False) -> None:
-    """Serve the page of the run in this folder until Ctrl-C. port 0: any free one; say: told the page's address; mine:
-    with the student's own rules. LabError: no run there, no Panel, or a port that is taken."""
+    """Serve the page of the run in this folder until Ctrl-C. port 0: any free one; say: called with the page's
+    address; mine: with the student's own rules. LabError: no run there, no Panel, or a port that is taken."""
     from labkit.watch.source import Source
 
     source = Source(run, mine)  # before Panel, which takes seconds to import
     port = _free(address, port)
-    pn = _panel()
+    pn = import_panel()
     from labkit.watch.page import document
 
     shown = "localhost" if address in ("127.0.0.1", "0.0.0.0") else address
@@ -50,19 +49,8 @@ def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], A
         server.stop()
 
 
-def in_notebook(run: str | os.PathLike, mine: bool = False) -> Any:
-    """What labkit.watch.watch returns."""
-    from labkit.watch.source import Source
-
-    source = Source(Path(run), mine)
-    pn = _panel()
-    pn.extension()
-    from labkit.watch.page import live
-
-    return live(source)
-
-
-def _panel() -> Any:
+def import_panel() -> Any:
+    """Import Panel; LabError if it is not installed."""
     try:
         import panel
     except ModuleNotFoundError as error:
@@ -73,7 +61,7 @@ def _panel() -> Any:
 
 
 def _free(address: str, port: int) -> int:
-    """`port`, if one can listen there; any free one for 0."""
+    """Return `port`, if one can listen there; any free one for 0."""
     try:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""What a page looks at: the runs of one folder with their alarms, read once however many pages look."""
+"""What a page shows: the runs of one folder with their alarms, read once however many pages poll."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from pathlib import Path
 from labkit.errors import LabError
 from labkit.watch.alarms import Judge
 from labkit.watch.folder import Folder, Record, at_work, runs_in
-from labkit.watch.mine import rules
-from labkit.watch.ring import Alarm
+from labkit.watch.mine import make_rules
+from labkit.watch.past import Alarm
 
-RESCAN = 5.0  # seconds between two looks for further runs of a comparison
+RESCAN = 5.0  # seconds between two searches for further runs of a comparison
 
 
 class Source:
-    """The runs of one folder, read on by whoever looks. mine: the student's own rules judge them, too
+    """The runs of one folder, read on by whoever polls. mine: the student's own rules judge them, too
     (labkit.watch.mine). LabError: there is none."""
 
     def __init__(self, path: Path, mine: bool = False) -> None:
-        self.path, self.folders, self.more = path, runs_in(path), rules if mine else list
+        self.path, self.folders, self.more = path, runs_in(path), make_rules if mine else list
         self._open: dict[Path, tuple[Folder, int, Judge]] = {}
         self._lock, self._scanned = threading.Lock(), time.monotonic()
         if not self.folders:
             raise LabError(f"{path} has trained nothing yet: watch it once its first arm has begun")
 
     def names(self) -> list[str]:
-        """The trainings, in the order of the comparison; one, for a single run."""
+        """List the trainings, in the order of the comparison; one, for a single run."""
         if len(self.folders) > 1 or (self.path not in self.folders.values() and self.path.is_dir()):
             with self._lock:
                 if time.monotonic() - self._scanned > RESCAN:
                     self.folders, self._scanned = runs_in(self.path), time.monotonic()
         return list(self.folders)
 
-    def look(self, name: str) -> tuple[str, Record, list[Alarm]]:
-        """(name, record, alarms) of a training as it stands now; name "": of the one at work."""
+    def poll(self, name: str) -> tuple[str, Record, list[Alarm]]:
+        """Return (name, record, alarms) of a training as it stands now; name "": of the one at work."""
         name = name if name in self.folders else at_work(self.folders) or ""
         path = self.folders[name]
         with self._lock:
             if path not in self._open:
                 self._open[path] = Folder(path), 0, Judge(self.more())
             folder, generation, judge = self._open[path]
-            record = folder.look()
+            record = folder.poll()
             if generation != folder.generation:
                 judge = Judge(self.more())  # what it had judged is void
             self._open[path] = folder, folder.generation, judge

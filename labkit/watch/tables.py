@@ -60,20 +60,20 @@ class Grid:
 
 
 def number(value: Any) -> float:
-    """`value` as a float; NaN if it is none."""
+    """Return `value` as a float; NaN if it is none."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else float("nan")
 
 
 def numbers(value: Any) -> dict[str, float]:
-    """The numbers of a table ({name: number}) or a list, whose names are 0, 1, 2; {} if it is neither."""
+    """Return the numbers of a table ({name: number}) or a list, whose names are 0, 1, 2; {} if it is neither."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return {str(name): number(each) for name, each in pairs}
 
 
 def outline(x: Floats, y: Floats, first: float = -np.inf, last: float = np.inf, bins: int = BINS) -> tuple[Any, Any]:
-    """At most 2 * bins + 2 points of the line through (x, y) between `first` and `last`: of each bin its smallest and
-    its largest, in their order. x ascends. Points that are not finite are left out; one point beyond either end stays,
-    so that the line leaves the picture where it should."""
+    """Return at most 2 * bins + 2 points of the line through (x, y) between `first` and `last`: of each bin its
+    smallest and its largest, in their order. x ascends. Points that are not finite are left out."""
+    # One point beyond either end stays, so that the line leaves the picture where it should.
     begin = max(0, int(np.searchsorted(x, first, "left")) - 1)
     end = min(len(x), int(np.searchsorted(x, last, "right")) + 1)
     x, y = x[begin:end], y[begin:end]
@@ -92,7 +92,7 @@ def outline(x: Floats, y: Floats, first: float = -np.inf, last: float = np.inf, 
 
 
 def cells(steps: Floats, values: NDArray, most: int, how: str) -> tuple[Floats, NDArray]:
-    """A heat map of at most `most` columns: (edges [columns + 1], image [names, columns]) of rows `values` [rows,
+    """Make a heat map of at most `most` columns: (edges [columns + 1], image [names, columns]) of `values` [rows,
     names] at `steps`. how: what stands for several rows of a column, "max" or "min". NaN: nothing was recorded there.
     """
     count = max(1, min(most, len(steps)))

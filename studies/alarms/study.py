@@ -97,9 +97,9 @@ def run(group: Group, wanted: list[Trial], whole: bool = False) -> list[dict[str
     from labkit.precision.config import PrecisionConfig, PrecisionSpec
     from labkit.precision.registry import get_backend
     from labkit.train.config import TrainConfig
-    from labkit.train.data.config import DataConfig
     from labkit.train.data.corpus import build_corpus
-    from labkit.train.loop import Hook, train
+    from labkit.train.data.sources import DataConfig
+    from labkit.train.loop import Hook, Parts, train
     from studies.alarms.faults import Branch, Fault, Kept, RandomTokens, States
 
     clean = wanted[0]
@@ -134,7 +134,7 @@ def run(group: Group, wanted: list[Trial], whole: bool = False) -> list[dict[str
         elif not whole:
             kept.lines += [line for line in found[0]["lines"] if line["step"] < trial.begin]
             hooks.append(Branch(states.at[trial.begin], trial.begin, partial(over, clean=found[0]["lines"])))
-        train(group, config, corpus, model=model, backend=backend, hooks=hooks, record=kept)
+        train(group, config, corpus, Parts(model, backend=backend, hooks=hooks, record=kept))
         found.append({"trial": asdict(trial), "lines": kept.lines, "events": kept.events})
     return [{**one, "lines": [thinned(line) for line in one["lines"]]} for one in found]
 

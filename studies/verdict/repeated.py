@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
+from labkit.compare.arms import find_run, heldout_of
 from labkit.compare.preset import load_preset
 from labkit.compare.repeats import spread_of
-from labkit.compare.results import found_run, heldout_of, verdict_of
 from labkit.compare.statistic import Answer, Spread, answers, tail
 from labkit.errors import LabError
 from labkit.record.clean import jsonable, restore
@@ -82,7 +82,7 @@ def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, An
         about, before = read_run(folder).config.get("arms", {}), len(found)
         for path in sorted((folder / "arms").iterdir() if (folder / "arms").is_dir() else ()):
             name = path.name.partition(".")[0]
-            run = found_run(folder / "arms" / name)
+            run = find_run(folder / "arms" / name)
             if run is None or run.status != "finished":
                 continue
             config, held = strict_validate(TrainConfig, run.config, str(path)), heldout_of(run)
@@ -268,7 +268,7 @@ def _told(whole: RunData) -> dict[str, Any]:
     machine = whole.run.get("hardware") or {}
     told = {key: whole.run.get(key) for key in ("started", "command", "versions")}
     gpus = [gpu.get("name") for gpu in machine.get("gpus") or []]
-    return {**told, "gpu": gpus[0] if gpus else None, "said": verdict_of(whole).get("sentence")}
+    return {**told, "gpu": gpus[0] if gpus else None, "said": whole.results["verdict"]["sentence"]}
 
 
 if __name__ == "__main__":

@@ -197,7 +197,11 @@ def repeated_times(found: dict[str, Any], kind: str) -> int:
 def repetitions_table(found: dict[str, Any]) -> str:
     """Every repetition, as Markdown."""
     rows = [
-        [ARMS[one["kind"]], str(one["call"] + 1), str(one["base"] + 1), str(one["runs"]), one["word"], interval(one)]
+        [
+            ARMS[one["kind"]],
+            *(str(one[key] + 1) for key in ("call", "base")),
+            *(str(one["runs"]), one["word"], interval(one["value"], one["low"], one["high"])),
+        ]
         for one in found["repetitions"]
     ]
     return markdown_table(["arm", "of call", "BF16 of call", "runs", "verdict", "gap and interval"], rows)

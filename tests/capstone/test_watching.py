@@ -17,7 +17,7 @@ from tests.watch.lines import lines, record
 
 def looked_at(steps, looks):
     """[(kind, step)] of the student's alarms after these looks; the last is at all steps."""
-    judge, growing, before = Judge(mine.rules()), record([]), 0
+    judge, growing, before = Judge(mine.make_rules()), record([]), 0
     for now in (*looks, len(steps)):
         growing.add(steps[before:now])
         before = now
@@ -36,7 +36,7 @@ def blown_up(ranks=0):
     return steps
 
 
-def test_both_ring_however_the_record_was_looked_at():
+def test_both_ring_however_the_record_was_polled_at():
     steps = blown_up()
     whole = looked_at(steps, ())
     assert {kind for kind, _ in whole} == set(mine.PARTS)
@@ -48,7 +48,7 @@ def test_a_slow_rank_is_named(monkeypatch):
     steps = lines(200, probe_every=2, ranks=4)
     for line in steps[120:]:
         line["rank_seconds"][2] *= 1.6
-    judge = Judge(mine.rules())
+    judge = Judge(mine.make_rules())
     (alarm,) = [one for one in judge.judge(record(steps)) if one.kind == "your alarms (C.4)"]
     assert alarm.reason.startswith("rank 2: ") and 120 < alarm.step <= 120 + 32
 
@@ -68,7 +68,7 @@ def test_what_was_not_recorded_is_no_alarm():
 def test_the_lab_runs_come_back_as_a_folder_and_ring_on_the_page_as_in_the_lab():
     one = next(one for one in load() if one.fault == "growth")
     folder = ringing.folder_of(one)
-    _, seen, alarms = Source(folder, mine=True).look("")
+    _, seen, alarms = Source(folder, mine=True).poll("")
     assert len(seen) == len(one.run.loss_S)
     again = watching.run_of(seen, 0, len(seen))
     for name, before, after in zip(one.run._fields, one.run, again):

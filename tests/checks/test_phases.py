@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from labkit.checks.drawn import Draw
-from labkit.checks.phases import calls_of, moved, phases
-from labkit.checks.rounded import close
+from labkit.checks.judge import close
+from labkit.checks.traffic import calls_of, moved, phases
 from labkit.checks.verdict import CheckFailed
 from labkit.comm.algorithms import ring_bytes
 from labkit.comm.ranks import run_ranks

@@ -101,10 +101,10 @@ def test_of_a_course_that_holds_labkit_too_only_their_own_lines_are_told():
         tensors(1, 2, "three")
     except TypeError as raised:
         error = raised
-    lines = remote.told(error, root).splitlines()
+    lines = remote.format_error(error, root).splitlines()
     assert len(lines) == 2 and "TypeError" in lines[0] and "tests/checks/test_remote.py" in lines[1], lines
     text = "".join(traceback.format_exception(error))
-    assert "judge.py" in text and "judge.py" not in own_lines(text, root) and "test_remote.py" in own_lines(text, root)
+    assert "drawn.py" in text and "drawn.py" not in own_lines(text, root) and "test_remote.py" in own_lines(text, root)
 
 
 def test_what_one_course_has_loaded_is_forgotten_for_the_next(asked, tmp_path):

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from labkit.comm import callsite
+from labkit.comm.autopsy import RanksFailed
+from labkit.comm.callsite import describe_error, frames_of
 from labkit.comm.diagnose import _own_line
-from labkit.comm.outcome import RanksFailed, frames_of, tell
 from labkit.comm.threads import run
 
 SCENARIOS = """
@@ -82,7 +83,7 @@ def raised(function):
 
 def test_an_error_within_the_courses_file_is_the_students_who_called_it(week):
     scenarios, ops = week
-    said = tell(raised(scenarios.drive))
+    said = describe_error(raised(scenarios.drive))
     assert _own_line(said["stack"]) == line_of(ops, "return count(")
     assert "return product(count)" in said["traceback"], "how the student's function was called"
     assert "torch.mm" not in said["traceback"], "nothing below their line that they cannot mend"
@@ -90,7 +91,7 @@ def test_an_error_within_the_courses_file_is_the_students_who_called_it(week):
 
 def test_an_error_that_no_line_of_a_students_led_to_stays_where_it_is(week):
     scenarios, _ = week
-    said = tell(raised(scenarios.alone))
+    said = describe_error(raised(scenarios.alone))
     assert _own_line(said["stack"]) == line_of(scenarios, "raise ValueError")
 
 
@@ -102,7 +103,7 @@ def test_a_backward_that_gives_too_little_is_named(week, gives, tmp_path):
     ops = importlib.reload(ops)
     x = torch.ones(4, requires_grad=True)
     error = raised(ops.Double.apply(x, x).sum().backward)
-    assert _own_line(tell(error)["stack"]) == line_of(ops, "def backward")
+    assert _own_line(describe_error(error)["stack"]) == line_of(ops, "def backward")
     assert frames_of(error)[-1].name == "backward"
 
 
@@ -127,4 +128,4 @@ def test_whose_a_file_is(monkeypatch):
     assert not callsite.students(torch.__file__) and not callsite.students(callsite.__file__)
     assert not callsite.students("<string>")
     stack = ["<frozen importlib._bootstrap>", torch.__file__, "/tmp/reference/week90_x/ops.py", mine]
-    assert [callsite.told_of(stack[:most]) for most in (1, 2, 3, 4)] == [None, 1, 2, 3]
+    assert [callsite.pick_frame(stack[:most]) for most in (1, 2, 3, 4)] == [None, 1, 2, 3]

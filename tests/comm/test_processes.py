@@ -73,7 +73,7 @@ def test_large_values_do_not_block(pools, capsys):
 
 
 def unpicklable(group):
-    return lambda: None
+    return threading.Lock()
 
 
 def raises_custom(group):
@@ -102,29 +102,20 @@ def test_what_cannot_travel_is_told(pools):
         pools(raises_unpicklable)
     with pytest.raises(RanksFailed, match="full_tensor"):
         pools(returns_dtensor)
-    with pytest.raises(LabError, match="<lambda> cannot be sent to rank processes.*top level.*threads"):
-        pools(lambda group: 1)
-    with pytest.raises(LabError, match="one of its arguments cannot be sent"):
+    with pytest.raises(LabError, match="large or one of its arguments cannot be sent to rank processes"):
         pools(large, threading.Lock())
+    lock = threading.Lock()
+    with pytest.raises(LabError, match="<lambda> or one of its arguments cannot be sent .*import it"):
+        pools(lambda group: lock)
 
 
-def in_notebook():
-    def f(group):
-        return group.rank
-
-    f.__module__, f.__qualname__ = "__main__", "f"
-    return f
-
-
-def test_notebook_functions(monkeypatch):
-    import types
-
-    kernel, f = types.ModuleType("__main__"), in_notebook()
-    kernel.f = f
-    monkeypatch.setitem(sys.modules, "__main__", kernel)  # a kernel's main module has no file
-    with pytest.raises(LabError, match="defined in a notebook.*backend='threads'"):
-        run_ranks(f, size=2, backend="processes")
-    assert run_ranks(f, size=2, backend="threads") == [0, 1]
+def test_what_cannot_be_imported_travels_by_value(pools):
+    """A function in a function, with what it uses; and a cell's, whose module no rank can import."""
+    add = 10
+    assert pools(lambda group: group.rank + add) == [10, 11]
+    cell = {"__name__": "__main__", "torch": torch}
+    exec("scale = torch.tensor(3.0)\ndef f(group):\n    return scale * group.rank", cell)
+    assert [x.item() for x in pools(cell["f"])] == [0.0, 3.0]
 
 
 def talks(group):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from labkit.comm import supervisor
+from labkit.comm.autopsy import Evidence
 from labkit.comm.ledger import Ledger
-from labkit.comm.outcome import Evidence
 from labkit.comm.supervisor import DEADLINE, DEADLOCK, FAILED, GRACE, SETTLED, STILL, supervise
 
 STEP = 0.02  # seconds that one wait takes here

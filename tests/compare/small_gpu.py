@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from labkit.comm.outcome import RanksFailed
+from labkit.comm.autopsy import RanksFailed
 from labkit.compare import compare, speed
 from labkit.record import measure
 from labkit.record.run import RunRecord

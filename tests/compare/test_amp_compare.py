@@ -7,14 +7,17 @@ import re
 
 import pytest
 
-from labkit.compare import answer, repeats
+from labkit.compare import repeats, table
+from labkit.compare.arms import Arm
 from labkit.compare.plan import fitting
 from labkit.compare.preset import Repeat, available, load_preset
+from labkit.compare.report import recommended
 from labkit.compare.speed_verdict import judge_speed
 from labkit.errors import LabError
 from labkit.precision import matrix
 from labkit.precision.matrix import reasons
 from labkit.record.read import read_run
+from labkit.record.schema import Kernels, TimedRow
 from tests.compare.comparing import MICRO, ROOT, lab, lab_here, preset
 
 AMP = (
@@ -87,13 +90,13 @@ def test_the_verdict_speaks_of_what_is_compared():
     away = {"amp-bf16": losses(1.0), "amp-bf16-2": losses(1.001)}
     asked = ("amp-bf16", "amp-fp16")
     said = [
-        repeats.judge({**base, **fp16, **away, "broken": losses(9.0)}, arms, asked)["sentence"],
-        repeats.judge({**base, **fp16, "broken": losses(9.0)}, arms, asked[1:])["sentence"],
-        repeats.judge({**base, **fp16, "broken": losses(0.0)}, arms, asked[1:])["sentence"],
-        repeats.judge({**base, **fp16}, arms, asked[1:])["sentence"],
-        repeats.judge({"fp32": losses()}, arms, asked)["sentence"],
-        repeats.judge({}, arms, asked)["sentence"],
-        repeats.judge(base, arms, ())["sentence"],
+        repeats.judge({**base, **fp16, **away, "broken": losses(9.0)}, arms, asked).sentence,
+        repeats.judge({**base, **fp16, "broken": losses(9.0)}, arms, asked[1:]).sentence,
+        repeats.judge({**base, **fp16, "broken": losses(0.0)}, arms, asked[1:]).sentence,
+        repeats.judge({**base, **fp16}, arms, asked[1:]).sentence,
+        repeats.judge({"fp32": losses()}, arms, asked).sentence,
+        repeats.judge({}, arms, asked).sentence,
+        repeats.judge(base, arms, ()).sentence,
     ]
     assert "2 of 2 AMP recipes judged. The loss is the same with FP16 autocast" in said[0]
     assert "It is not with BF16 autocast" in said[0] and "1 of 1 AMP recipes judged" in said[1]
@@ -105,18 +108,17 @@ def test_the_verdict_speaks_of_what_is_compared():
 def test_the_verdict_on_speed_speaks_of_it_too():
     def row(role, rate):
         times = {"tokens_per_s": rate, "step_p10": 0.99, "step_p50": 1.0, "step_p90": 1.01}
-        return {"label": role, "role": role, "library": "plain", "kernels": {"evidence": {"fp16_gemm": 3}}, **times}
+        return TimedRow(label=role, role=role, kernels=Kernels(evidence={"fp16_gemm": True}), **times)
 
     rows = {"fp32": row("baseline", 100.0), "amp": row("candidate", 130.0)}
     said = judge_speed(rows, {}, "AMP", "FP32")
-    assert said["sentence"].startswith("AMP is faster here: candidate trains 130 tokens/s, 1.30 times baseline")
-    assert said["next"] == [] and "FP8" not in str(said), "advice is about FP8, and no FP8 product is missed"
+    assert said.sentence.startswith("AMP is faster here: candidate trains 130 tokens/s, 1.30 times baseline")
+    assert said.next == [] and "FP8" not in str(said), "advice is about FP8, and no FP8 product is missed"
     assert "NO FP8 product" in str(judge_speed(rows))
-    assert "FP32 was not timed" in judge_speed({"amp": rows["amp"]}, {}, "AMP", "FP32")["sentence"]
-    slow = [answer.Row("fp32", "FP32", "baseline", 1.0, None, None, None, "", 3)]
-    slow.append(answer.Row("a", "FP16", "candidate", 0.9, 0.0, -0.1, 0.1, "same", 2))
-    assert answer.recommended(slow, "AMP", "FP32") == "Recommended here: FP32. No AMP recipe is faster."
-    assert answer.table(slow, "FP32")[0][1] == "x FP32's speed"
+    assert "FP32 was not timed" in judge_speed({"amp": rows["amp"]}, {}, "AMP", "FP32").sentence
+    slow = [Arm("fp32", "FP32", "baseline", times=1.0), Arm("a", "FP16", "candidate", times=0.9, word="same")]
+    assert recommended(slow, "AMP", "FP32") == "Recommended here: FP32. No AMP recipe is faster."
+    assert table.of_answers("FP32")[1].head == "x FP32's speed"
 
 
 def test_without_repeats_there_is_no_rule_to_judge_by(tmp_path):
@@ -133,11 +135,11 @@ def test_the_recorded_rehearsal_says_what_the_code_says_today():
     assert kept["train"] == arms.train and Repeat(**kept["repeat"]) == arms.repeat
     runs = {name: dict(arm["heldout"]) for name, arm in kept["arms"].items()}
     told = repeats.judge(runs, arms, kept["verdict"]["candidates"])
-    assert (told["word"], told["sentence"]) == (kept["verdict"]["word"], kept["verdict"]["sentence"])
+    assert (told.word, told.sentence) == (kept["verdict"]["word"], kept["verdict"]["sentence"])
     for name, arm in kept["arms"].items():
         if arm["role"] != "repeat":
-            assert told["arms"][name]["word"] == arm["word"]
-            assert told["arms"][name]["value"] == pytest.approx(arm["value"], abs=2e-4)  # four decimals were kept
+            assert told.arms[name].word == arm["word"]
+            assert told.arms[name].value == pytest.approx(arm["value"], abs=2e-4)  # four decimals were kept
 
 
 def test_an_arm_that_gives_up_in_its_window_has_failed_and_says_why(tmp_path):

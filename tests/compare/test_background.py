@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import math
 import os
 import shlex
 import signal
@@ -165,17 +166,17 @@ def test_an_error_in_the_detached_process_stands_in_its_log(tmp_path):
 def test_a_process_is_known_by_id_and_start():
     child = subprocess.Popen(["sleep", "900"])
     there = background.Process(child.pid, background.start_of(child.pid), time.time())
-    assert there.start and there.alive
-    assert not replace(there, start="1").alive, "the same id, given out again"
+    assert abs(there.start - time.time()) < 60 and there.alive
+    assert not replace(there, start=there.start - 60).alive, "the same id, given out again"
     assert not replace(there, exit=0).alive
     child.kill()
     until(lambda: not there.alive)  # dead, though its status has not been read
     child.wait()
-    assert background.start_of(child.pid) == "" and not there.alive
+    assert background.start_of(child.pid) == math.inf and not there.alive
 
 
 def test_what_earlier_runs_left_does_not_touch_the_next(tmp_path):
-    (tmp_path / background.PROCESS).write_text(json.dumps({"pid": 1, "start": "never", "began": 0.0}))
+    (tmp_path / background.PROCESS).write_text(json.dumps({"pid": 1, "start": 0.0, "began": 0.0}))
     background.ask_to_stop(tmp_path)
     assert background.died(tmp_path) and not background.going(tmp_path)
     background.begin(tmp_path)

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from labkit.compare import bundle, compare, follow
-from labkit.compare.batches import GIB, Search, told
+from labkit.compare.batches import GIB, Search, describe
 from labkit.compare.budget import Budget, predict
 from labkit.compare.plan import make_plan
 from labkit.compare.preset import load_preset
@@ -19,6 +19,7 @@ from labkit.compare.scaling import scaling
 from labkit.errors import LabError
 from labkit.record import measure
 from labkit.record.read import read_run
+from labkit.record.schema import Try
 from tests.compare.comparing import MICRO
 from tests.compare.small_gpu import HAVE, REST, Gpu, line, on_rank
 
@@ -44,11 +45,11 @@ train = { seq_len = 16 }
 def searched(needs, first: int, have: float) -> tuple[int, list[tuple[int, bool]]]:
     """(the batch that is timed, all tries) where `needs(rows)` GiB are needed and a GPU has `have`."""
     search, tries = Search(first, have * GIB), []
-    while rows := search.rows:
+    while rows := search.micro_batch_size:
         fitted = needs(rows) <= have
         tries.append((rows, fitted))
-        search = search.after({"rows": rows, "fitted": fitted, "need": needs(rows) * GIB, "rest": REST * GIB})
-        if fitted and search.rows == rows:
+        search = search.after(Try(micro_batch_size=rows, fitted=fitted, need=needs(rows) * GIB, rest=REST * GIB))
+        if fitted and search.micro_batch_size == rows:
             return rows, tries
         assert len(tries) < 40
     return 0, tries
@@ -78,11 +79,11 @@ def test_it_is_exact_where_the_allocators_gaps_fill_the_gpu_before_the_line_does
         for each in (0.7, 2.0, 5.0):
             search, tries, need = Search(first, 80 * GIB), 0, line(each)
             while True:
-                rows, tries = search.rows, tries + 1
+                rows, tries = search.micro_batch_size, tries + 1
                 fitted = need(rows) + gap <= 80
-                tried = {"rows": rows, "fitted": fitted, "need": need(rows) * GIB, "rest": REST * GIB}
+                tried = Try(micro_batch_size=rows, fitted=fitted, need=need(rows) * GIB, rest=REST * GIB)
                 search = search.after(tried)
-                if fitted and search.rows == rows:
+                if fitted and search.micro_batch_size == rows:
                     break
             assert rows == math.floor((80 - gap - need(0)) / each) and tries <= 14, (first, each, rows, tries)
 
@@ -98,49 +99,57 @@ def test_a_bend_upwards_is_found_out_by_trying(need, largest):
 
 
 def test_a_line_through_small_batches_is_believed_up_to_twice_the_largest():
-    fits = [{"rows": n, "fitted": True, "need": line(0.1)(n) * GIB, "rest": REST * GIB} for n in (3, 4)]
-    assert Search(3, 80 * GIB, fits).rows == 8
+    fits = [Try(micro_batch_size=n, fitted=True, need=line(0.1)(n) * GIB, rest=REST * GIB) for n in (3, 4)]
+    assert Search(3, 80 * GIB, fits).micro_batch_size == 8
 
 
 def test_a_batch_that_was_tried_and_does_not_last_a_window_is_out_of_memory():
-    fits = [{"rows": n, "fitted": True, "need": line(5.0)(n) * GIB, "rest": REST * GIB} for n in (8, 12)]
-    assert Search(8, 63 * GIB, fits).rows == 12
-    assert Search(8, 63 * GIB, [*fits, {"rows": 12, "fitted": False}]).rows == 11
+    fits = [Try(micro_batch_size=n, fitted=True, need=line(5.0)(n) * GIB, rest=REST * GIB) for n in (8, 12)]
+    assert Search(8, 63 * GIB, fits).micro_batch_size == 12
+    assert Search(8, 63 * GIB, [*fits, Try(micro_batch_size=12, fitted=False)]).micro_batch_size == 11
 
 
 def test_a_batch_at_which_the_allocator_runs_short_is_one_too_many():
     """What an H100 told of compiled BF16 at 1.14B: 12 sequences fit, and in each step it gave memory back twice."""
-    fits = [{"rows": 8, "fitted": True, "need": 56.7 * GIB, "rest": 18.0 * GIB, "short": 0}]
-    short = {"rows": 12, "fitted": True, "need": 77.8 * GIB, "rest": 18.0 * GIB, "short": 4}
-    assert Search(8, 79.2 * GIB, fits).rows == 12 and Search(8, 79.2 * GIB, [*fits, short]).rows == 11
-    lost = {"rows": 11, "fitted": False}
-    assert Search(8, 79.2 * GIB, [*fits, short, lost]).rows == 9
-    calm = {**short, "rows": 11, "need": 72.5 * GIB, "short": 0}
-    assert Search(8, 79.2 * GIB, [*fits, short, calm]).rows == 11
-    assert Search(8, 79.2 * GIB, [*fits, {**short, "short": 0}]).rows == 12, "calm, it is timed"
-    assert told([*fits, short]) == "tried with 8 (56.7 GiB), 12 (77.8 GiB, short of memory) sequences a GPU"
+    fits = [Try(micro_batch_size=8, fitted=True, need=56.7 * GIB, rest=18.0 * GIB, short=0)]
+    short = Try(micro_batch_size=12, fitted=True, need=77.8 * GIB, rest=18.0 * GIB, short=4)
+    assert (
+        Search(8, 79.2 * GIB, fits).micro_batch_size == 12
+        and Search(8, 79.2 * GIB, [*fits, short]).micro_batch_size == 11
+    )
+    lost = Try(micro_batch_size=11, fitted=False)
+    assert Search(8, 79.2 * GIB, [*fits, short, lost]).micro_batch_size == 9
+    calm = short.model_copy(update={"micro_batch_size": 11, "need": 72.5 * GIB, "short": 0})
+    assert Search(8, 79.2 * GIB, [*fits, short, calm]).micro_batch_size == 11
+    assert Search(8, 79.2 * GIB, [*fits, short.model_copy(update={"short": 0})]).micro_batch_size == 12, (
+        "calm, it is timed"
+    )
+    assert describe([*fits, short]) == "tried with 8 (56.7 GiB), 12 (77.8 GiB, short of memory) sequences a GPU"
 
 
 def test_the_line_is_laid_through_the_nearest_two():
     """Memory bends where the allocator's pieces change, so a try far away tells less of what the next one needs."""
     needs = {2: 20, 4: 30, 8: 60}
-    tries = [{"rows": n, "fitted": True, "need": need * GIB, "rest": 10 * GIB} for n, need in needs.items()]
-    assert Search(2, 82 * GIB, tries).rows == 10, "by the line from 2 it would be 11"
+    tries = [Try(micro_batch_size=n, fitted=True, need=need * GIB, rest=10 * GIB) for n, need in needs.items()]
+    assert Search(2, 82 * GIB, tries).micro_batch_size == 10, "by the line from 2 it would be 11"
 
 
 def test_where_every_batch_is_short_the_smallest_is_timed():
-    short = [{"rows": n, "fitted": True, "need": 60 * GIB, "rest": 50 * GIB, "short": 2} for n in (4, 2)]
-    assert Search(4, 79 * GIB, short[:1]).rows == 2 and Search(4, 79 * GIB, short).rows == 1
-    assert Search(4, 79 * GIB, [*short, {**short[0], "rows": 1}]).rows == 1
+    short = [Try(micro_batch_size=n, fitted=True, need=60 * GIB, rest=50 * GIB, short=2) for n in (4, 2)]
+    assert Search(4, 79 * GIB, short[:1]).micro_batch_size == 2 and Search(4, 79 * GIB, short).micro_batch_size == 1
+    assert Search(4, 79 * GIB, [*short, short[0].model_copy(update={"micro_batch_size": 1})]).micro_batch_size == 1
 
 
 def test_by_default_half_of_it_until_it_fits():
     def lost(rows):
-        return {"rows": rows, "fitted": False}
+        return Try(micro_batch_size=rows, fitted=False)
 
-    assert Search(8).rows == 8 and Search(8, None, [lost(8)]).rows == 4
-    assert Search(5, None, [lost(5), lost(2)]).rows == 1 and Search(5, None, [lost(5), lost(2), lost(1)]).rows == 0
-    assert told([lost(8), {"rows": 4, "fitted": True, "need": 55.4 * GIB}]) == (
+    assert Search(8).micro_batch_size == 8 and Search(8, None, [lost(8)]).micro_batch_size == 4
+    assert (
+        Search(5, None, [lost(5), lost(2)]).micro_batch_size == 1
+        and Search(5, None, [lost(5), lost(2), lost(1)]).micro_batch_size == 0
+    )
+    assert describe([lost(8), Try(micro_batch_size=4, fitted=True, need=55.4 * GIB)]) == (
         "tried with 8 (out of memory), 4 (55.4 GiB) sequences a GPU"
     )
 
@@ -181,12 +190,12 @@ def test_an_arm_that_runs_out_of_memory_is_tried_again_with_half(run):
     status, said, record = run(gpu)
     assert status == 0 and gpu.ran == [("bf16", 8, True), ("fp8", 8, None), ("fp8", 4, True)]
     assert "FP8: tried with 8 (out of memory) sequences a GPU; next: 4" in said
-    verdict, rows = record.results["speed"]["verdict"], record.results["speed"]["arms"]
-    assert (rows["bf16"]["batch"], rows["fp8"]["batch"]) == (8, 4)
-    assert "FP8 with 4 sequences" in said and "The arms ran with different batches" in verdict["sentence"]
-    assert "FP8: tried with 8 (out of memory) sequences a GPU." in verdict["reasons"]
+    verdict, rows = record.comparison.results.speed.verdict, record.comparison.results.speed.arms
+    assert (rows["bf16"].batch, rows["fp8"].batch) == (8, 4)
+    assert "FP8 with 4 sequences" in said and "The arms ran with different batches" in verdict.sentence
+    assert "FP8: tried with 8 (out of memory) sequences a GPU." in verdict.reasons
     # Steps take as long whatever the batch here, so half the sequences train half the tokens.
-    assert verdict["ratios"]["fp8"]["baseline"] == pytest.approx(0.5)
+    assert verdict.ratios["fp8"].baseline == pytest.approx(0.5)
     page = (record.path / "report.html").read_text()
     assert "FP8 with 4 sequences" in page and "BF16 with 8 sequences" in page and "8 (out of memory)" in page
     assert bundle.state(record.path) == "whole"
@@ -328,10 +337,10 @@ def test_the_budget_ends_a_search_in_order_and_the_next_call_goes_on(run, each, 
 
 def test_the_tries_are_in_the_minutes_that_are_told_before():
     plain, largest = (load_preset("h100", more) for more in ([], ["speed.batch=largest"]))
-    one = predict(plain, "speed", "bf16", 79.2).predicted
-    assert predict(largest, "speed", "bf16", 79.2).predicted == pytest.approx(one + 3 * (20 + 3 * 8 * 4096 / 76000))
-    assert predict(largest, "speed", "bf16", 79.2, 1, 2).predicted == pytest.approx(one + 20 + 3 * 8 * 4096 / 76000)
-    assert predict(largest, "speed", "bf16", 79.2, 1, 4).predicted == pytest.approx(one)
+    one = predict(plain, "speed", "bf16", 79.2).predicted_s
+    assert predict(largest, "speed", "bf16", 79.2).predicted_s == pytest.approx(one + 3 * (20 + 3 * 8 * 4096 / 76000))
+    assert predict(largest, "speed", "bf16", 79.2, 1, 2).predicted_s == pytest.approx(one + 20 + 3 * 8 * 4096 / 76000)
+    assert predict(largest, "speed", "bf16", 79.2, 1, 4).predicted_s == pytest.approx(one)
 
 
 def test_another_gpus_tries_do_not_count(run, monkeypatch):

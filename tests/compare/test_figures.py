@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import pytest
 
+from labkit.compare.arms import arm_rows, split_tensor, worst_sqnr
 from labkit.compare.figures import draw_all, loss, rounding, scales
-from labkit.compare.results import arms_of, split_tensor, verdict_of, worst_sqnr
 from labkit.record import plotting
 from labkit.record.read import read_run
+from labkit.record.schema import Sqnr, Verdict
 from tests.compare import synthetic
 
 
@@ -64,7 +65,7 @@ def test_matplotlib_settings_and_pyplot_are_left_alone(runs, tmp_path):
     loaded = "matplotlib.pyplot" in sys.modules
     mine = {"font.size": 17.0, "axes.grid": False, "svg.fonttype": "none"}
     with matplotlib.rc_context(mine):
-        loss.losses(arms_of(read_run(runs["gap"])), tmp_path)
+        loss.losses(arm_rows(read_run(runs["gap"])), tmp_path)
         assert {key: matplotlib.rcParams[key] for key in mine} == mine
     assert ("matplotlib.pyplot" in sys.modules) == loaded  # a notebook's figures and backend are not touched
 
@@ -72,13 +73,13 @@ def test_matplotlib_settings_and_pyplot_are_left_alone(runs, tmp_path):
 def test_pictures_are_the_same_bytes_every_time(runs, tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        loss.losses(arms_of(read_run(runs["gap"])), tmp_path / folder)
+        loss.losses(arm_rows(read_run(runs["gap"])), tmp_path / folder)
     assert (tmp_path / "a" / "loss.svg").read_bytes() == (tmp_path / "b" / "loss.svg").read_bytes()
     assert (tmp_path / "a" / "loss.png").read_bytes() == (tmp_path / "b" / "loss.png").read_bytes()
 
 
 def test_the_svg_has_a_dark_theme_for_every_named_colour(runs, tmp_path):
-    svg = loss.losses(arms_of(read_run(runs["gap"])), tmp_path).svg.read_text()
+    svg = loss.losses(arm_rows(read_run(runs["gap"])), tmp_path).svg.read_text()
     used = set(re.findall(r"var\(--c([0-9a-f]{6})\)", svg))
     assert used
     rule = r"<style>:root\{(.*?)\}@media screen and \(prefers-color-scheme:dark\)\{:root\{(.*?)\}\}"
@@ -97,20 +98,20 @@ def test_arms_differ_in_dash_and_marker_not_only_in_colour():
 
 
 def test_losses_hold_the_record(runs, tmp_path, monkeypatch):
-    arms = arms_of(read_run(runs["gap"]))
+    arms = arm_rows(read_run(runs["gap"]))
     picture, fig = drawn_by(monkeypatch, loss.losses, arms, tmp_path)
     held = {tuple(line.get_ydata()) for line in fig.axes[1].get_lines()}
     assert held == {tuple(v for _, v in arm.series("heldout")) for arm in arms.values()}
     labels = " ".join(" ".join(texts(fig.axes[1])).split())
     for arm in arms.values():  # each line is named at its end, with its last value
-        assert f"{arm.label} {arm.heldout:.4f}" in labels
+        assert f"{arm.label} {arm.val_loss:.4f}" in labels
     assert "nats" in fig.axes[0].get_ylabel() and fig.axes[1].get_xlabel() == "step"
     assert f"{arms['fp8'].label} (held-out) goes from" in picture.alt
 
 
 @pytest.mark.parametrize("kind, says", [("blowup", "up to "), ("nan", "not finite from step 30")])
 def test_a_broken_arm_does_not_squeeze_the_others(runs, tmp_path, monkeypatch, kind, says):
-    arms = arms_of(read_run(runs[kind]))
+    arms = arm_rows(read_run(runs[kind]))
     _, fig = drawn_by(monkeypatch, loss.losses, arms, tmp_path)
     low, high = fig.axes[1].get_ylim()
     sane = [v for name in ("bf16", "fp8") for _, v in arms[name].series("loss")]
@@ -122,27 +123,27 @@ def test_a_broken_arm_does_not_squeeze_the_others(runs, tmp_path, monkeypatch, k
 
 def test_gap_shows_the_band_and_names_the_threshold(runs, tmp_path, monkeypatch):
     data = read_run(runs["gap"])
-    arms, verdict = arms_of(data), verdict_of(data)
+    arms, verdict = arm_rows(data), data.comparison.results.verdict
     picture, fig = drawn_by(monkeypatch, loss.gap, arms, verdict, tmp_path)
-    ax, edge = fig.axes[0], verdict["band"]["high"]
+    ax, edge = fig.axes[0], verdict.band.high
     assert ax.get_yscale() == "symlog"  # 1 % and 0.01 % in one picture
     ticks = {round(t, 9): text.get_text() for t, text in zip(ax.get_yticks(), ax.get_yticklabels())}
     assert ticks[round(edge, 9)].endswith(" %") and ticks[0.0] == "0" and ticks[round(-edge, 9)][0] == "\N{MINUS SIGN}"
     assert any("3 times what the BF16 twin gives" in text for text in texts(ax))
     assert any("counted from here" in text for text in texts(ax))
     drawn = [list(line.get_ydata()) for line in ax.get_lines()]
-    assert [g for _, g in verdict["arms"]["fp8"]["gap"]] in drawn
-    assert "judged outside the band" in picture.alt and f"judged from step {verdict['from_step']} on" in picture.alt
+    assert [g for _, g in verdict.arms["fp8"].gap] in drawn
+    assert "judged outside the band" in picture.alt and f"judged from step {verdict.from_step} on" in picture.alt
     assert "The band is" in picture.alt and "BF16" in ax.get_title("left")
 
 
 def test_gap_survives_infinite_gaps_and_a_missing_band(runs, tmp_path, monkeypatch):
-    arms = arms_of(read_run(runs["nan"]))
-    arms["broken"].gap = [(s, g if s < 40 else math.inf) for s, g in arms["broken"].gap]
-    picture, fig = drawn_by(monkeypatch, loss.gap, arms, {}, tmp_path)
+    arms = arm_rows(read_run(runs["nan"]))
+    arms["broken"].judged.gap = [(s, g if s < 40 else math.inf) for s, g in arms["broken"].gaps]
+    picture, fig = drawn_by(monkeypatch, loss.gap, arms, Verdict(), tmp_path)
     assert all(map(math.isfinite, fig.axes[0].get_ylim()))
     assert "becomes not finite" in picture.alt and any("not finite from step" in text for text in texts(fig.axes[0]))
-    assert loss.gap(arms_of(read_run(runs["gap"] / "arms" / "fp8")), {}, tmp_path) is None
+    assert loss.gap(arm_rows(read_run(runs["gap"] / "arms" / "fp8")), Verdict(), tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_a_crowd_of_labels_is_centred_on_its_lines():
 
 
 def test_scales_are_drawn_by_role_with_their_extremes_named(runs, tmp_path, monkeypatch):
-    arm = arms_of(read_run(runs["gap"]))["fp8"]
+    arm = arm_rows(read_run(runs["gap"]))["fp8"]
     picture, fig = drawn_by(monkeypatch, scales.scales, arm, tmp_path, "-fp8")
     assert [ax.get_title("left") for ax in fig.axes[:3]] == ["input", "weight", "grad"]
     last = arm.scales()[-1][1]
@@ -196,7 +197,7 @@ def test_scales_are_drawn_by_role_with_their_extremes_named(runs, tmp_path, monk
 
 
 def test_heat_map_is_relative_to_the_first_probe(runs, tmp_path, monkeypatch):
-    arm = arms_of(read_run(runs["gap"]))["fp8"]
+    arm = arm_rows(read_run(runs["gap"]))["fp8"]
     name = "layers.1.ffn.w2.grad"
     first = arm.data.steps[9]["scales"][name]["scale"]
     for step in arm.data.steps:  # one tensor's scale falls to a sixteenth after step 30
@@ -210,7 +211,7 @@ def test_heat_map_is_relative_to_the_first_probe(runs, tmp_path, monkeypatch):
 
 
 def test_sqnr_marks_the_worst_tensor_and_what_rounding_alone_gives(runs, tmp_path, monkeypatch):
-    arms = {n: a for n, a in arms_of(read_run(runs["gap"])).items() if a.scales()}
+    arms = {n: a for n, a in arm_rows(read_run(runs["gap"])).items() if a.scales()}
     look = plotting.styles({n: a.role for n, a in arms.items()})
     picture, fig = drawn_by(monkeypatch, rounding.sqnr, arms, look, tmp_path)
     last = arms["broken"].scales()[-1][1]
@@ -221,7 +222,7 @@ def test_sqnr_marks_the_worst_tensor_and_what_rounding_alone_gives(runs, tmp_pat
 
 def test_a_tensor_that_lost_nothing_does_not_flatten_the_picture(runs, tmp_path, monkeypatch):
     """A gradient that is all zero is cast without error, at 200 dB: told in the note, not drawn."""
-    arms = {name: arm for name, arm in arms_of(read_run(runs["gap"])).items() if name == "fp8"}
+    arms = {name: arm for name, arm in arm_rows(read_run(runs["gap"])).items() if name == "fp8"}
     last = arms["fp8"].scales()[-1][1]
     exact = [tensor for tensor in last if tensor.endswith(".grad")][:3]
     for tensor in exact:
@@ -275,8 +276,8 @@ def test_an_odd_record_costs_its_picture_and_not_the_report(runs, tmp_path, monk
 
 def test_worst_sqnr_takes_outputs_over_all_probes_and_nan_first():
     probes = [(1, {"a.output": {"sqnr": 9.0}, "a.input": {"sqnr": 1.0}}), (2, {"a.output": {"sqnr": 12.0}})]
-    assert worst_sqnr(probes) == ("a.output", 9.0, 1)
-    assert worst_sqnr([(1, {"a.input": {"sqnr": 30.0}, "b.input": {"sqnr": math.nan}})])[0] == "b.input"
+    assert worst_sqnr(probes) == Sqnr(tensor="a.output", db=9.0, step=1)
+    assert worst_sqnr([(1, {"a.input": {"sqnr": 30.0}, "b.input": {"sqnr": math.nan}})]).tensor == "b.input"
     assert worst_sqnr([(1, {"a.input": {"scale": 1.0}})]) is None
 
 

@@ -13,17 +13,21 @@ import pytest
 from rich.console import Console
 
 from labkit.compare import follow
-from labkit.compare.budget import Item
 from labkit.compare.forecast import Forecast, Pace, in_words
+from labkit.record.schema import Item
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_later_arms_are_scaled_by_how_fast_this_machine_is():
-    done = [Item("safety", "a", "A", predicted=10.0, measured=30.0)]
-    forecast = Forecast(done, Item("safety", "b", "B", predicted=20.0), [Item("safety", "c", "C", predicted=40.0)])
+    done = [Item(part="safety", arm="a", predicted_s=10.0, measured_s=30.0)]
+    forecast = Forecast(
+        done, Item(part="safety", arm="b", predicted_s=20.0), [Item(part="safety", arm="c", predicted_s=40.0)]
+    )
     assert forecast.left(elapsed=15.0, here=45.0) == 45 + 3 * 40  # 90 s measured where 30 were predicted
-    nothing_expected = Forecast([], Item("safety", "b", "B", predicted=0.0), [Item("safety", "c", "C", predicted=0.0)])
+    nothing_expected = Forecast(
+        [], Item(part="safety", arm="b", predicted_s=0.0), [Item(part="safety", arm="c", predicted_s=0.0)]
+    )
     assert nothing_expected.left(elapsed=15.0, here=45.0) == 45 + 60  # as long as this one
 
 
@@ -74,7 +78,7 @@ def test_without_a_terminal_the_first_step_is_told_at_once(tmp_path, monkeypatch
     monkeypatch.setattr(follow, "LOOK", 0.01)
     arm(tmp_path / "bf16", "baseline", [6.0], status="running")
     out = io.StringIO()
-    forecast = Forecast([], Item("safety", "bf16", "BF16", 1.0), [])
+    forecast = Forecast([], Item(part="safety", arm="bf16", predicted_s=1.0), [])
     progress = follow.TrainingProgress(Console(file=out, width=200), "BF16", tmp_path / "bf16", 4, forecast)
     with progress:
         while not out.getvalue():
@@ -84,7 +88,7 @@ def test_without_a_terminal_the_first_step_is_told_at_once(tmp_path, monkeypatch
 
 def test_the_second_step_tells_how_long_it_still_takes(tmp_path):
     arm(tmp_path / "bf16", "baseline", [6.0], status="running")
-    forecast = Forecast([], Item("safety", "bf16", "BF16", 1.0), [])
+    forecast = Forecast([], Item(part="safety", arm="bf16", predicted_s=1.0), [])
     progress = follow.TrainingProgress(Console(file=io.StringIO()), "BF16", tmp_path / "bf16", 4, forecast)
     assert [progress._left({"step": step}) for step in (1, 2)] == ["", "about 10 s left"]
 

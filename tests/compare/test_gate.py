@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
-from labkit.compare.budget import Item
 from labkit.compare.plan import Plan, check_arm, check_part, gate_closed, prepare_folder
 from labkit.compare.preset import available, load_preset
 from labkit.errors import LabError
 from labkit.record.run import RunRecord
+from labkit.record.schema import Item
 
 TEXT = """
 title = "two stages"
@@ -126,9 +126,9 @@ def test_a_gate_that_is_not_finished_is_told(tmp_path, out, status):
 
 def test_the_plan_asks_for_the_safety_part_alone(tmp_path, out):
     plan = Plan(preset(tmp_path), out, 1)
-    assert "has no finished result" in plan.gate_closed(Item("safety", "params", "x", 0.0))
+    assert "has no finished result" in plan.gate_closed(Item(part="safety", arm="params", predicted_s=0.0))
     for part, arm in (("safety", "bf16"), ("speed", "params")):
-        assert plan.gate_closed(Item(part, arm, "x", 0.0)) == ""
+        assert plan.gate_closed(Item(part=part, arm=arm)) == ""
 
 
 # ---- presets with gates, schedules and parts

@@ -8,11 +8,12 @@ import re
 import pytest
 from rich.console import Console
 
-from labkit.compare.budget import Budget, Item
+from labkit.compare.budget import Budget
 from labkit.compare.report import report
 from labkit.compare.summary import note_call, show, together
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
+from labkit.record.schema import Call, Item
 
 SAFETY = {
     "word": "incomplete",
@@ -26,15 +27,7 @@ SAFETY = {
 
 
 def call(seconds, cost=None, **more):
-    return {
-        "began": 0.0,
-        "minutes": None,
-        "price_per_hour": None,
-        "seconds": seconds,
-        "cost": cost,
-        "items": [],
-        **more,
-    }
+    return Call(began=0.0, seconds=seconds, cost=cost, **more)
 
 
 @pytest.mark.parametrize(
@@ -60,14 +53,14 @@ def test_all_calls_are_summed(earlier, last, told):
 def folder(tmp_path):
     """Two calls by a clock of our own: one killed while its second arm ran, one that finished."""
     record = RunRecord.create(tmp_path / "run", kind="compare", command="lab compare", hardware={})
-    clock = iter([1000.0, *[1000.0 + 5] * 2, *[1000.0 + 605] * 2]).__next__
+    clock = iter([1000.0, 1000.0 + 5, 1000.0 + 605]).__next__
     killed = Budget(10, 3.0, clock=clock)
     note_call(record, killed)
-    killed.took(Item("speed", "bf16", "BF16", 500.0), 600.0)
+    killed.took(Item(part="speed", arm="bf16", predicted_s=500.0), 600.0)
     note_call(record, killed)
-    again = Budget(10, 3.0, clock=iter([9000.0, *[9000.0 + 120] * 4]).__next__)
+    again = Budget(10, 3.0, clock=iter([9000.0, *[9000.0 + 120] * 2]).__next__)
     note_call(record, again)
-    again.took(Item("speed", "fp8", "FP8", 90.0), 100.0)
+    again.took(Item(part="speed", arm="fp8", predicted_s=90.0), 100.0)
     note_call(record, again, ended=True)
     record.results(arms={}, verdict=SAFETY)
     record.finish("finished")
@@ -75,9 +68,9 @@ def folder(tmp_path):
 
 
 def test_a_call_replaces_what_it_wrote_and_nothing_else(folder):
-    killed, again = read_run(folder).run["results"]["calls"]
-    assert (killed["ended"], killed["seconds"], [i["arm"] for i in killed["items"]]) == (False, 605.0, ["bf16"])
-    assert (again["ended"], again["seconds"], [i["arm"] for i in again["items"]]) == (True, 120.0, ["fp8"])
+    killed, again = read_run(folder).comparison.results.calls
+    assert (killed.ended, killed.seconds, [item.arm for item in killed.items]) == (False, 605.0, ["bf16"])
+    assert (again.ended, again.seconds, [item.arm for item in again.items]) == (True, 120.0, ["fp8"])
 
 
 def test_the_page_tells_the_call_that_came_to_no_end(folder):

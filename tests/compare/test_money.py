@@ -13,6 +13,7 @@ from labkit.compare.budget import Budget
 from labkit.compare.plan import Plan
 from labkit.compare.preset import load_preset
 from labkit.errors import LabError
+from labkit.record.schema import TimedRow
 
 
 class Terminal(io.StringIO):
@@ -34,7 +35,7 @@ def asked(plan, monkeypatch, answer, terminal=True, minutes=None):
 
 def test_a_start_without_a_budget_says_what_it_will_cost_and_asks(plan, monkeypatch):
     told = asked(plan, monkeypatch, "y\n")
-    minutes = sum(item.predicted for item in plan.items()) / 60
+    minutes = sum(item.predicted_s for item in plan.items()) / 60
     assert f"this starts 2 trainings, predicted to take {minutes:.1f} minutes, {minutes / 20:.2f} at 3.00" in told
     with pytest.raises(LabError, match="nothing was started"):
         asked(plan, monkeypatch, "n\n")
@@ -47,7 +48,7 @@ def test_without_a_terminal_nobody_is_asked(plan, monkeypatch):
 
 
 def test_a_billion_tokens(plan):
-    rows = {"bf16": {"label": "BF16", "tokens_per_s": 50_000.0}, "fp8": {"label": "FP8", "tokens_per_s": 100_000.0}}
+    rows = {name: TimedRow(label=name.upper(), tokens_per_s=rate) for name, rate in (("bf16", 5e4), ("fp8", 1e5))}
     told = speed_verdict.cost_sentence(rows, 3.6)
     assert told == "At 3.60 an hour, a billion tokens cost 10.00 with FP8, 20.00 with BF16."
     assert speed_verdict.cost_sentence(rows, None) == speed_verdict.cost_sentence({}, 3.6) == ""
@@ -76,7 +77,7 @@ def test_both_answers_fit_into_25_minutes_by_the_prediction(tmp_path):
         ("safety", arm) for arm in preset.trained if preset.arms[arm].of != "te-current" or arm[-1] not in "34"
     ]
     assert [arm for _, arm in plan.todo].count("te-delayed-4") == 1
-    assert sum(item.predicted for item in plan.items()) / 60 < 25 - 1, "a minute is for the page and for being wrong"
+    assert sum(item.predicted_s for item in plan.items()) / 60 < 25 - 1, "a minute is for the page and for being wrong"
 
 
 def test_a_file_is_not_folded():

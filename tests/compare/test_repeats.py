@@ -9,8 +9,11 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from labkit.compare import answer, compare, repeats
+from labkit.compare import compare, repeats, table
+from labkit.compare.arms import answers, arm_rows
+from labkit.compare.budget import spent
 from labkit.compare.preset import load_preset
+from labkit.compare.report import recommended
 from labkit.compare.speed import Control
 from labkit.errors import LabError
 from labkit.record.read import RunData, read_run
@@ -75,43 +78,46 @@ def verdict(tmp_path, heldout, asked=("a", "b"), **more):
 
 
 def test_an_end_beyond_what_is_accepted_is_not_rounded_onto_it():
-    told = [repeats.interval({"value": -0.06, "low": low, "high": 0.1}) for low in (-0.25014, -0.25, -0.2549, -0.2551)]
+    told = [repeats.interval(-0.06, low, 0.1) for low in (-0.25014, -0.25, -0.2549, -0.2551)]
     assert [one.partition("[")[2] for one in told] == [f"{low}, +0.10]" for low in (-0.26, -0.25, -0.26, -0.26)]
-    assert repeats.interval({"value": 0.0, "low": -0.1, "high": 0.2502}) == "+0.00 % [-0.10, +0.26]"
+    assert repeats.interval(0.0, -0.1, 0.2502) == "+0.00 % [-0.10, +0.26]"
 
 
 def test_same_is_a_word_and_an_interval(tmp_path):
     out = verdict(tmp_path, runs(a=(0.02, 0.04), b=(-0.05, 0.05)))
-    assert (out["word"], out["judged"], out["asked"], out["from_step"]) == ("pass", 2, 2, 51)
-    told = out["arms"]["a"]
-    assert told["word"] == "same" and told["low"] < 0.03 < told["high"] < 0.25
-    assert told["value"] == pytest.approx(0.03)
-    assert repeats.interval(told).startswith("+0.03 % [-0.1") and "FP8 a +0.03 % [" in out["sentence"]
-    assert out["sentence"].startswith("2 of 2 FP8 recipes judged. The loss is the same with ")
-    assert "rejected at step 20: +22 % off" in out["sentence"]
+    assert (out.word, out.judged, out.asked, out.from_step) == ("pass", 2, 2, 51)
+    told = out.arms["a"]
+    assert told.word == "same" and told.low < 0.03 < told.high < 0.25
+    assert told.value == pytest.approx(0.03)
+    assert (
+        repeats.interval(told.value, told.low, told.high).startswith("+0.03 % [-0.1")
+        and "FP8 a +0.03 % [" in out.sentence
+    )
+    assert out.sentence.startswith("2 of 2 FP8 recipes judged. The loss is the same with ")
+    assert "rejected at step 20: +22 % off" in out.sentence
 
 
 @pytest.mark.parametrize("gap", [0.6, -0.6])
 def test_better_is_as_different_as_worse(tmp_path, gap):
     out = verdict(tmp_path, runs(a=(gap, gap), b=(0.0, 0.0)))
-    assert out["word"] == "fail" and out["arms"]["a"]["word"] == "different" and out["arms"]["b"]["word"] == "same"
-    assert f"It is not with FP8 a {gap:+.2f} % [" in out["sentence"]
+    assert out.word == "fail" and out.arms["a"].word == "different" and out.arms["b"].word == "same"
+    assert f"It is not with FP8 a {gap:+.2f} % [" in out.sentence
 
 
 def test_undecided_is_judged_again_with_more_runs_and_the_decided_one_is_not(tmp_path):
     two = runs(a=(0.1, 0.3), b=(0.0, 0.02))
     first = verdict(tmp_path, two)
-    assert first["word"] == "undecided" and (first["arms"]["a"]["word"], first["arms"]["a"]["look"]) == ("undecided", 1)
-    assert "2 more will be judged with them" in first["arms"]["a"]["sentence"]
+    assert first.word == "undecided" and (first.arms["a"].word, first.arms["a"].look) == ("undecided", 1)
+    assert "2 more will be judged with them" in first.arms["a"].sentence
     half_way = verdict(tmp_path, {**two, "a-3": losses(9.0)})
-    assert half_way["arms"]["a"] | {"gap": 0} == first["arms"]["a"] | {"gap": 0}, "no glance between the looks"
-    second = verdict(tmp_path, {**two, "a-3": losses(0.45), "a-4": losses(0.55)})
-    assert (second["arms"]["a"]["word"], second["arms"]["a"]["runs"], second["arms"]["a"]["look"]) == (
-        "different",
-        4,
-        2,
+    assert half_way.arms["a"].model_copy(update={"gap": []}) == first.arms["a"].model_copy(update={"gap": []}), (
+        "no glance between the looks"
     )
-    assert second["arms"]["b"] | {"gap": 0} == first["arms"]["b"] | {"gap": 0}, "who was decided stays so"
+    second = verdict(tmp_path, {**two, "a-3": losses(0.45), "a-4": losses(0.55)})
+    assert (second.arms["a"].word, second.arms["a"].runs, second.arms["a"].look) == ("different", 4, 2)
+    assert second.arms["b"].model_copy(update={"gap": []}) == first.arms["b"].model_copy(update={"gap": []}), (
+        "who was decided stays so"
+    )
     asked = preset(tmp_path)
     assert repeats.second_look({**BASE, **two}, asked, "a-3", ("a", "b")) == "due"
     assert repeats.second_look({**BASE, **two}, asked, "b-3", ("a", "b")) == "decided"
@@ -121,41 +127,41 @@ def test_undecided_is_judged_again_with_more_runs_and_the_decided_one_is_not(tmp
 
 def test_one_that_is_still_to_come_counts_and_keeps_the_verdict_open(tmp_path):
     out = verdict(tmp_path, runs(a=(0.02, 0.04), b=(0.0,)))
-    assert out["word"] == "incomplete" and "1 of 2 FP8 recipes judged" in out["sentence"]
-    assert "No result yet from FP8 b" in out["sentence"] and out["arms"]["b"]["word"] == ""
-    alone = verdict(tmp_path, runs(a=(0.19, 0.19)), asked=("a",))["arms"]["a"]
-    both = verdict(tmp_path, runs(a=(0.19, 0.19)))["arms"]["a"]
-    assert both["low"] == alone["low"], "the interval is each recipe's own"
+    assert out.word == "incomplete" and "1 of 2 FP8 recipes judged" in out.sentence
+    assert "No result yet from FP8 b" in out.sentence and out.arms["b"].word == ""
+    alone = verdict(tmp_path, runs(a=(0.19, 0.19)), asked=("a",)).arms["a"]
+    both = verdict(tmp_path, runs(a=(0.19, 0.19))).arms["a"]
+    assert both.low == alone.low, "the interval is each recipe's own"
     cannot = verdict(tmp_path, runs(a=(0.02, 0.04)), missing={"b": "no GPU", "b-2": "no GPU"})
-    assert cannot["word"] == "pass" and "FP8 b: no result, no GPU." in cannot["reasons"]
+    assert cannot.word == "pass" and "FP8 b: no result, no GPU." in cannot.reasons
     timed = verdict(tmp_path, runs(a=(0.02, 0.04)), asked=("a",), missing={"b": "no GPU"})
-    assert timed["word"] == "pass" and not [told for told in timed["reasons"] if "FP8 b" in told], "nobody asked"
+    assert timed.word == "pass" and not [told for told in timed.reasons if "FP8 b" in told], "nobody asked"
 
 
 def test_all_runs_of_the_baseline_are_needed(tmp_path):
     heldout = {**BASE, **BROKEN, **runs(a=(0.0, 0.0))}
     del heldout["bf16-4"]
-    assert "3 of 4 BF16 runs" in repeats.judge(heldout, preset(tmp_path), ("a",))["sentence"]
-    assert "no result" in repeats.judge(runs(a=(0.0, 0.0)), preset(tmp_path), ("a",))["sentence"]
+    assert "3 of 4 BF16 runs" in repeats.judge(heldout, preset(tmp_path), ("a",)).sentence
+    assert "no result" in repeats.judge(runs(a=(0.0, 0.0)), preset(tmp_path), ("a",)).sentence
     heldout["bf16-4"] = {**losses(0), 100: math.nan}
-    assert "no finite" in repeats.judge(heldout, preset(tmp_path), ("a",))["sentence"]
+    assert "no finite" in repeats.judge(heldout, preset(tmp_path), ("a",)).sentence
 
 
 def test_a_run_that_diverged_is_different(tmp_path):
     out = verdict(tmp_path, {**runs(a=(0.0,), b=(0.0, 0.0)), "a-2": {**losses(0), 100: math.inf}})
-    assert out["word"] == "fail" and "FP8 a diverged" in out["sentence"] and out["arms"]["b"]["word"] == "same"
+    assert out.word == "fail" and "FP8 a diverged" in out.sentence and out.arms["b"].word == "same"
 
 
 def test_without_power_nothing_passes(tmp_path):
     same = {**BASE, **runs(a=(0.0, 0.0), b=(0.0, 0.0))}
     asked = preset(tmp_path)
     missed = repeats.judge({**same, "broken": losses(0.05)}, asked, ("a", "b"))
-    assert missed["word"] == "no-power" and missed["arms"]["broken"]["word"] == "not rejected"
-    assert repeats.judge(same, asked, ("a", "b"))["word"] == "no-power", "no control ran"
+    assert missed.word == "no-power" and missed.arms["broken"].word == "not rejected"
+    assert repeats.judge(same, asked, ("a", "b")).word == "no-power", "no control ran"
     seen = repeats.judge({**same, "broken": losses(1.0)}, asked, ("a", "b"))
-    assert seen["word"] == "pass" and seen["arms"]["broken"]["word"] == "rejected", "by the statistic, at its end"
+    assert seen.word == "pass" and seen.arms["broken"].word == "rejected", "by the statistic, at its end"
     few = {run: {s: x for s, x in told.items() if s > 60} for run, told in {**same, "broken": losses(9)}.items()}
-    assert "only 4 evaluations" in repeats.judge(few, asked, ("a", "b"))["sentence"]
+    assert "only 4 evaluations" in repeats.judge(few, asked, ("a", "b")).sentence
 
 
 # ---- the control
@@ -173,17 +179,17 @@ def test_a_fine_control_whose_first_run_failed_is_judged_by_the_others(tmp_path)
     """It ran out of memory beside another training, on a GPU; the comparison then ended in a KeyError."""
     asked, sound = preset(tmp_path, TEXT + FINE), {**BASE, **BROKEN, **runs(a=(0.02, 0.04), b=(-0.05, 0.05))}
     out = repeats.judge({**sound, "fine-2": losses(0.6)}, asked, ("a", "b"))
-    told = out["arms"]["fine-2"]
-    assert told["word"] == "different" and told["runs"] == 1 and told["value"] == pytest.approx(0.6)
-    assert out["word"] == "pass" and "fine" not in out["arms"]
-    both = repeats.judge({**sound, "fine": losses(0.5), "fine-2": losses(0.7)}, asked, ("a", "b"))["arms"]
-    assert (both["fine"]["runs"], both["fine-2"]["word"]) == (2, "") and both["fine"]["value"] == pytest.approx(0.6)
+    told = out.arms["fine-2"]
+    assert told.word == "different" and told.runs == 1 and told.value == pytest.approx(0.6)
+    assert out.word == "pass" and "fine" not in out.arms
+    both = repeats.judge({**sound, "fine": losses(0.5), "fine-2": losses(0.7)}, asked, ("a", "b")).arms
+    assert (both["fine"].runs, both["fine-2"].word) == (2, "") and both["fine"].value == pytest.approx(0.6)
 
 
 def test_bf16_whose_first_run_failed_is_no_verdict_yet(tmp_path):
     three = {run: told for run, told in BASE.items() if run != "bf16"}
     out = repeats.judge({**three, **BROKEN, **runs(a=(0.0, 0.0))}, preset(tmp_path), ("a", "b"))
-    assert out["sentence"] == "No verdict: 3 of 4 BF16 runs are finished." and out["arms"]["bf16-2"]["gap"]
+    assert out.sentence == "No verdict: 3 of 4 BF16 runs are finished." and out.arms["bf16-2"].gap
 
 
 def test_a_gross_control_is_rejected_at_its_second_evaluation_beyond():
@@ -293,7 +299,7 @@ def trained(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "run_arm", run_arm)
     monkeypatch.setattr(compare, "prepare_corpus", lambda *_: None)
     monkeypatch.setattr("labkit.compare.figures.draw_all", lambda data, folder=None, trouble=None: [])
-    return call, ran, lambda: read_run(tmp_path / "out").results
+    return call, ran, lambda: read_run(tmp_path / "out").comparison.results
 
 
 def test_only_the_undecided_get_their_second_look(trained):
@@ -302,7 +308,7 @@ def test_only_the_undecided_get_their_second_look(trained):
     status, said = call()
     assert ran == ["bf16", "bf16-2", "bf16-3", "bf16-4", "a", "a-2", "b", "b-2", "broken", "a-3", "a-4"]
     assert status == 1 and "FAIL: 2 of 2 FP8 recipes judged. The loss is the same with FP8 b" in said
-    assert results()["verdict"]["arms"]["a"]["runs"] == 4 and "FP8 b, run 3: not needed" in said
+    assert results().verdict.arms["a"].runs == 4 and "FP8 b, run 3: not needed" in said
     assert call()[0] == 1 and len(ran) == 11, "the same command shows it again"
 
 
@@ -313,22 +319,22 @@ def test_a_first_run_that_failed_is_told_and_tried_again_by_the_same_command(tra
     preset(tmp_path, TEXT + FINE)
     call.gaps, call.failing = runs(a=(0.02, 0.04), b=(0.0, 0.02), fine=(0.6, 0.7)), (first,)
     status, _ = call()
-    told, arm = results()["verdict"], results()["arms"][first]
-    assert status == 1 and arm["status"] == "failed" and f"{arm['label']}: failed, out of memory" in told["reasons"]
+    told, arm = results().verdict, results().arms[first]
+    assert status == 1 and arm.status == "failed" and f"{arm.label}: failed, out of memory" in told.reasons
     assert ran[-1] in ("broken", "fine-2"), "the others were trained"
     assert (tmp_path / "out" / "report.html").is_file()
     call.failing = ()
     ran.clear()
     status, _ = call()
-    assert status == 0 and ran == [first] and results()["verdict"]["word"] == "pass"
+    assert status == 0 and ran == [first] and results().verdict.word == "pass"
 
 
 def test_what_would_decide_it_is_told_with_its_price(trained):
     call, _, results = trained
     call.gaps = runs(a=(0.1, 0.3, 0.05, 0.25), b=(0.0, 0.02))
     status, said = call(price_per_hour=3.0)
-    (told,) = results()["verdict"]["next"]
-    needed = results()["verdict"]["arms"]["a"]["needed"]
+    (told,) = results().verdict.next
+    needed = results().verdict.arms["a"].needed
     assert status == 1 and "UNDECIDED: 2 of 2" in said and told in said
     assert f"a comparison of {needed} runs of it and {needed} of BF16" in told and "at 3.00 an hour" in told
     assert (
@@ -343,7 +349,7 @@ def test_a_budget_that_ends_before_the_second_look_leaves_it(trained, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(compare.Budget, "fits", fits_but("a-3", "a-4"))
         status, said = call(60)
-    assert status == compare.UNFINISHED and ran[-1] == "broken" and results()["verdict"]["word"] == "undecided"
+    assert status == compare.UNFINISHED and ran[-1] == "broken" and results().verdict.word == "undecided"
     assert "the same command goes on with 2 more runs of it" in said and "FP8 a, run 3 (safety)" in said
     assert call()[0] == 1 and ran[-2:] == ["a-3", "a-4"], "the same command goes on"
 
@@ -354,8 +360,8 @@ def test_nobody_is_judged_again_before_all_were_judged_once(trained, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(compare.Budget, "fits", fits_but("a-2"))
         assert call(60)[0] == compare.UNFINISHED
-    assert "a-3" not in ran and results()["verdict"]["word"] == "incomplete"
-    assert [item["arm"] for item in results()["calls"][-1]["items"] if item["left"]] == ["a-2", "a-3", "a-4"]
+    assert "a-3" not in ran and results().verdict.word == "incomplete"
+    assert [item.arm for item in results().calls[-1].left] == ["a-2", "a-3", "a-4"]
 
 
 def fits_but(*late: str):
@@ -372,8 +378,8 @@ def test_an_arm_named_beside_those_of_the_preset_is_judged_with_them(trained, tm
     call, ran, results = trained
     preset(tmp_path, TEXT.replace("more = 2", 'more = 2\njudged = ["b"]'))
     call.gaps = runs(a=(0.6, 0.6), b=(0.0, 0.02))
-    assert call()[0] == 0 and "a" not in ran and results()["verdict"]["asked"] == 1
-    assert call(arms=["a"])[0] == 1 and ran[-2:] == ["a", "a-2"] and results()["verdict"]["asked"] == 2
+    assert call()[0] == 0 and "a" not in ran and results().verdict.asked == 1
+    assert call(arms=["a"])[0] == 1 and ran[-2:] == ["a", "a-2"] and results().verdict.asked == 2
 
 
 # ---- both answers
@@ -394,34 +400,38 @@ def record(word="same", **rates) -> RunData:
     return RunData(path=None, run=run, steps=[], events=[], arms={})
 
 
+def rows_of(data):
+    return answers(arm_rows(data))
+
+
 def test_the_fastest_recipe_whose_loss_is_the_same_is_recommended():
-    rows = answer.rows_of(record(bf16=100.0, a=130.0, b=140.0))
-    assert answer.lines(rows) == [
+    rows = rows_of(record(bf16=100.0, a=130.0, b=140.0))
+    assert [[column.cell(arm) for column in table.of_answers("BF16")] for arm in rows] == [
         ["bf16", "1.00", "", "baseline", "4"],
         ["b", "1.40", "", "not judged", ""],
         ["a", "1.30", "+0.03 % [-0.05, +0.11]", "same", "2"],
     ]
-    assert answer.recommended(rows) == (
+    assert recommended(rows, "FP8", "BF16") == (
         "Recommended here: a, 1.30 times BF16's speed, the loss same (+0.03 % [-0.05, +0.11]). b is faster (1.40), its "
         "loss not judged."
     )
-    assert answer.spent(record()) == "10.0 minutes, 0.50 at 3.00 an hour"
+    assert spent(record().comparison.results.calls) == "10.0 minutes, 0.50 at 3.00 an hour"
 
 
 @pytest.mark.parametrize(
     "word, a, told", [("undecided", 130.0, "No recipe that is faster has its loss"), ("same", 90.0, "is faster")]
 )
 def test_bf16_is_recommended_where_no_recipe_pays(word, a, told):
-    said = answer.recommended(answer.rows_of(record(word, bf16=100.0, a=a)))
+    said = recommended(rows_of(record(word, bf16=100.0, a=a)), "FP8", "BF16")
     assert said.startswith("Recommended here: BF16. ") and told in said
 
 
 def test_nothing_is_recommended_where_one_answer_is_missing():
-    assert answer.recommended(answer.rows_of(record())) == ""
+    assert recommended(rows_of(record()), "FP8", "BF16") == ""
     unjudged = record(bf16=100.0, b=140.0)
-    del unjudged.run["results"]["verdict"]["arms"]["a"], unjudged.run["results"]["arms"]["a"]
-    assert answer.recommended(answer.rows_of(unjudged)) == ""
+    del unjudged.comparison.results.verdict.arms["a"], unjudged.comparison.results.arms["a"]
+    assert recommended(rows_of(unjudged), "FP8", "BF16") == ""
 
 
 def test_an_end_far_beyond_what_is_accepted_is_told_as_it_is():
-    assert repeats.interval({"value": 0.0, "low": -0.4, "high": 0.31}) == "+0.00 % [-0.40, +0.31]"
+    assert repeats.interval(0.0, -0.4, 0.31) == "+0.00 % [-0.40, +0.31]"

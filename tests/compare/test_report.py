@@ -10,11 +10,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from labkit.compare.report import _events, _gap_word, missing, report
-from labkit.compare.results import ArmResult, arms_of
+from labkit.compare.arms import Arm, arm_rows
+from labkit.compare.report import _events, missing, report
+from labkit.compare.table import gap_word
 from labkit.errors import LabError
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
+from labkit.record.schema import Judged
 from tests.compare import synthetic
 
 
@@ -107,14 +109,14 @@ def test_the_table_says_what_the_record_says(page):
     rows = re.findall(r"(?s)<tr>\s*<th scope=\"row\">.*?</tr>", text)
     by_label = {row.split(">", 2)[2].split("<")[0]: words(row) for row in rows}
     verdict = data.run["results"]["verdict"]["arms"]
-    for arm in arms_of(data).values():
+    for arm in arm_rows(data).values():
         row = by_label[arm.label]
-        assert f"{arm.speed.tokens_per_s:,.0f}" in row and f"{arm.heldout:.4f}" in row
+        assert f"{arm.speed.tokens_per_s:,.0f}" in row and f"{arm.val_loss:.4f}" in row
         assert f"{arm.peak_bytes / 2**30:.2f} GiB" in row and "0 / 0" in row
         # 14 linears in two layers and the head; BF16 "converts" them into what they were, which is no conversion.
         assert ("0 / 15" if "BF16" in arm.label else "14 / 1") in row
-        if arm.worst:
-            assert f"{arm.worst[1]:.1f} dB" in row and arm.worst[0] in row
+        if arm.sqnr:
+            assert f"{arm.sqnr.db:.1f} dB" in row and arm.sqnr.tensor in row
     assert f"{verdict['broken']['value']:.3f} %" in by_label["FP8 broken (E5M2, unscaled)"]
     assert "rejected, as it must be" in by_label["FP8 broken (E5M2, unscaled)"]
     assert "gives the band" in by_label["BF16 twin"] and "the baseline" in by_label["BF16"]
@@ -146,7 +148,7 @@ def test_a_cpu_report_says_that_it_shows_numerics_and_not_speed(page):
 def test_a_gpu_report_gives_ratio_and_mfu_with_both_conventions_and_peaks(tmp_path, no_pictures):
     folder = synthetic.compare(tmp_path / "run", ("bf16", "fp8"), gpu=True, steps=20, layers=1)
     seen = words(report(folder).read_text())
-    arms = arms_of(read_run(folder))
+    arms = arm_rows(read_run(folder))
     ratio = arms["fp8"].speed.tokens_per_s / arms["bf16"].speed.tokens_per_s
     assert f"{ratio:.2f} \N{MULTIPLICATION SIGN}" in seen and "This ran on a CPU" not in seen and "NVIDIA H200" in seen
     for part in (
@@ -245,7 +247,7 @@ def test_a_comparison_with_nothing_in_it_gives_a_page(tmp_path, no_pictures):
 def test_a_finished_run_has_nothing_missing(page):
     assert "What is missing" not in page[0]
     data = read_run(page[1])
-    assert missing(data, arms_of(data)) == []
+    assert missing(data, arm_rows(data)) == []
 
 
 def test_skipped_and_failed_arms_say_why(tmp_path):
@@ -261,7 +263,7 @@ def test_skipped_and_failed_arms_say_why(tmp_path):
     )
     record.close()
     data = read_run(folder)
-    told = missing(data, arms_of(data))
+    told = missing(data, arm_rows(data))
     assert "TE FP8 was skipped: no GPU here." in told and "Bad failed after 0 steps: rank 1 died." in told
     assert "No broken arm ran, so nothing shows that this comparison could have failed." in told
 
@@ -323,7 +325,7 @@ def test_like_events_are_one_line_and_different_ones_are_not(tmp_path):
         record.event("checkpoint", step=6)
         record.event("skipped_step", step=7, message="not finite")
     data = read_run(tmp_path / "run")
-    rows = [(e["kind"], e["first"], e["last"], e["count"]) for e in _events(arms_of(data), data)]
+    rows = [(e["kind"], e["first"], e["last"], e["count"]) for e in _events(arm_rows(data), data)]
     assert rows == [("skipped_step", 3, 5, 3), ("checkpoint", 6, 6, 1), ("skipped_step", 7, 7, 1)]
 
 
@@ -379,7 +381,7 @@ def test_steps_that_lack_fields_do_not_stop_the_report(tmp_path):
     ],
 )
 def test_every_verdict_on_a_gap_has_its_words(role, word, told):
-    assert _gap_word(ArmResult("a", "A", role, "finished", word=word)).endswith(told)
+    assert gap_word(Arm("a", "A", role, judged=Judged(word=word))).endswith(told)
 
 
 @pytest.mark.parametrize("fp8_steps, told", [(12, True), (20, False), (None, False)])

@@ -7,10 +7,12 @@ import re
 import pytest
 
 from labkit.compare.report import report
-from labkit.compare.speed_verdict import judge_speed, markdown
+from labkit.compare.speed_verdict import judge_speed
+from labkit.compare.summary import markdown
 from labkit.record.measure import efficiency
 from labkit.record.meter import Sample, told
 from labkit.record.run import RunRecord
+from labkit.record.schema import SpeedResults, TimedRow
 from tests.compare import synthetic
 from tests.compare.test_report import Tags, words
 
@@ -20,7 +22,7 @@ KERNELS = {"span_ms": 900.0, "classes_ms": {"GEMM fp8": 700.0, "idle": 200.0}, "
 TOP = [{"ms": 450.0, "calls": 32, "class": "GEMM fp8", "name": "nvjet"}]
 
 
-def row(name: str, **more) -> dict:
+def row(name: str, **more) -> TimedRow:
     step = TOKENS / RATES[name]
     told = efficiency(RATES[name], {"causal": 7e9, "full": 8e9}, "NVIDIA H200").to_json()
     times = {"tokens_per_s": RATES[name], "step_p10": 0.9 * step, "step_p50": step, "step_p90": 1.2 * step}
@@ -28,12 +30,12 @@ def row(name: str, **more) -> dict:
     shape = {"batch": 20, "seq_len": 4096, "tokens_step": TOKENS, "width": 2048, "steps": 30, "converted": 0}
     memory = {"peak": 60 * 2**30}
     rest = {"kernels": None, "memory": memory, "flops_per_s": told["flops_per_s"], "mfu": told["mfu"]}
-    return {**about, **times, **shape, **rest, "mfu_note": told["note"], **more}
+    return TimedRow.model_validate({**about, **times, **shape, **rest, "mfu_note": told["note"], **more})
 
 
-def speed(**of_fp8) -> dict:
+def speed(**of_fp8) -> SpeedResults:
     rows = {"bf16": row("bf16"), "fp8": row("fp8", **of_fp8)}
-    return {"arms": rows, "verdict": judge_speed(rows)}
+    return SpeedResults(arms=rows, verdict=judge_speed(rows))
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def page(tmp_path, monkeypatch):
     monkeypatch.setattr("labkit.compare.figures.draw_all", lambda data, folder=None, trouble=None: [])
     folder = synthetic.compare(tmp_path / "run", ("bf16", "fp8"), gpu=True, steps=20, layers=1)
 
-    def drawn(speed: dict, price: float | None = None) -> str:
+    def drawn(speed: SpeedResults, price: float | None = None) -> str:
         call = {"began": 0, "seconds": 60.0, "cost": None, "price_per_hour": price, "items": []}
         with RunRecord.open(folder) as record:
             record.results(speed=speed, calls=[call])
@@ -75,7 +77,7 @@ def test_one_mfu_is_read_and_the_others_are_folded_away(page):
     assert f"{100 * RATES['fp8'] * 8e9 / 1979e12:,.1f}" in line(folded, "FP8 tensorwise")
 
 
-def test_time_has_one_unit(page):
+def test_time_has_one_unit(page, tmp_path):
     """The window's step, the profile's classes and its longest kernels: milliseconds of a GPU per 1,000 tokens."""
     text = page(speed(kernels={**KERNELS, "top": TOP}))
     seen, folded = section(text)
@@ -87,7 +89,8 @@ def test_time_has_one_unit(page):
     profile = line(seen[seen.index("Where each millisecond goes") :], "FP8 tensorwise")
     assert profile[-1] == f"{900 * 1000 / TOKENS:.2f}" and f"{700 * 1000 / TOKENS:.2f} 78 %" in profile
     assert f"<td>{450 * 1000 / TOKENS:.2f}</td><td>32</td>" in folded
-    table = markdown(speed(kernels=KERNELS))
+    page(speed(kernels=KERNELS))
+    table = markdown(tmp_path / "run")
     assert table.count("ms per 1,000 tokens") == 2 and f"| {1e6 / RATES['bf16']:.2f} |" in table
 
 

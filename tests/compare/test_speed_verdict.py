@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.compare.budget import REPORT_SECONDS, Budget, Item, predict
-from labkit.compare.figures.speed import milliseconds, per_thousand
+from labkit.compare.budget import REPORT_SECONDS, Budget, predict
+from labkit.compare.figures.speed import milliseconds
 from labkit.compare.preset import load_preset
 from labkit.compare.speed_verdict import advice, judge_speed
 from labkit.errors import LabError
 from labkit.precision.registry import get_backend
 from labkit.record.kernels import CLASSES
+from labkit.record.schema import Item, Kernels, Ratio, TimedRow
 from labkit.train.data.batches import rows_per_micro_batch
 
 # ---- the verdict
 
 
-def arm(label, rate, role="candidate", library="te", spread=0.0, kernels=None, **more):
+def arm(label, rate, role="candidate", library="te", spread=0.0, **more):
     step = 1000 / rate
-    return {
-        "label": label,
-        "role": role,
-        "library": library,
-        "tokens_per_s": rate,
-        "step_p50": step,
-        "step_p10": step * (1 - spread),
-        "step_p90": step * (1 + spread),
-        "kernels": kernels,
-        "attention": "auto",
-        **more,
-    }
+    times = {"step_p10": step * (1 - spread), "step_p50": step, "step_p90": step * (1 + spread)}
+    return TimedRow(label=label, role=role, library=library, tokens_per_s=rate, attention="auto", **times, **more)
 
 
-def kernels(fp8=True, **classes):
-    return {"span_ms": 100.0, "classes_ms": classes, "evidence": {"fp8_gemm": fp8}}
+def kernels(fp8=True, span_ms=100.0, **classes):
+    return Kernels(span_ms=span_ms, classes_ms=classes, evidence={"fp8_gemm": fp8})
 
 
 BASE = {"bf16": arm("BF16", 100, "baseline", "plain"), "te-bf16": arm("TE BF16", 110, "reference")}
@@ -41,10 +32,10 @@ BASE = {"bf16": arm("BF16", 100, "baseline", "plain"), "te-bf16": arm("TE BF16",
 
 def test_the_gain_is_told_against_both_yardsticks():
     found = judge_speed({**BASE, "te": arm("TE FP8", 150), "ao": arm("AO FP8", 120, library="torchao")})
-    assert (found["word"], found["best"]) == ("faster", "te")
-    assert found["ratios"]["te"] == {"baseline": pytest.approx(1.5), "library": pytest.approx(150 / 110)}
-    assert found["ratios"]["ao"]["library"] is None, "torchao's BF16 was not timed: there is no such yardstick"
-    assert "1.50 times BF16 (100)" in found["sentence"] and "1.36 times TE BF16 (110)" in found["sentence"]
+    assert (found.word, found.best) == ("faster", "te")
+    assert found.ratios["te"] == Ratio(baseline=1.5, library=150 / 110)
+    assert found.ratios["ao"].library is None, "torchao's BF16 was not timed: there is no such yardstick"
+    assert "1.50 times BF16 (100)" in found.sentence and "1.36 times TE BF16 (110)" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -52,31 +43,34 @@ def test_the_gain_is_told_against_both_yardsticks():
 )
 def test_a_difference_within_the_spread_of_the_steps_is_none(rate, spread, word):
     rows = {"bf16": arm("BF16", 100, "baseline", "plain", spread), "te": arm("TE FP8", rate, spread=spread)}
-    assert judge_speed(rows)["word"] == word  # both half-spreads together: 6 %
+    assert judge_speed(rows).word == word  # both half-spreads together: 6 %
 
 
 def test_without_the_baseline_or_fp8_there_is_no_verdict():
-    assert judge_speed({"te": arm("TE FP8", 150)})["word"] == "incomplete"
+    assert judge_speed({"te": arm("TE FP8", 150)}).word == "incomplete"
     found = judge_speed(BASE, {"TE FP8": "it failed", "AO": "left for another call"})
-    assert found["word"] == "incomplete" and "no FP8 arm was timed" in found["sentence"]
-    assert {"TE FP8: no result, it failed.", "AO: no result, left for another call."} <= set(found["reasons"])
+    assert found.word == "incomplete" and "no FP8 arm was timed" in found.sentence
+    assert {"TE FP8: no result, it failed.", "AO: no result, left for another call."} <= set(found.reasons)
 
 
 def test_an_fp8_arm_without_fp8_kernels_is_told():
-    told = " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels(fp8=False))})["reasons"])
+    told = " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels(fp8=False))}).reasons)
     assert "NO FP8 product was seen" in told
-    told = " ".join(judge_speed({**BASE, "ref": arm("TE BF16", 99, "reference", kernels=kernels())})["reasons"])
+    told = " ".join(judge_speed({**BASE, "ref": arm("TE BF16", 99, "reference", kernels=kernels())}).reasons)
     assert "in an arm that should have none" in told
-    assert "seen" not in " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels())})["reasons"])
+    assert "seen" not in " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels())}).reasons)
 
 
 def test_advice_follows_where_the_time_went():
     row = arm("TE FP8", 150, kernels=kernels(**{"idle": 20.0, "quantize/cast": 30.0, "attention": 1.0}))
     tips = advice(row, 1.5, "faster")
     assert [t.split(":")[0] for t in tips] == ["Casting takes 30% of the step", "The GPU waits for 20% of the step"]
-    short = advice({**row, "shortages": 36}, 1.5, "faster")[1]
+    short = advice(row.model_copy(update={"shortages": 36}), 1.5, "faster")[1]
     assert "a larger batch" in tips[1] and "fewer sequences" in short and "larger" not in short
-    assert "fused = true" in tips[0] and "fused = true" not in advice({**row, "fused": True}, 1.5, "faster")[0]
+    assert (
+        "fused = true" in tips[0]
+        and "fused = true" not in advice(row.model_copy(update={"fused": True}), 1.5, "faster")[0]
+    )
     assert "stay with BF16" in advice(arm("x", 1), 1.05, "faster")[0] and not advice(arm("x", 1), 1.5, "faster")
 
 
@@ -84,15 +78,15 @@ def test_a_profiled_step_that_is_no_other_is_told_and_its_gaps_advise_nothing():
     """An H100 near its last GiB: one of BF16's two profiled steps took 0.71 s, those before it 0.57."""
 
     def profiled(span_ms):
-        return {**kernels(**{"idle": 90.0, "quantize/cast": 100.0}), "span_ms": span_ms}
+        return kernels(span_ms=span_ms, **{"idle": 90.0, "quantize/cast": 100.0})
 
     usual, odd = (arm("TE FP8", 1000 / 0.565, kernels=profiled(span)) for span in (580.0, 636.0))
-    told = [" ".join(judge_speed({**BASE, "te": row})["reasons"]) for row in (usual, odd)]
+    told = [" ".join(judge_speed({**BASE, "te": row}).reasons) for row in (usual, odd)]
     assert "profiled" not in told[0] and "TE FP8: its profiled steps took 13% longer than those of" in told[1]
     tips = [" ".join(advice(row, 1.5, "faster")) for row in (usual, odd)]
     assert all("Casting takes" in each for each in tips) and ["waits" in each for each in tips] == [True, False]
     base = arm("BF16", 1000 / 0.565, "baseline", "plain", kernels=profiled(636.0))
-    assert "BF16: its profiled steps" in " ".join(judge_speed({"bf16": base})["reasons"])
+    assert "BF16: its profiled steps" in " ".join(judge_speed({"bf16": base}).reasons)
 
 
 # ---- minutes and money
@@ -109,20 +103,24 @@ def test_an_arm_starts_only_if_it_fits_and_the_rest_is_scaled_by_what_was_seen()
     clock = Clock()
     budget = Budget(minutes=10, price=3.0, clock=clock)
     assert budget.deadline == 1000 + 600 - REPORT_SECONDS
-    first, second, third = (Item("safety", name, name, 200.0) for name in "abc")
+    first, second, third = (Item(part="safety", arm=name, predicted_s=200.0) for name in "abc")
     assert budget.fits(first)
     clock.now += 300  # it took half as long again
     budget.took(first, 300.0)
     assert budget.factor() == 1.5 and not budget.fits(second), "200 s predicted are 300 here, and 285 are left"
-    small = Item("safety", "d", "d", 180.0)
+    small = Item(part="safety", arm="d", predicted_s=180.0)
     assert budget.fits(small) and budget.left == [second]
-    assert budget.cost(1200) == 1.0 and budget.told(1200) == "20.0 minutes, 1.00 at 3.00 an hour"
-    assert [i["measured_s"] for i in budget.to_dict()["items"]] == [300.0, None] and third.measured is None
+    assert budget.cost(1200) == 1.0 and budget.describe(1200) == "20.0 minutes, 1.00 at 3.00 an hour"
+    assert [item.measured_s for item in budget.call().items] == [300.0, None] and third.measured_s is None
 
 
 def test_without_a_limit_everything_fits():
     budget = Budget()
-    assert budget.deadline is None and budget.fits(Item("speed", "a", "a", 1e9)) and budget.told(60) == "1.0 minutes"
+    assert (
+        budget.deadline is None
+        and budget.fits(Item(part="speed", arm="a", predicted_s=1e9))
+        and budget.describe(60) == "1.0 minutes"
+    )
 
 
 @pytest.mark.parametrize("given", [{"minutes": 0}, {"minutes": -1}, {"price": 0}, {"price": float("nan")}])
@@ -135,14 +133,16 @@ def test_a_prediction_by_hand():
     preset = load_preset("h100")
     batch = 20 * 4096  # by the memory of an H200
     item = predict(preset, "speed", "te-delayed", memory_gib=139.8)
-    assert item.predicted == pytest.approx(20 + 30 + 10 * batch / 104000)
+    assert item.predicted_s == pytest.approx(20 + 30 + 10 * batch / 104000)
     tokens = 64 * 1024 * (400 + 16 * 4 / 3)  # 16 evaluations of 4 batches, a third of the work each
-    assert predict(preset, "safety", "bf16").predicted == pytest.approx(20 + tokens / 465000)
-    assert predict(preset, "safety", "bf16-2").predicted == pytest.approx(20 + tokens / 465000), "its second run"
+    assert predict(preset, "safety", "bf16").predicted_s == pytest.approx(20 + tokens / 465000)
+    assert predict(preset, "safety", "bf16-2").predicted_s == pytest.approx(20 + tokens / 465000), "its second run"
     stopped = 64 * 1024 * (50 + 2 * 4 / 3)
-    assert predict(preset, "safety", "broken").predicted == pytest.approx(20 + stopped / 290000), "when it is rejected"
-    assert predict(preset, "safety", "bf16", world=2).predicted == pytest.approx(20 + tokens / 930000)
-    slow = predict(preset, "safety", "torchao-rowwise").predicted
+    assert predict(preset, "safety", "broken").predicted_s == pytest.approx(20 + stopped / 290000), (
+        "when it is rejected"
+    )
+    assert predict(preset, "safety", "bf16", world=2).predicted_s == pytest.approx(20 + tokens / 930000)
+    slow = predict(preset, "safety", "torchao-rowwise").predicted_s
     assert slow == pytest.approx(46 + tokens / 354000), "an arm that compiles longer has a start-up time of its own"
 
 
@@ -198,12 +198,9 @@ def test_micro_batches_need_not_divide_a_batch_that_memory_replaces():
 
 
 def test_milliseconds_per_thousand_tokens(tmp_path):
-    found = {"span_ms": 10.0, "classes_ms": {**dict.fromkeys(CLASSES, 0.0), "GEMM fp8": 6.0, "idle": 4.0}}
-    rows = {
-        "a": {"label": "TE FP8", "tokens_step": 2000, "kernels": found},
-        "b": {"label": "no profile", "tokens_step": 1, "kernels": None},
-    }
-    assert per_thousand(rows["a"])["GEMM fp8"] == 3.0
-    picture = milliseconds(rows, tmp_path)
+    classes = {**dict.fromkeys(CLASSES, 0.0), "GEMM fp8": 6.0, "idle": 4.0}
+    profiled = TimedRow(label="TE FP8", tokens_step=2000, kernels=Kernels(span_ms=10.0, classes_ms=classes))
+    other = TimedRow(label="no profile", tokens_step=1)
+    picture = milliseconds([profiled, other], tmp_path)
     assert picture.png.stat().st_size > 5000 and "TE FP8 5.00 ms, most of it GEMM fp8 3.00, idle 2.00" in picture.alt
-    assert milliseconds({"b": rows["b"]}, tmp_path) is None
+    assert milliseconds([other], tmp_path) is None

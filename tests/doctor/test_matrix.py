@@ -11,37 +11,27 @@ import torch
 from labkit import cli
 from labkit.errors import LabError
 from labkit.precision import matrix
+from labkit.precision.base import gpu_has
 from labkit.precision.config import PrecisionConfig, PrecisionSpec
-from labkit.precision.matrix import (
+from labkit.precision.matrix import COLUMNS, GENERATIONS, ROWS, cell, generation, reasons, refuse, requested
+from labkit.precision.recipes import (
+    ACROSS,
     FEATURES,
-    GENERATIONS,
     NO,
+    OTHERWISE,
     PARAMETERS,
-    RECIPES,
-    ROWS,
     SCHEDULE,
+    SETTINGS,
     UNTRIED,
     YES,
-    cell,
-    generation,
-    reasons,
-    refuse,
+    Recipe,
 )
 from labkit.precision.registry import availability, backends, get_backend
-from labkit.precision.torchao_backend import gpu_can_fp8
 from labkit.record.read import PACKED, read_run
 from labkit.train.config import TrainConfig
-from studies import matrix as matrix_try
 
 ROOT = Path(matrix.__file__).parents[2]
-CAPABILITIES = {
-    "older": (7, 0),
-    "Ampere": (8, 0),
-    "Ada": (8, 9),
-    "Hopper": (9, 0),
-    "Blackwell": (10, 0),
-    "Blackwell RTX": (12, 0),
-}
+CAPABILITIES = {name: lowest for name, (lowest, _) in GENERATIONS.items() if lowest}
 
 
 def config(recipe, **more):
@@ -55,43 +45,34 @@ def config(recipe, **more):
 
 
 def cells():
-    return [cell(recipe, column) for recipe in (*RECIPES, *ROWS) for column in matrix.COLUMNS if column != recipe]
+    return [cell(row, column) for row in (*ROWS, *ACROSS) for column in COLUMNS if column != row]
 
 
 def test_every_combination_has_a_word_and_a_reason():
     for found in cells():
-        assert found.state in (YES, UNTRIED, NO) and found.why, found
-        assert bool(found.proof) == (found.state == YES), found
+        assert found.state in (YES, UNTRIED, NO), found
+        assert found.proof if found.state == YES else found.why, found  # what shows it, or why not
 
 
-def test_every_rule_is_used():
-    rules = [line for line in matrix.TABLE.splitlines() if line and line[0] not in " #"]
-    assert len(rules) == len(matrix.RULES)  # none that cannot be read
-    deciding = {(c.recipe, c.column): next(r for r in matrix.RULES if r.speaks_of(c.recipe, c.column)) for c in cells()}
-    assert set(map(id, deciding.values())) == set(map(id, matrix.RULES))
+def test_nothing_is_declared_of_a_column_that_is_not_there():
+    assert set(OTHERWISE) == set(COLUMNS) and set(SETTINGS) == set(ACROSS)
+    for entry in (*ROWS.values(), *SETTINGS.values()):
+        assert set(entry.ways) <= set(COLUMNS) and all(set(apart) <= set(FEATURES) for apart in entry.apart)
+
+
+def test_of_a_recipe_that_declares_nothing_nothing_is_shown(monkeypatch):
+    """A new recipe of a known backend: nobody has tried it, whatever its neighbours have shown."""
+    monkeypatch.setitem(matrix.ROWS, "torchao mxfp8", Recipe({}))
+    found = [cell("torchao mxfp8", column) for column in COLUMNS]
+    assert {c.state for c in found} == {UNTRIED, NO} and cell("torchao mxfp8", "Hopper").state == UNTRIED
+    assert {c.column for c in found if c.state == NO} == {"TP", "EP", "PP", "fused", SCHEDULE, PARAMETERS}
 
 
 def test_every_backend_and_recipe_is_in_the_table():
     for name in backends():
-        for recipe in get_backend(name).recipes:
-            known, _ = matrix.wanted({"precision": {"backend": name, "recipe": recipe}})
-            assert known in RECIPES, (name, recipe)
-        assert matrix.wanted({"precision": {"backend": name}})[0] in RECIPES
-        if name not in ("week16", "broken"):
-            default = get_backend(name).recipes[0]
-            assert matrix.wanted({"precision": {"backend": name}}) == matrix.wanted(
-                {"precision": {"backend": name, "recipe": default}}
-            )
-
-
-def test_the_multiples_are_those_that_tests_of_the_backends_hold():
-    found = {multiple: [recipe for recipe, m in RECIPES.items() if m == multiple] for multiple in (1, 16, 128)}
-    assert found[1] == ["fp32 fp32", "bf16 bf16", "amp bf16", "amp fp16", "te bf16"] and found[128] == ["te block"]
-    assert {matrix.multiple(name, recipe) for name in backends() for recipe in get_backend(name).recipes} == {
-        1,
-        16,
-        128,
-    }
+        default, *others = get_backend(name).recipes
+        rows = [requested({"precision": {"backend": name, "recipe": recipe}})[0] for recipe in (None, default, *others)]
+        assert set(rows) <= set(ROWS) and rows[0] == rows[1], name
 
 
 def proof_shows(found):
@@ -104,7 +85,7 @@ def proof_shows(found):
             return spread_shows(record, found)
         assert record["kind"] == "matrix" and record["generation"] == "Hopper" and record["versions"]["torch"]
         ways = [found.column] if found.column in FEATURES else []
-        if found.recipe in ROWS:
+        if found.recipe in ACROSS:
             return any(e["ok"] and e["ways"] == [found.recipe, *ways] for e in record["tried"])
         return any(e["ok"] and e["recipe"] == found.recipe and e["ways"] == ways for e in record["tried"])
     if "-h200-8b/" in found.proof or found.proof.endswith("-two-stage"):
@@ -113,7 +94,7 @@ def proof_shows(found):
     arms = [read_run(arm).run for arm in packed]
     size = 2 if found.column == "FSDP2" else 1
     return any(
-        run["status"] == "finished" and run["world"]["size"] >= size and matrix.wanted(run["config"])[0] == found.recipe
+        run["status"] == "finished" and run["world"]["size"] >= size and requested(run["config"])[0] == found.recipe
         for run in arms
     )
 
@@ -128,7 +109,7 @@ def comparison_shows(record, found):
     configs = [record["config"]["arms"][arm]["train"] for arm in done]
     if found.recipe == PARAMETERS:
         return any(train["precision"].get("fp8_parameters") for train in configs)
-    return any(matrix.wanted(train)[0] == found.recipe for train in configs)
+    return any(requested(train)[0] == found.recipe for train in configs)
 
 
 def spread_shows(record, found):
@@ -148,7 +129,7 @@ def test_every_yes_has_a_proof_that_shows_it(found):
     assert proof_shows(found), found
 
 
-@pytest.mark.parametrize("recipe", [r for r in RECIPES if cell(r, "CPU").state == YES])
+@pytest.mark.parametrize("recipe", [r for r in ROWS if cell(r, "CPU").state == YES])
 def test_yes_on_a_cpu_trains_here(recipe):
     """Forward and backward of a small linear, and finite: the proof that the table names for the CPU."""
     backend, _, name = recipe.partition(" ")
@@ -165,7 +146,7 @@ def test_yes_on_a_cpu_trains_here(recipe):
 
 
 def test_the_table_and_the_backends_refuse_the_same_on_a_cpu():
-    for recipe in RECIPES:
+    for recipe in ROWS:
         backend, _, name = recipe.partition(" ")
         if backend in ("week16",):
             continue
@@ -182,9 +163,8 @@ def test_the_table_lets_no_gpu_through_that_the_backends_refuse(column, monkeypa
     for recipe in ("torchao tensorwise", "torchao rowwise", "torchao rowwise_with_gw_hp"):
         able = availability("torchao", recipe.split()[1], "cuda")
         assert able.ok == (cell(recipe, column).state != NO), (recipe, column, str(able))
-    for recipe in ("te delayed", "te current"):
-        assert gpu_can_fp8(torch.device("cuda")).ok == (cell(recipe, column).state != NO)
-    assert (cell("te block", column).state != NO) == (CAPABILITIES[column] >= (9, 0))
+    for recipe in ("te delayed", "te current", "te block"):
+        assert gpu_has(ROWS[recipe].needs, torch.device("cuda")).ok == (cell(recipe, column).state != NO)
 
 
 # ---- enforced
@@ -224,7 +204,7 @@ def test_what_it_forbids_is_refused_with_the_reason(asked, gpu, said):
 
 @pytest.mark.parametrize("key", ["tp", "ep", "pp"])
 def test_what_the_trainer_has_not_a_configuration_cannot_ask_for(key):
-    runs = {recipe for recipe in RECIPES if cell(recipe, key.upper()).state == YES}
+    runs = {recipe for recipe in ROWS if cell(recipe, key.upper()).state == YES}
     by_hand = {"fp32 fp32", "bf16 bf16"}
     assert runs == {"tp": by_hand | {"te bf16", "te delayed", "te current"}, "ep": set(), "pp": by_hand}[key]
     with pytest.raises(LabError, match=f"'{key}' is not a known key"):
@@ -241,7 +221,7 @@ def test_every_no_is_enforced():
     for found in cells():
         if found.state != NO or found.column in ("TP", "EP", "PP"):  # no configuration can ask for these
             continue
-        backend, _, name = ("te block" if found.recipe in ROWS else found.recipe).partition(" ")
+        backend, _, name = ("te block" if found.recipe in ACROSS else found.recipe).partition(" ")
         asked = {
             "precision": {
                 "backend": {"broken": "broken-stale"}.get(backend, backend),
@@ -317,9 +297,9 @@ def test_schedule_and_fp8_parameters_that_may_run():
 
 def test_of_gpus_hopper_alone_is_called_shown():
     gpus = [name for name in GENERATIONS if name not in ("CPU", "Hopper")]
-    assert all(cell(row, gpu).state != YES for row in ROWS for gpu in gpus)
+    assert all(cell(row, gpu).state != YES for row in ACROSS for gpu in gpus)
     for found in cells():
-        if (found.recipe in ROWS or found.column in ROWS) and found.state == YES:
+        if (found.recipe in ACROSS or found.column in ACROSS) and found.state == YES:
             shown = ("tests/train/", "week16_fp8/results/h200-matrix-", "week16_fp8/results/2026-11-26-h200-two-stage")
             assert found.proof.startswith(shown), found
 
@@ -365,8 +345,8 @@ def test_the_oldest_gpu_of_a_machine_decides(monkeypatch):
 
 
 def test_a_config_without_fields_of_the_future_is_understood():
-    assert matrix.wanted(TrainConfig(), world=1) == ("bf16 bf16", [])
-    assert matrix.wanted(TrainConfig(compile=True, precision=PrecisionConfig(backend="te", fused=True)), world=4) == (
+    assert requested(TrainConfig(), world=1) == ("bf16 bf16", [])
+    assert requested(TrainConfig(compile=True, precision=PrecisionConfig(backend="te", fused=True)), world=4) == (
         "te current",
         ["FSDP2", "compile", "fused"],
     )
@@ -380,10 +360,10 @@ def test_the_doctor_prints_it(capsys, monkeypatch):
     cli.app(["doctor", "--matrix"], standalone_mode=False)
     out = capsys.readouterr().out
     for word in (
-        *(recipe.removesuffix(" *") for recipe in RECIPES),
+        *(recipe.removesuffix(" *") for recipe in ROWS),
         *FEATURES[:5],
         *list(GENERATIONS)[1:5],
-        *ROWS.values(),
+        *ACROSS.values(),
     ):
         assert word in out
     for found in cells():
@@ -394,7 +374,7 @@ def test_the_doctor_prints_it(capsys, monkeypatch):
 def test_the_doctor_prints_it_as_json(capsys):
     cli.app(["doctor", "--matrix", "--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
-    assert found["here"] in GENERATIONS and set(found["recipes"]) == set(RECIPES) and set(found["with"]) == set(ROWS)
+    assert found["here"] in GENERATIONS and set(found["recipes"]) == set(ROWS) and set(found["with"]) == set(ACROSS)
     assert found["with"][PARAMETERS]["cells"]["fused"]["state"] == NO
     block = found["recipes"]["te block"]
     assert block["cells"]["Ada"]["state"] == NO and block["multiple"] == 128
@@ -415,67 +395,3 @@ def test_three_that_do_not_go_together_are_refused():
     if path.exists():
         failed = [entry for entry in json.loads(path.read_text())["tried"] if not entry["ok"]]
         assert [(e["recipe"], e["ways"]) for e in failed] == [("te block", [PARAMETERS, "checkpointing"])]
-
-
-def test_what_is_tried_is_what_is_allowed():
-    tried = matrix_try.combinations((9, 0))
-    assert ("te block", ("compile", "checkpointing", "fused")) in tried and ("torchao rowwise", ("fused",)) not in tried
-    assert {("te delayed", (SCHEDULE, "fused")), ("te block", (PARAMETERS, "compile"))} <= set(tried)
-    assert ("te block", (PARAMETERS, "checkpointing")) not in tried
-    assert ("emulated block", (PARAMETERS, "checkpointing")) in matrix_try.combinations(None)
-    assert ("te block", (PARAMETERS, "fused")) not in tried and ("bf16 bf16", (SCHEDULE,)) not in tried
-    assert not any(recipe.startswith("te ") for recipe, _ in matrix_try.combinations(None))
-    assert len(tried) == len(set(tried))
-    for recipe, ways in tried:
-        assert matrix.wanted(matrix_try.config_of(recipe, ways))[0] == recipe
-
-
-@pytest.mark.thorough
-def test_trying_on_this_cpu_writes_a_record(tmp_path, capsys):
-    out = tmp_path / "record" / "matrix.json"
-    assert (
-        matrix_try.main(
-            ["--device", "cpu", "--only", "emulated tensorwise", "--ways", "plain,checkpointing", "--out", str(out)]
-        )
-        == 0
-    )
-    record = json.loads(out.read_text())
-    first = record["tried"][0]
-    assert (first["recipe"], first["ways"], first["ok"]) == ("emulated tensorwise", [], True)
-    assert {tuple(entry["ways"]) for entry in record["tried"]} == {(), ("checkpointing",)}
-    assert {entry["fp8_steps"] for entry in record["tried"]} == {2}
-    assert record["generation"] == "CPU" and record["finished"] and all(e["converted"] == 14 for e in record["tried"])
-    with pytest.raises(LabError, match="no recipe 'te blok'"):
-        matrix_try.main(["--device", "cpu", "--only", "te blok", "--out", str(out)])
-    with pytest.raises(LabError, match="no way 'FP8'; the valid ones are: compile, checkpointing, fused, schedule, "):
-        matrix_try.main(["--device", "cpu", "--ways", "FP8", "--out", str(out)])
-
-
-@pytest.mark.thorough
-def test_trying_the_schedule_and_fp8_parameters_on_this_cpu(tmp_path, capsys):
-    out = tmp_path / "matrix.json"
-    assert (
-        matrix_try.main(
-            ["--device", "cpu", "--only", "emulated block", "--ways", "schedule,FP8 params", "--out", str(out)]
-        )
-        == 0
-    )
-    ran = {tuple(entry["ways"]): entry for entry in json.loads(out.read_text())["tried"]}
-    assert ran[(PARAMETERS,)]["fp8_steps"] == 2 and ran[(SCHEDULE,)]["fp8_steps"] == 1 and len(ran) == 2
-
-
-def test_a_combination_that_fails_is_recorded_and_the_rest_goes_on(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(matrix_try, "combinations", lambda gpu: [("fp32 fp32", ()), ("bf16 bf16", ())])
-    broken = dict(matrix_try.TRAIN, seq_len=4096)  # longer than the model's max_seq_len
-    real = matrix_try.config_of
-    monkeypatch.setattr(
-        matrix_try,
-        "config_of",
-        lambda recipe, ways: {
-            **real(recipe, ways),
-            **({"seq_len": broken["seq_len"]} if recipe == "fp32 fp32" else {}),
-        },
-    )
-    assert matrix_try.main(["--device", "cpu", "--out", str(tmp_path / "m.json")]) == 1
-    first, second = json.loads((tmp_path / "m.json").read_text())["tried"]
-    assert not first["ok"] and "max_seq_len" in first["why"] and second["ok"]

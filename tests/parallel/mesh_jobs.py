@@ -17,7 +17,7 @@ from labkit.model.weights import init_weights, perturb
 from labkit.parallel.tensor import tensor_parallel
 from labkit.train import health
 from labkit.train.checkpoint import Checkpoints
-from labkit.train.loop import train
+from labkit.train.loop import Parts, train
 from labkit.train.optim import adamw
 from labkit.train.state import local_bytes
 from tests.train import training_jobs as jobs
@@ -152,15 +152,8 @@ def trained(group: Group, kinds: list[str], run_dir: Path | None = None) -> dict
     for i, kind in enumerate(kinds):
         model, seen = placed(kind), jobs.GradNorms()
         stop = [jobs.StopAt(2 * (i + 1))] if i + 1 < len(kinds) else []
-        result = train(
-            group,
-            config,
-            jobs.CountingCorpus(),
-            model=model,
-            run_dir=run_dir,
-            hooks=[seen, *stop],
-            data_share=share(kind, group),
-        )
+        parts = Parts(model, hooks=[seen, *stop], data_share=share(kind, group))
+        result = train(group, config, jobs.CountingCorpus(), parts, run_dir=run_dir)
     return {"losses": result.losses, "norms": seen.norms, "weights": {n: whole(w) for n, w in model.named_parameters()}}
 
 

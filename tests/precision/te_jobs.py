@@ -12,7 +12,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import materialize, shard
 from labkit.precision.registry import get_backend
-from labkit.train.loop import train
+from labkit.train.loop import Parts, train
 from labkit.train.optim import adamw
 from tests.precision import fake_te
 from tests.precision.precision_jobs import convert
@@ -66,16 +66,8 @@ def train_sharded(group, run_dir, stop):
             precision=dict(backend="te", recipe="block", fp8_parameters=True),
         )
         optimizer = adamw(model, config, backend)  # makes the parameters FP8
-        result = train(
-            group,
-            config,
-            CountingCorpus(),
-            model=model,
-            optimizer=optimizer,
-            backend=backend,
-            run_dir=run_dir,
-            hooks=[StopAt(stop)] if stop else [],
-        )
+        parts = Parts(model, optimizer, backend, [StopAt(stop)] if stop else [])
+        result = train(group, config, CountingCorpus(), parts, run_dir=run_dir)
         names = {p: name for name, p in model.named_parameters()}
         assert {kind for kind, _ in inside} == {"QuantizedTensor"}
         return {

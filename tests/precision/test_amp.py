@@ -78,7 +78,9 @@ def test_a_skip_list_is_refused():
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize("capability, able", [((6, 1), ()), ((7, 5), ("fp16",)), ((8, 0), ("bf16", "fp16"))])
 def test_older_gpus_have_fp16_alone(capability, able, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a GPU")
     for recipe in DTYPES:
         found = availability("amp", recipe, "cuda")
         # There is no GPU here, so one that may run fails when it is tried, and for another reason.

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import ReduceScatter, materialize, shard
-from labkit.train.loop import Hook, train
+from labkit.train.loop import Hook, Parts, train
 from tests.train import training_jobs as jobs
 
 
@@ -118,7 +118,7 @@ def messages(group):
         model = jobs.plain_model(config)
         shard(model, group, torch.bfloat16, reshard_after_forward=config.reshard_after_forward)
         counted, norms = Messages(), jobs.GradNorms()
-        train(group, config, jobs.CountingCorpus(), model=model, hooks=[counted, norms])
+        train(group, config, jobs.CountingCorpus(), Parts(model, hooks=[counted, norms]))
         out.append((counted.steps[-1], norms.norms[-1], jobs.whole(model), gathered(model)))
     return out
 

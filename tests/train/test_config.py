@@ -13,7 +13,7 @@ from labkit.model.config import ModelConfig, sizes
 from labkit.precision.config import PrecisionConfig
 from labkit.strict import load_toml, strict_validate
 from labkit.train.config import TrainConfig
-from labkit.train.data.config import DataConfig
+from labkit.train.data.sources import DataConfig
 
 SHAPE = dict(vocab_size=512, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=128, max_seq_len=128)
 

@@ -21,9 +21,8 @@ from tokenizers import Tokenizer
 from labkit.errors import LabError
 from labkit.train.data import cache
 from labkit.train.data import corpus as corpora
-from labkit.train.data.config import DataConfig
 from labkit.train.data.corpus import Corpus, build_corpus
-from labkit.train.data.sources import find_files, is_heldout
+from labkit.train.data.sources import DataConfig, find_files, is_heldout
 
 WORDS = [
     "def",
@@ -184,9 +183,9 @@ def test_long_texts_are_cut_at_line_ends(text: Path, tmp_path: Path, monkeypatch
     (text / "one_line.py").write_text("x = 1; " * 700)
     only_long = [f for f in find_files(config(text)) if f.path == str(long)]
     pieces = list(corpora._pieces(only_long, set(), [], most=1000))
-    assert "".join(p.text for p in pieces) == long.read_text()
-    assert all(len(p.text) <= 1000 and p.text.endswith("\n") for p in pieces) and len(pieces) > 10
-    assert [p.last for p in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert "".join(text for text, _ in pieces) == long.read_text()
+    assert all(len(text) <= 1000 and text.endswith("\n") for text, _ in pieces) and len(pieces) > 10
+    assert [last for _, last in pieces] == [False] * (len(pieces) - 1) + [True]
     monkeypatch.setattr(corpora._pieces, "__defaults__", (1000,))
     test_every_file_is_there_in_order_with_its_end(build_corpus(config(text), tmp_path / "cache"), text)
 
@@ -346,7 +345,7 @@ def test_a_cache_that_cannot_be_made(text: Path, tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from labkit.errors import LabError
-from labkit.train.data.config import DataConfig
+from labkit.train.data.sources import DataConfig
 from labkit.train.data.corpus import build_corpus
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))   # a write beyond it fails
 try:
@@ -381,7 +380,7 @@ MANY = """
 import os, sys, time
 from pathlib import Path
 from labkit.train.data import corpus as corpora
-from labkit.train.data.config import DataConfig
+from labkit.train.data.sources import DataConfig
 from labkit.train.data.corpus import build_corpus
 text, cache, go, log, name = sys.argv[1:]
 train = corpora.train_tokenizer

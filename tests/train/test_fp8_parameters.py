@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
 
 import pytest
 import torch
@@ -15,9 +14,9 @@ from labkit.errors import LabError
 from labkit.precision import flags
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.registry import get_backend
-from labkit.train.commands import checkpoint as commands
+from labkit.train.checkpoint_cli import checkpoint as commands
 from labkit.train.optim import MasterAdamW
-from labkit.train.reformat import find, load_flat, reformat
+from labkit.train.reformat import find_checkpoint, load_flat, reformat
 from tests.fp8_values import quantise
 from tests.train import training_jobs as jobs
 from tests.train.training_jobs import small_config
@@ -33,10 +32,8 @@ def config(fp8=True, **changes):
     return small_config(**{**dict(checkpoint_every=2, eval_batches=1, precision=precision), **changes})
 
 
-def here(asked, run_dir=None, hooks=(), **how):
-    return run_ranks(
-        partial(jobs.run_converted, **how), asked, run_dir, hooks, size=1, backend="threads", timeout=120.0
-    )[0]
+def here(config, run_dir=None, hooks=()):
+    return run_ranks(jobs.run_converted, config, run_dir, hooks, size=1, backend="threads", timeout=120.0)[0]
 
 
 def linear_weights(result):
@@ -189,19 +186,19 @@ def test_going_back_in_the_middle_of_a_run_is_bit_for_bit(runs, tmp_path):
 
 
 def test_a_checkpoint_holds_values_and_masters(runs):
-    tensors = load_flat(find(runs[True][1]))
+    tensors = load_flat(find_checkpoint(runs[True][1]))
     name = "layers.1.ffn.w2.weight"
     master, value = tensors[f"optimizer.state.{name}.master"], tensors[f"model.{name}"]
     assert torch.equal(value, on_grid(master, True)) and not torch.equal(value, master)
     assert sum(key.endswith(".master") for key in tensors) == LINEARS
-    assert not any(key.endswith(".master") for key in load_flat(find(runs[False][1])))
+    assert not any(key.endswith(".master") for key in load_flat(find_checkpoint(runs[False][1])))
 
 
 # ---- flags: carried, shown, compared
 
 
 def manifest_of(run_dir):
-    return json.loads((find(run_dir) / "manifest.json").read_text())["body"]
+    return json.loads((find_checkpoint(run_dir) / "manifest.json").read_text())["body"]
 
 
 def test_a_checkpoint_carries_its_flags(runs):
@@ -296,7 +293,7 @@ def test_masters_that_round_to_something_else_here_are_refused(runs, monkeypatch
 
 
 def weights_in(folder):
-    return {key: value for key, value in load_flat(find(folder)).items() if isinstance(value, torch.Tensor)}
+    return {key: value for key, value in load_flat(find_checkpoint(folder)).items() if isinstance(value, torch.Tensor)}
 
 
 def linear_names():
@@ -364,7 +361,7 @@ def test_what_cannot_be_converted_is_said(runs, tmp_path):
 
 def test_a_damaged_checkpoint_is_not_converted(tmp_path):
     here(config(steps=2), tmp_path / "run")
-    file = find(tmp_path / "run") / "__0_0.distcp"
+    file = find_checkpoint(tmp_path / "run") / "__0_0.distcp"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(LabError, match="is damaged: __0_0.distcp has"):
         reformat(tmp_path / "run", tmp_path / "a", "bf16")

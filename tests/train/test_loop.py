@@ -21,7 +21,7 @@ from labkit.precision.base import Backend
 from labkit.precision.probe import ScaleStat
 from labkit.record.run import read_run
 from labkit.train import optim
-from labkit.train.loop import Hook
+from labkit.train.loop import Hook, Loop, Parts
 from tests.train import training_jobs as jobs
 from tests.train.training_jobs import small_config
 
@@ -106,21 +106,9 @@ def test_ranks_that_share_a_part_of_the_batch(reference):
 
 def test_every_row_is_used_once():
     def model_rows(group):
-        from labkit.train.loop import Loop
-
         config = small_config(accumulation=2)
         model = jobs.plain_model(config)
-        loop = Loop(
-            group,
-            config,
-            jobs.CountingCorpus(),
-            model,
-            optim.adamw(model, config),
-            None,
-            (),
-            None,
-            (group.rank, group.size),
-        )
+        loop = Loop(group, config, jobs.CountingCorpus(), Parts(model))
         tokens = torch.arange(8 * 17).view(8, 17)
         return [torch.cat([x[:, :1], y], 1) for x, y in loop.split(tokens)]
 

@@ -8,7 +8,7 @@ from labkit.comm.ledger import Ledger
 from labkit.comm.ranks import run_ranks
 from labkit.record.run import read_run
 from labkit.train.loop import Hook
-from labkit.train.pace import OwnSeconds, waited
+from labkit.train.pace import OwnSeconds, sum_waits
 from labkit.watch.alarms import alarms
 from tests.train import training_jobs as jobs
 from tests.watch.lines import record
@@ -57,4 +57,4 @@ def test_calls_posted_together_count_once_and_what_is_posted_only_counts_where_i
     ):
         event = ledger.begin(kind, blocking=blocking)
         event.begin, event.end = begin, end
-    assert waited(ledger, 3.0) == 2.25 and waited(ledger, 0.0) == 3.25
+    assert sum_waits(ledger, 3.0) == 2.25 and sum_waits(ledger, 0.0) == 3.25

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -30,10 +28,8 @@ def config(backend="emulated", first=2, last=2, **changes):
     return small_config(**{**dict(steps=7, eval_every=1, eval_batches=1, precision=precision), **changes})
 
 
-def here(asked, run_dir=None, hooks=(), **how):
-    return run_ranks(
-        partial(jobs.run_converted, **how), asked, run_dir, hooks, size=1, backend="threads", timeout=120.0
-    )[0]
+def here(config, run_dir=None, hooks=()):
+    return run_ranks(jobs.run_converted, config, run_dir, hooks, size=1, backend="threads", timeout=120.0)[0]
 
 
 def switches(run_dir):

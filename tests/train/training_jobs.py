@@ -18,7 +18,7 @@ from labkit.train import manifest
 from labkit.train.checkpoint import Checkpoints
 from labkit.train.config import TrainConfig
 from labkit.train.job import build_model, seed_generators
-from labkit.train.loop import Hook, train
+from labkit.train.loop import Hook, Parts, train
 
 MODEL = dict(vocab_size=257, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=16)
 
@@ -155,55 +155,38 @@ def open_record(group, run_dir):
     return RunRecord.create(run_dir, kind="train", command="test", hardware={})
 
 
-def run(group, config, run_dir=None, hooks=(), sharded=False, corpus=None, before=None, **how):
+def run(group, config, run_dir=None, hooks=(), sharded=False, corpus=None, before=None, resume=True, **parts):
     """Train; return the result as a dict, with the weights. `before()` is called first, in the rank."""
     if before:
         before(group)
     seed_generators(config.seed, group.rank)
     model = sharded_model(config, group) if sharded else plain_model(config)
     seen = GradNorms()
-    result = train(
-        group,
-        config,
-        corpus or CountingCorpus(),
-        model=model,
-        record=open_record(group, run_dir),
-        run_dir=run_dir,
-        hooks=(*hooks, seen),
-        **how,
-    )
+    parts = Parts(model, hooks=(*hooks, seen), record=open_record(group, run_dir), **parts)
+    result = train(group, config, corpus or CountingCorpus(), parts, run_dir=run_dir, resume=resume)
     return {**asdict(result), "weights": whole(model), "hooks": hooks, "grad_norms": seen.norms}
 
 
-def run_converted(group, config, run_dir=None, hooks=(), **how):
+def run_converted(group, config, run_dir=None, hooks=()):
     """Whole on this rank, in FP32, its linears converted as the configuration says."""
     seed_generators(config.seed, group.rank)
     model, backend = plain_model(config), get_backend(config.precision.backend)
     # Calibrating a backend that remembers nothing would be refused; here it shows that nothing else is changed.
     backend.convert(model, spec_of(config.precision.replace(calibrate=0)))
-    return trained(group, config, model, backend, run_dir, hooks, **how)
+    return trained(group, config, model, backend, run_dir, hooks)
 
 
-def run_prepared(group, config, run_dir=None, hooks=(), **how):
+def run_prepared(group, config, run_dir=None, hooks=()):
     """As train_job does it: converted, sharded, initialised, FP8 parameters if asked for."""
     seed_generators(config.seed, group.rank)
     backend = get_backend(config.precision.backend)
     model, _ = build_model(config, group, backend)
-    return trained(group, config, model, backend, run_dir, hooks, **how)
+    return trained(group, config, model, backend, run_dir, hooks)
 
 
-def trained(group, config, model, backend, run_dir, hooks, **how):
-    result = train(
-        group,
-        config,
-        CountingCorpus(),
-        model=model,
-        backend=backend,
-        record=open_record(group, run_dir),
-        run_dir=run_dir,
-        hooks=hooks,
-        **how,
-    )
+def trained(group, config, model, backend, run_dir, hooks):
+    parts = Parts(model, backend=backend, hooks=hooks, record=open_record(group, run_dir))
+    result = train(group, config, CountingCorpus(), parts, run_dir=run_dir)
     return {**asdict(result), "weights": whole(model), "evidence": backend.evidence(model)}
 
 

@@ -33,24 +33,24 @@ class Fails(Rings):
         return super().__call__(record)
 
 
-def told(monkeypatch, part, *looks):
-    """What rang of a part, after each look at so many steps."""
+def rang(monkeypatch, part, *polls):
+    """What rang of a part, after each poll at so many steps."""
     monkeypatch.setattr(mine, "PARTS", {"yours": part})
-    judge, steps, found = Judge(mine.rules()), lines(max(looks)), []
+    judge, steps, found = Judge(mine.make_rules()), lines(max(polls)), []
     growing = record([])
-    for before, now in zip((0, *looks), looks):
+    for before, now in zip((0, *polls), polls):
         growing.add(steps[before:now])
         found.append([(alarm.step, alarm.reason) for alarm in judge.judge(growing) if alarm.kind == "yours"])
     return found
 
 
-def test_what_is_new_is_told_once_however_often_one_looks(monkeypatch):
-    found = told(monkeypatch, f"{__name__}:Rings", 15, 15, 30)
-    assert [[step for step, _ in rang] for rang in found] == [[10], [10], [10, 20, 30]]
+def test_what_is_new_rings_once_however_often_one_polls(monkeypatch):
+    found = rang(monkeypatch, f"{__name__}:Rings", 15, 15, 30)
+    assert [[step for step, _ in each] for each in found] == [[10], [10], [10, 20, 30]]
 
 
-def test_one_that_fails_is_told_and_not_asked_again(monkeypatch):
-    found = told(monkeypatch, f"{__name__}:Fails", 15, 25, 35)
+def test_one_that_fails_is_reported_and_not_called_again(monkeypatch):
+    found = rang(monkeypatch, f"{__name__}:Fails", 15, 25, 35)
     assert found[0] == [(10, "the tenth")]
     assert found[1] == found[2] == [(10, "the tenth"), (None, found[1][1][1])]
     assert "ZeroDivisionError: by what?" in found[1][1][1]
@@ -65,13 +65,13 @@ def test_one_that_fails_is_told_and_not_asked_again(monkeypatch):
     ],
 )
 def test_one_that_is_not_there_says_so(monkeypatch, part, words):
-    ((rang,),) = told(monkeypatch, part, 5)
-    assert rang[0] is None and words in rang[1]
+    (((step, reason),),) = rang(monkeypatch, part, 5)
+    assert step is None and words in reason
 
 
-def test_a_page_asks_them_only_if_told_to(monkeypatch, tmp_path):
+def test_a_page_calls_them_only_on_request(monkeypatch, tmp_path):
     monkeypatch.setattr(mine, "PARTS", {"yours": f"{__name__}:Rings"})
     run = write(tmp_path / "run", lines(12))
     for wanted in (False, True):
-        _, _, alarms = Source(run, mine=wanted).look("")
+        _, _, alarms = Source(run, mine=wanted).poll("")
         assert [alarm.step for alarm in alarms if alarm.kind == "yours"] == [10] * wanted

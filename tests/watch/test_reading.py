@@ -12,10 +12,9 @@ import pytest
 from labkit.errors import LabError
 from labkit.record.run import RunRecord
 from labkit.watch.alarms import Judge
-from labkit.watch.folder import Folder, at_work, runs_in
+from labkit.watch.folder import Folder, Tail, at_work, runs_in
 from labkit.watch.source import Source
 from labkit.watch.tables import BINS, Column, Grid, cells, outline
-from labkit.watch.tail import Tail
 from tests.watch.lines import lines, write
 
 
@@ -87,16 +86,16 @@ def test_a_record_that_is_written_killed_and_resumed_reads_as_it_stands(tmp_path
             step = draw.randrange(step)
             record.close()
             record = RunRecord.open(tmp_path / "r", resume_from=step + 1)
-        folder._looked = -math.inf  # as if the pause between two looks were over
-        seen = folder.look()
+        folder._polled = -math.inf  # as if the pause between two looks were over
+        seen = folder.poll()
         assert list(seen["step"]) == list(range(1, step + 1))
         assert seen.status == "running" and seen.silence < 60
         assert [e["kind"] for e in seen.events] == ["resume"] * len(seen.events)
     losses = [json.loads(line)["loss"] for line in (tmp_path / "r" / "steps.jsonl").read_text().splitlines()]
     assert list(seen["loss"]) == losses and folder.generation > 3
     record.close()
-    folder._looked = -math.inf
-    assert folder.look().status == "interrupted", "it says running, and nobody writes"
+    folder._polled = -math.inf
+    assert folder.poll().status == "interrupted", "it says running, and nobody writes"
 
 
 def test_a_void_record_voids_its_alarms(tmp_path):
@@ -104,10 +103,10 @@ def test_a_void_record_voids_its_alarms(tmp_path):
     run[80]["grad_norm"] = 900.0
     write(tmp_path / "r", run)
     source = Source(tmp_path / "r")
-    assert [a.step for a in source.look("")[2]] == [81]
+    assert [a.step for a in source.poll("")[2]] == [81]
     write(tmp_path / "r", run[:70])
-    source._open[tmp_path / "r"][0]._looked = -math.inf
-    assert source.look("")[2] == []
+    source._open[tmp_path / "r"][0]._polled = -math.inf
+    assert source.poll("")[2] == []
 
 
 def test_no_run_no_folder_and_the_runs_of_a_comparison(tmp_path):
@@ -173,8 +172,8 @@ def test_a_judge_keeps_up_with_a_folder(tmp_path):
     write(tmp_path / "r", lines(300))
     folder, judge = Folder(tmp_path / "r"), Judge()
     folder._steps.most = 3000
-    folder.look()
+    folder.poll()
     while folder.record.behind:
-        folder._looked = -math.inf
-        judge.judge(folder.look())
+        folder._polled = -math.inf
+        judge.judge(folder.poll())
     assert len(folder.record) == 300 and judge.judge(folder.record) == []

@@ -37,7 +37,7 @@ def test_without_panel(tmp_path, monkeypatch):
 
 
 def test_a_port_that_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr("labkit.watch.serve._panel", lambda: pytest.fail("the port is asked first"))
+    monkeypatch.setattr("labkit.watch.serve.import_panel", lambda: pytest.fail("the port is asked first"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

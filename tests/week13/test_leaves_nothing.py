@@ -33,7 +33,7 @@ assert first.png.exists()
 END
 """
 TRAINING = """
-from functools import partial
+import os
 from pathlib import Path
 from labkit.comm.ranks import run_ranks
 from labkit.train.job import train_job
@@ -41,7 +41,8 @@ if __name__ == "__main__":
     model = dict(vocab_size=320, d_model=16, n_layers=1, n_heads=2, n_kv_heads=1, d_ffn=16, max_seq_len=16)
     config = dict(model=model, data={"source": [HERE + "/text"], "heldout_fraction": 0.2}, steps=1, seq_len=16,
                   batch_size=2, eval_every=0, precision={"backend": "fp32"})
-    run_ranks(partial(train_job, cache_dir=Path(HERE) / "cache"), config, Path(HERE) / "run", size=2, timeout=None)
+    os.environ["LABKIT_CACHE"] = HERE + "/cache"
+    run_ranks(train_job, config, Path(HERE) / "run", size=2, timeout=None)
     END
 """
 

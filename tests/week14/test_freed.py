@@ -12,7 +12,7 @@ from torch import nn
 
 from labkit.checks import load_week, run_checks
 from labkit.checks.runner import LocalRunner
-from labkit.comm.outcome import RanksFailed
+from labkit.comm.autopsy import RanksFailed
 from labkit.comm.ranks import run_ranks
 from tests.judged import ROOT
 from week14_fsdp import fsdp

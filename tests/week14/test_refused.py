@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.comm.outcome import RanksFailed
+from labkit.comm.autopsy import RanksFailed
 from labkit.comm.ranks import run_ranks
 from week14_fsdp import ddp, fsdp, zero
 from week14_fsdp.given import experiments

@@ -54,7 +54,7 @@ def which_ranks(device: str, ranks: int | None) -> dict[str, Any]:
 
 def describe(where: dict[str, Any], dtype: str, op: str, wire: float | None) -> dict[str, Any]:
     """What a record begins with, its `series` still empty. wire: GB/s one way; by default NVLink's of a known GPU."""
-    from labkit.record.hardware import find_gpu
+    from labkit.record.chips import find_gpu
 
     about = benchmark.about("collectives", where["device"], where["leader"])
     known = find_gpu(about["hardware_name"]) if where["device"] == "cuda" else None
@@ -66,7 +66,7 @@ def describe(where: dict[str, Any], dtype: str, op: str, wire: float | None) -> 
         "transport": "nccl" if where["device"] == "cuda" else "gloo",
         "dtype": dtype,
         "redop": op,
-        "wire": wire * 1e9 if wire else known.nvlink if known else None,
+        "wire": (wire or (known.nvlink if known else 0)) * 1e9 or None,
         "series": [],
     }
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from labkit.comm.autopsy import RanksFailed
 from labkit.comm.ledger import Ledger
-from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import run_ranks
 from labkit.comm.topology import Topology
 from labkit.comm.wire import Replay, replay

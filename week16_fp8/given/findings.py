@@ -117,7 +117,7 @@ def batch(run: str, arm: str) -> int:
 
 def looked_for(run: str, arm: str) -> str:
     """How the largest batch was found."""
-    return batches.told(read(run).results["tries"][arm])
+    return batches.describe(read(run).comparison.results.tries[arm])
 
 
 def too_many(run: str, arm: str) -> dict[str, Any]:
@@ -555,7 +555,7 @@ def tails(run: str, arm: str) -> list[float]:
 def judged(run: str, arm: str) -> str:
     """What repeated runs say of an arm's loss: "same, +0.03 % [-0.05, +0.11] in 2 runs"."""
     told = read(run).results["verdict"]["arms"][arm]
-    return f"{told['word']}, {interval(told)} in {told['runs']} runs"
+    return f"{told['word']}, {interval(told['value'], told['low'], told['high'])} in {told['runs']} runs"
 
 
 def trains(run: str, arm: str) -> float:

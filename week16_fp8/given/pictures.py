@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from labkit.compare.arms import Arm
 from labkit.compare.figures import loss as loss_figures
 from labkit.compare.figures import speed as speed_figures
-from labkit.compare.results import ArmResult
 from labkit.record.plotting import GRID, INK, MUTED, THIN, WIDTH, Picture, folder_or_temp, look, margins, save
+from labkit.record.schema import TimedRow, Verdict
 from week16_fp8 import formats
 from week16_fp8.given import pairs, records
 from week16_fp8.given.experiments import Codes, Memory, Poison, codes, own_scale
@@ -203,15 +204,13 @@ def _around(lost_RC: np.ndarray, at: tuple[int, int], most: int = 160) -> tuple[
 
 def paired_gap(runs: Mapping[str, pairs.Run], folder: Path | None = None) -> Picture | None:
     """The picture that `lab compare` draws, of these runs; None if nothing can be compared."""
-    verdict = pairs.compare(runs)
+    verdict = Verdict.model_validate(pairs.compare(runs))
+    judged = {name: (pairs.ARMS[name], verdict.arms.get(name)) for name in runs}
+    ordered = {**dict.fromkeys(verdict.arms), **judged}
     arms = {
-        name: ArmResult(name, pairs.ARMS[name].label, pairs.ARMS[name].role, "finished", gap=[*map(tuple, row["gap"])])
-        for name, row in verdict["arms"].items()
-    }
-    arms |= {
-        name: ArmResult(name, pairs.ARMS[name].label, "baseline", "finished")
-        for name in runs
-        if pairs.ARMS[name].role == "baseline"
+        name: Arm(name, *judged[name][0][:2], judged=judged[name][1])
+        for name in ordered
+        if judged[name][1] or judged[name][0].role == "baseline"
     }
     return loss_figures.gap(arms, verdict, folder_or_temp(folder))
 
@@ -234,10 +233,7 @@ def milliseconds(
     """One linear in every precision, by the classes of its kernels; None where there is no record of a GPU."""
     if record is None:
         return None
-    drawn = {
-        row["arm"]: {"label": row["label"], "tokens_step": row["shape"][0], "kernels": row.get("kernels")}
-        for row in records.rows(record, shape)
-    }
+    drawn = [TimedRow.model_validate({**row, "tokens_step": row["shape"][0]}) for row in records.rows(record, shape)]
     return speed_figures.milliseconds(drawn, folder_or_temp(folder))
 
 

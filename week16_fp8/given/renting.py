@@ -9,10 +9,12 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 
-from labkit.compare import answer, budget, memory, own, repeats
+from labkit.compare import budget, memory, own, repeats
+from labkit.compare.arms import Arm, arm_rows, heldout_of
+from labkit.compare.arms import answers as answers_of
 from labkit.compare.figures.answer import answer as draw_answer
 from labkit.compare.preset import Preset, load_preset
-from labkit.compare.results import heldout_of
+from labkit.compare.table import of_answers
 from labkit.compare.terminal import markdown_table
 from labkit.model.config import sizes
 from labkit.record.plotting import Picture
@@ -51,7 +53,7 @@ def predicted(gib: float, *parts: str, own: bool = True, second: bool = False) -
     arms = [("speed", arm) for arm in preset.timed]
     arms += [("safety", arm) for arm in preset.trained if second or preset.arms[arm].look == 1]
     chosen = [(part, arm) for part, arm in arms if part in (parts or ("speed", "safety")) and (own or arm != OWN)]
-    return sum(budget.predict(preset, part, arm, gib).predicted for part, arm in chosen) / 60
+    return sum(budget.predict(preset, part, arm, gib).predicted_s for part, arm in chosen) / 60
 
 
 def paid(run: str) -> float:
@@ -81,7 +83,7 @@ def h100_rows() -> list[list[str]]:
 
 
 @cache
-def answers() -> dict[str, answer.Row]:
+def answers() -> dict[str, Arm]:
     """The arms of the whole run by the present statistic: three BF16 runs (two were its twins), one of each recipe, and
     the scatter that the preset's records tell."""
     data = read(WHOLE)
@@ -91,15 +93,16 @@ def answers() -> dict[str, answer.Row]:
     asked = [name for name, arm in preset.arms.items() if arm.role == "candidate" and name in data.arms]
     losses = {name: heldout_of(arm) for name, arm in data.arms.items() if arm.status == "finished"}
     verdict = repeats.judge(losses, preset, [name for name in asked if name in losses])
-    return {row.name: row for row in answer.rows_of(data, verdict)}
+    return {arm.name: arm for arm in answers_of(arm_rows(data, verdict))}
 
 
 @cache
-def h100_answers() -> dict[str, answer.Row]:
+def h100_answers() -> dict[str, Arm]:
     """What was timed on one H100, with the verdicts on the losses that two others compared, each with its own BF16."""
-    verdict, own = (read(run).results["verdict"] for run in (H100_LOSS, H100_OWN))
-    both = {**verdict, "arms": {**verdict["arms"], OWN: own["arms"][OWN]}}
-    return {row.name: row for row in answer.rows_of(read(H100_RUN), both)}
+    verdict, own = (read(run).comparison.results.verdict for run in (H100_LOSS, H100_OWN))
+    assert verdict is not None and own is not None
+    both = verdict.model_copy(update={"arms": {**verdict.arms, OWN: own.arms[OWN]}})
+    return {arm.name: arm for arm in answers_of(arm_rows(read(H100_RUN), both)) if arm.timed}
 
 
 def h100_picture(folder: Path) -> Picture | None:
@@ -107,7 +110,8 @@ def h100_picture(folder: Path) -> Picture | None:
 
 
 def answer_rows() -> list[list[str]]:
-    return [cells[:4] for cells in answer.lines(list(answers().values()))]
+    columns = of_answers("BF16")[:4]
+    return [[column.cell(arm) for column in columns] for arm in answers().values()]
 
 
 def answer_picture(folder: Path) -> Picture | None:

@@ -22,11 +22,11 @@ import torch
 from labkit_inside import jail, steady  # type: ignore[import-not-found]  # this folder's name in there
 
 from labkit.checks import bare, remote, values
+from labkit.comm.callsite import describe_error
 from labkit.comm.forkserver import renumber
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
 from labkit.comm.link import BrokerTransport, frame_head, read_frame
-from labkit.comm.outcome import tell
 
 LINK, TRACE = 3, 4
 MAX_TEXT = 20_000  # characters of an error's text
@@ -114,7 +114,7 @@ def _remove(reference: str | None) -> None:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    said = tell(error)
+    said = describe_error(error)
     stack = [[str(file)[:300], int(line), str(name)[:100]] for file, line, name in said["stack"][:30]]
     text, traceback = said["text"][:MAX_TEXT], said["traceback"][-MAX_TEXT:]
     kind = "unfinished" if isinstance(error, NotImplementedError) else "memory" if _memory(error) else "raised"

@@ -14,11 +14,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.answer import rows_of
+from labkit.compare.arms import answers, arm_rows
 from labkit.compare.figures import answer, loss, rounding, scales, speed
-from labkit.compare.results import arms_of, formats_of, timed_of, verdict_of
 from labkit.record.plotting import Picture, styles
 from labkit.record.read import RunData
+from labkit.record.schema import Verdict
 
 
 def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | None = None) -> list[Picture]:
@@ -28,18 +28,19 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
     without it the error is raised. OSError (a full disk) is raised always."""
     folder = Path(folder or data.path / "figures")
     folder.mkdir(parents=True, exist_ok=True)
-    every, timed = arms_of(data), timed_of(data)
+    every, record = arm_rows(data), data.comparison
+    timed = list(record.results.speed.arms.values()) if record.results.speed else []
     arms = {name: arm for name, arm in every.items() if not arm.of}  # of an arm trained several times, the first run
     probed = {name: arm for name, arm in arms.items() if arm.scales()}
     look_of = styles({name: arm.role for name, arm in arms.items()})
     todo: list[tuple[Any, ...]] = []
     if data.is_comparison:
-        todo.append(("the answer", answer.answer, rows_of(data), folder, "answer", "", formats_of(data)[1]))
+        todo.append(("the answer", answer.answer, answers(every), folder, "answer", "", record.config.yardstick))
     todo.append(("the losses", loss.losses, arms, folder))
     if timed:
         todo.append(("the milliseconds", speed.milliseconds, timed, folder))
     if data.is_comparison:
-        todo.append(("the paired gap", loss.gap, every, verdict_of(data), folder))
+        todo.append(("the paired gap", loss.gap, every, record.results.verdict or Verdict(), folder))
         todo.append(("speed and memory", speed.cost, arms, folder, " in the safety part" if timed else ""))
     else:
         todo.append(("the course of the run", speed.course, arms["run"], folder))

@@ -6,15 +6,16 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from labkit.compare.answer import Row
+from labkit.compare.arms import Arm
 from labkit.compare.statistic import ACCEPTED
+from labkit.compare.table import gap_interval
 from labkit.record import plotting as plot
 
 FARTHEST = 1.0  # per cent, either side: what lies beyond stands at the edge, with its number
 
 
 def answer(
-    rows: list[Row], folder: Path, name: str = "answer", note: str = "", yardstick: str = "BF16"
+    rows: list[Arm], folder: Path, name: str = "answer", note: str = "", yardstick: str = "BF16"
 ) -> plot.Picture | None:
     """A row for each arm. None if nothing was timed nor judged beside the baseline."""
     drawn = [row for row in rows if row.times or row.gap is not None]
@@ -57,7 +58,7 @@ def answer(
             crowd = reach > 0.6
             ax.set_xticks(ticks, ["" if crowd and abs(t) == ACCEPTED else f"{t:+g}" if t else "0" for t in ticks])
             ax.tick_params(axis="x", labelsize=7.5)
-        axes[0].set_yticks(range(len(drawn)), [plot.lines(row.label, 24) for row in drawn], color=plot.INK)
+        axes[0].set_yticks(range(len(drawn)), [plot.lines(row.timed_label, 24) for row in drawn], color=plot.INK)
         axes[0].set_ylim(len(drawn) - 0.5, -0.5)
         for ax in axes:
             ax.grid(axis="y", visible=False)
@@ -71,11 +72,11 @@ def answer(
         )
 
 
-def _ends(row: Row) -> list[float]:
+def _ends(row: Arm) -> list[float]:
     return [x for x in (row.low, row.high, row.gap) if x is not None and math.isfinite(x)]
 
 
-def _gap(ax, y: int, row: Row, look: plot.Style, reach: float) -> None:
+def _gap(ax, y: int, row: Arm, look: plot.Style, reach: float) -> None:
     """One arm's gap, its interval, and its words at the right."""
     if row.role == "baseline":
         _words(ax, reach, y, f"baseline, {row.runs} runs" if row.runs > 1 else "baseline")
@@ -91,7 +92,7 @@ def _gap(ax, y: int, row: Row, look: plot.Style, reach: float) -> None:
     if abs(row.gap) > reach or math.isinf(row.gap):
         face |= {"marker": ">" if row.gap > 0 else "<", "markerfacecolor": look.color}
     ax.plot([at], [y], clip_on=False, zorder=4, **face)
-    _words(ax, reach, y, f"{row.word}\n{row.gap_told}" if row.word else row.gap_told)
+    _words(ax, reach, y, f"{row.word}\n{gap_interval(row)}" if row.word else gap_interval(row))
 
 
 def _words(ax, x: float, y: int, text: str) -> None:
@@ -103,11 +104,11 @@ def _beside(ax, x: float, y: int, text: str) -> None:
     ax.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=plot.INK)
 
 
-def _alt(rows: list[Row], yardstick: str) -> str:
+def _alt(rows: list[Arm], yardstick: str) -> str:
     told = []
     for row in rows:
         speed = f"{row.times:.2f} times {yardstick}'s speed" if row.times and row.role != "baseline" else ""
-        loss = ", ".join(filter(None, (row.word, row.gap_told))) if row.gap is not None else ""
+        loss = ", ".join(filter(None, (row.word, gap_interval(row)))) if row.gap is not None else ""
         if row.role != "baseline" and (words := "; ".join(filter(None, (speed, loss and f"loss {loss}")))):
-            told.append(f"{row.label}: {words}")
+            told.append(f"{row.timed_label}: {words}")
     return f"Speed and loss against {yardstick}, by arm. {'. '.join(told)}."

@@ -7,9 +7,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.results import ArmResult
+from labkit.compare.arms import Arm
 from labkit.record import plotting as plot
-from labkit.record.read import as_dict
+from labkit.record.schema import Band, Judged, Verdict
 
 Points = list[tuple[int, float]]
 # Drawn in this order: the arms nearly coincide, so the baseline lies broad at the bottom, dashes on top of solid lines.
@@ -17,7 +17,7 @@ LAYERS = {"baseline": 0, "single": 1, "twin": 3, "broken": 4}  # all others: 2
 BESIDE = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
 
 
-def losses(arms: dict[str, ArmResult], folder: Path) -> plot.Picture | None:
+def losses(arms: dict[str, Arm], folder: Path) -> plot.Picture | None:
     """Training loss (thin: every step; thick: running median) and held-out loss of every arm."""
     drawn = {name: arm for name, arm in arms.items() if arm.series("loss") or arm.series("heldout")}
     if not drawn:
@@ -61,17 +61,17 @@ def losses(arms: dict[str, ArmResult], folder: Path) -> plot.Picture | None:
         return plot.save(fig, folder, "loss", "Loss", _losses_alt(drawn), note)
 
 
-def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture | None:
+def gap(arms: dict[str, Arm], verdict: Verdict, folder: Path) -> plot.Picture | None:
     """Relative gap of the held-out loss to the baseline, step by step, with the band. Linear inside the band,
     logarithmic outside, so that a twin at 0.01 % and a broken arm at 10 % both can be read."""
-    drawn = {name: arm for name, arm in arms.items() if arm.gap}
+    drawn = {name: arm for name, arm in arms.items() if arm.gaps}
     if not drawn:
         return None
     look_of = plot.styles({name: arm.role for name, arm in arms.items() if not arm.of})
     several = any(arm.of for arm in arms.values())
-    band = as_dict(verdict.get("band"))
-    every = plot.finite([g for arm in drawn.values() for _, g in arm.gap])
-    edges = plot.finite([band.get("low"), band.get("high")])
+    band = verdict.band or Band()
+    every = plot.finite([g for arm in drawn.values() for _, g in arm.gaps])
+    edges = plot.finite([band.low, band.high])
     threshold = max([abs(e) for e in edges] or [statistics.median([abs(g) for g in every] or [0.01])]) or 1e-3
     top = max([threshold * 2, *(abs(g) for g in every)])
     below = min([-threshold * 1.6, *every])
@@ -79,7 +79,7 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture
         fig = figure(plot.WIDTH, 3.5)
         ax = fig.subplots()
         fig.subplots_adjust(left=0.105, right=0.755, top=0.87, bottom=0.13)
-        steps = [s for arm in drawn.values() for s, _ in arm.gap]
+        steps = [s for arm in drawn.values() for s, _ in arm.gaps]
         first, last = min(steps), max(steps)
         logarithmic = top > 4 * threshold
         if logarithmic:
@@ -96,28 +96,26 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture
                 ax.axhline(edge, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
         ax.axhline(0, color=plot.INK, linewidth=0.9, zorder=1.1)
         small = {"fontsize": 8, "color": plot.MUTED}
-        start = verdict.get("from_step")
-        if isinstance(start, (int, float)) and first < start < last:
+        start = verdict.from_step
+        if start is not None and first < start < last:
             ax.axvline(start, color=plot.MUTED, linewidth=0.9, zorder=1)
             ax.annotate(" counted from here", (start, 1), xytext=(0, 2), va="bottom", ha="left", **BESIDE, **small)
         ends = []
         for name, arm in drawn.items():
-            points = plot.thin(arm.gap)
+            points = plot.thin(arm.gaps)
             if arm.of or (several and arm.role == "baseline"):  # a further run: thin, in its arm's colour
                 style = look_of[arm.of or name]
                 ax.plot(*plot.xy(points), **style.line(linewidth=0.7, alpha=0.6))
                 continue
             style = look_of[name]
             ax.plot(*plot.xy(points), **style.marks(len(points)))
-            _mark_lost(ax, arm.gap, math.inf, style, arm.label)
-            if not _lost(arm.gap, math.inf):
-                ends.append((*arm.gap[-1], plot.lines(arm.label), style.color))
+            _mark_lost(ax, arm.gaps, math.inf, style, arm.label)
+            if not _lost(arm.gaps, math.inf):
+                ends.append((*arm.gaps[-1], plot.lines(arm.label), style.color))
         if len(edges) == 2:
             place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "xytext": (5, 4)}
             above = {"zorder": 5, "bbox": {"facecolor": plot.BAND, "edgecolor": "none", "pad": 1.5}}  # the lines
-            ax.annotate(
-                "band" + (f": {band['name']}" if band.get("name") else ""), (0, edges[0]), **place, **above, **small
-            )
+            ax.annotate("band" + (f": {band.name}" if band.name else ""), (0, edges[0]), **place, **above, **small)
         base = f"the mean of {_baseline(arms)}'s runs" if several else _baseline(arms)
         ax.set_title(f"held-out loss relative to {base} (same data)", pad=16)
         ax.set_xlabel("step")
@@ -129,17 +127,16 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture
             note = "Above zero is worse than the baseline. Every run starts from the same weights, moved by a rounding "
             note += "error of its own. Marked: each arm's first run; thin: its further ones, and the baseline's. "
         if len(edges) == 2:
-            note += f"Shaded: the band, {band.get('name') or 'given with the verdict'}. "
+            note += f"Shaded: the band, {band.name or 'given with the verdict'}. "
         if logarithmic:
             note += "The scale is linear inside the band and logarithmic outside it. "
-        counted = start if isinstance(start, (int, float)) else None
-        return plot.save(fig, folder, "gap", "Paired gap", _gap_alt(arms, drawn, edges, counted), note.strip())
+        return plot.save(fig, folder, "gap", "Paired gap", _gap_alt(arms, drawn, edges, start), note.strip())
 
 
 # ---- limits, marks and words
 
 
-def _loss_limits(arms: dict[str, ArmResult]) -> tuple[float, float]:
+def _loss_limits(arms: dict[str, Arm]) -> tuple[float, float]:
     """Limits that show the arms that behave; a broken arm may leave the picture at the top, and its label says so."""
     sane = [a for a in arms.values() if a.role != "broken"] or list(arms.values())
     values = plot.finite([v for a in sane for key in ("loss", "heldout") for _, v in a.series(key)]) or [0.0, 1.0]
@@ -190,7 +187,7 @@ def _percent(value: float) -> str:
     return ("+" if value > 0 else "\N{MINUS SIGN}") + text + " %"
 
 
-def _baseline(arms: dict[str, ArmResult]) -> str:
+def _baseline(arms: dict[str, Arm]) -> str:
     return next((arm.label for arm in arms.values() if arm.role == "baseline"), "the baseline")
 
 
@@ -201,7 +198,7 @@ def _percent_ticks(ax: Any, threshold: float, edges: list[float], below: float, 
     ax.set_yticks([], minor=True)
 
 
-def _losses_alt(arms: dict[str, ArmResult]) -> str:
+def _losses_alt(arms: dict[str, Arm]) -> str:
     told = []
     for arm in arms.values():
         kind, points = ("held-out", held) if (held := arm.series("heldout")) else ("training", arm.series("loss"))
@@ -212,19 +209,18 @@ def _losses_alt(arms: dict[str, ArmResult]) -> str:
     return f"Curves of the loss over the steps: {plot.join(told)}."
 
 
-def _gap_alt(
-    arms: dict[str, ArmResult], drawn: dict[str, ArmResult], edges: list[float], start: float | None = None
-) -> str:
+def _gap_alt(arms: dict[str, Arm], drawn: dict[str, Arm], edges: list[float], start: float | None = None) -> str:
     told = []
     for arm in drawn.values():
         if arm.of or arm.role == "baseline":
             continue
-        values = [g for _, g in arm.gap]
+        values = [g for _, g in arm.gaps]
         if len(plot.finite(values)) < len(values):
             told.append(f"{arm.label} becomes not finite")
             continue
-        where = f", judged {arm.word} the band" if arm.word in ("inside", "outside") else ""
-        where = f", {arm.word}" if arm.runs else where
+        judged = arm.judged or Judged()
+        where = f", judged {judged.word} the band" if judged.word in ("inside", "outside") else ""
+        where = f", {judged.word}" if judged.runs else where
         told.append(f"{arm.label} lies between {min(values):+.2g} and {max(values):+.2g} percent{where}")
     band = f" The band is {edges[0]:+.2g} to {edges[1]:+.2g} percent." if len(edges) == 2 else ""
     if band and start is not None:

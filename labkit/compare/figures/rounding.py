@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.results import QUANTISED, ArmResult, short, split_tensor
+from labkit.compare.arms import QUANTISED, Arm, short, split_tensor
 from labkit.record import plotting as plot
 
 SHOWN = (*QUANTISED, "output")  # in the SQNR picture
@@ -19,7 +19,7 @@ KIND_MARKS = {"input": "o", "weight": "s", "grad": "^", "output": "d"}
 ROUNDING_DB = {name: 10 * math.log10(12 * 4**bits * 8 * math.log(2) / 3) for name, bits in (("E4M3", 3), ("E5M2", 2))}
 
 
-def sqnr(arms: dict[str, ArmResult], look_of: dict[str, plot.Style], folder: Path) -> plot.Picture | None:
+def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> plot.Picture | None:
     """Signal to quantisation noise of every quantised tensor, and of every linear's output against FP32, at the last
     probe, by layer, one panel an arm."""
     every = {name: dots for name, arm in arms.items() if (dots := _sqnr_dots(arm))}
@@ -96,7 +96,7 @@ def sqnr(arms: dict[str, ArmResult], look_of: dict[str, plot.Style], folder: Pat
         return plot.save(fig, folder, "sqnr", "Signal to quantisation noise", alt, note)
 
 
-def lost(arms: dict[str, ArmResult], look_of: dict[str, plot.Style], folder: Path) -> plot.Picture | None:
+def lost(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> plot.Picture | None:
     """Per cent of elements that overflow and underflow, one column a role: the worst tensor of each arm over time."""
     kinds = [k for k in QUANTISED if any(split_tensor(t)[2] == k for arm in arms.values() for t in arm.scales()[-1][1])]
     # An empty row would take half of the picture to say one word.
@@ -153,7 +153,7 @@ def _worst(stats: dict, kind: str, key: str) -> float | None:
     return max(found, default=None)
 
 
-def _sqnr_dots(arm: ArmResult) -> list[tuple[int, str, str, float]]:
+def _sqnr_dots(arm: Arm) -> list[tuple[int, str, str, float]]:
     out: list[tuple[int, str, str, float]] = []
     for tensor, stat in arm.scales()[-1][1].items():
         layer, _, kind = split_tensor(tensor)

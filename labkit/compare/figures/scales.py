@@ -11,7 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.results import QUANTISED, ArmResult, Probes, short, split_tensor
+from labkit.compare.arms import QUANTISED, Arm, Probes, short, split_tensor
 from labkit.record import plotting as plot
 
 Line = list[tuple[int, float]]  # (step, value)
@@ -19,7 +19,7 @@ Line = list[tuple[int, float]]  # (step, value)
 MANY = 60  # lines in one panel
 
 
-def scales(arm: ArmResult, folder: Path, suffix: str = "") -> plot.Picture | None:
+def scales(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
     """Scale and amax of every quantised tensor over the steps, one column a role. Grey: the tensors (their range and
     middle 80 % when they are many); thick: their median; the highest and the lowest at the end are named."""
     probes = plot.thin(arm.scales(), 150)
@@ -63,7 +63,7 @@ def scales(arm: ArmResult, folder: Path, suffix: str = "") -> plot.Picture | Non
         return plot.save(fig, folder, f"scales{suffix}", f"Scales and amax: {arm.label}", alt, note)
 
 
-def heat(arm: ArmResult, folder: Path, suffix: str = "") -> plot.Picture | None:
+def heat(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
     """log2 of the scale of every linear (rows, by layer) over the steps (columns), one panel a role, against the first
     probe: 0 is unchanged, -1 is halved."""
     probes = plot.thin(arm.scales(), 160)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.results import ArmResult
+from labkit.compare.arms import Arm
 from labkit.record import plotting as plot
 from labkit.record.kernels import CLASSES
 from labkit.record.read import as_dict
+from labkit.record.schema import TimedRow
 
 GIB = 2**30
 # Colour and hatch both tell the class, in the order of kernels.CLASSES.
@@ -18,7 +20,7 @@ PAINT = dict(zip(CLASSES, zip(_COLORS, ("", "", "//", "..", "\\\\", "--", "xx", 
 NARROW = 0.045  # of the widest bar: a narrower piece has no room for its number
 
 
-def cost(arms: dict[str, ArmResult], folder: Path, where: str = "") -> plot.Picture | None:
+def cost(arms: dict[str, Arm], folder: Path, where: str = "") -> plot.Picture | None:
     """Tokens/s (median step, with the 10th to 90th percentile) and peak memory of every arm, as bars. where: of which
     part this is, if there are two."""
     drawn = {name: arm for name, arm in arms.items() if arm.speed.tokens_per_s}
@@ -64,20 +66,23 @@ def cost(arms: dict[str, ArmResult], folder: Path, where: str = "") -> plot.Pict
         return plot.save(fig, folder, "speed-memory", f"Speed and memory{where}", alt, note)
 
 
-def milliseconds(rows: dict[str, dict], folder: Path) -> plot.Picture | None:
-    """rows: arm -> {"label", "tokens_step", "kernels": Breakdown as a dict or None}. Milliseconds per 1,000 tokens, so
-    that arms with other batches can be held against one another. None if no arm was profiled."""
-    drawn = {arm: row for arm, row in rows.items() if row.get("kernels") and row["kernels"].get("span_ms")}
+def milliseconds(rows: Iterable[TimedRow], folder: Path) -> plot.Picture | None:
+    """Milliseconds of each class of kernel per 1,000 tokens of a rank, so that arms with other batches can be held
+    against one another. None if no arm was profiled."""
+    drawn = {
+        row.label: {kind: row.per_thousand(ms / 1e3) for kind, ms in row.kernels.classes_ms.items()}
+        for row in rows
+        if row.kernels and row.kernels.span_ms
+    }
     if not drawn:
         return None
-    parts = {arm: per_thousand(row) for arm, row in drawn.items()}
-    widest = max(sum(p.values()) for p in parts.values())
-    shown = [kind for kind in CLASSES if any(p.get(kind, 0) > 0.002 * widest for p in parts.values())]
+    widest = max(sum(part.values()) for part in drawn.values())
+    shown = [kind for kind in CLASSES if any(part.get(kind, 0) > 0.002 * widest for part in drawn.values())]
     with plot.look() as figure:
         fig = figure(plot.WIDTH, 1.12 + 0.42 * len(drawn))
         ax = fig.subplots()
         plot.margins(fig, 0.62, 0.45, left=0.2, right=0.97)
-        for y, part in enumerate(parts.values()):
+        for y, part in enumerate(drawn.values()):
             at = 0.0
             for kind in shown:
                 color, hatch = PAINT[kind]
@@ -91,7 +96,7 @@ def milliseconds(rows: dict[str, dict], folder: Path) -> plot.Picture | None:
                     ax.text(at + wide / 2, y, f"{wide:.2f}", ha="center", va="center", **words)
                 at += wide
             ax.text(at + 0.008 * widest, y, f"{at:.2f}", va="center", fontsize=8.5, color=plot.INK)
-        _name_rows(ax, [row["label"] for row in drawn.values()])
+        _name_rows(ax, list(drawn))
         ax.set_xlim(0, widest * 1.09)
         ax.set_xlabel("milliseconds of the GPU per 1,000 tokens")
         _no_row_grid(ax)
@@ -99,8 +104,8 @@ def milliseconds(rows: dict[str, dict], folder: Path) -> plot.Picture | None:
         place = {"loc": "upper left", "bbox_to_anchor": (0.01, 1.0), "ncols": 5}
         fig.legend(*ax.get_legend_handles_labels(), columnspacing=1.0, handlelength=1.3, fontsize=8, **place)
         told = [
-            f"{row['label']} {sum(parts[arm].values()):.2f} ms, most of it {plot.join(_largest(parts[arm]))}"
-            for arm, row in drawn.items()
+            f"{label} {sum(part.values()):.2f} ms, most of it {plot.join(_largest(part))}"
+            for label, part in drawn.items()
         ]
         alt = f"Bars of device time per 1,000 tokens by class of kernel: {'; '.join(told)}."
         note = (
@@ -110,12 +115,7 @@ def milliseconds(rows: dict[str, dict], folder: Path) -> plot.Picture | None:
         return plot.save(fig, folder, "milliseconds", "Where each millisecond goes", alt, note)
 
 
-def per_thousand(row: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds of each class per 1,000 tokens of one rank."""
-    return {kind: ms * 1000 / row["tokens_step"] for kind, ms in row["kernels"]["classes_ms"].items()}
-
-
-def course(arm: ArmResult, folder: Path) -> plot.Picture | None:
+def course(arm: Arm, folder: Path) -> plot.Picture | None:
     """A single run's gradient norm, learning rate, throughput and memory over the steps; skipped steps are marked."""
     steps = arm.data.steps if arm.data else []
     memory = [(s["step"], s["memory"]["peak_bytes"] / GIB) for s in steps if as_dict(s.get("memory")).get("peak_bytes")]
@@ -162,7 +162,7 @@ def course(arm: ArmResult, folder: Path) -> plot.Picture | None:
 # ---- parts
 
 
-def _rates(arm: ArmResult) -> tuple[float, float, float]:
+def _rates(arm: Arm) -> tuple[float, float, float]:
     """Tokens/s of the median step, of the 90th percentile and of the 10th."""
     speed = arm.speed
     rate = speed.tokens_per_s or 0.0

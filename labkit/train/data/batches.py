@@ -11,7 +11,7 @@ from labkit.errors import LabError
 
 
 def rows_per_micro_batch(batch_size: int, accumulation: int, shares: int) -> int:
-    """Sequences per micro-batch and rank; LabError if the batch does not come out even."""
+    """Return the sequences of a micro-batch on one rank; LabError if the batch does not divide evenly."""
     parts = shares * accumulation
     if batch_size % parts:
         below = batch_size // parts * parts
@@ -24,14 +24,14 @@ def rows_per_micro_batch(batch_size: int, accumulation: int, shares: int) -> int
 
 
 def micro_batches(
-    tokens: Tensor, share: tuple[int, int], rows: int, device: torch.device
+    tokens: Tensor, share: tuple[int, int], micro_batch_size: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Part `share` = (index, count) of a global batch [B, T + 1], `rows` sequences at a time, as (inputs [b, T],
-    targets [b, T]) on the device."""
+    """Yield part `share` = (index, count) of a global batch [B, T + 1] in micro-batches of b sequences, as (inputs
+    [b, T], targets [b, T]) on the device."""
     each = tokens.shape[0] // share[1]
     mine = tokens[share[0] * each : (share[0] + 1) * each]
     if device.type == "cuda":
         mine = mine.pin_memory()  # pageable memory would make the CPU wait for the GPU here
     mine = mine.to(device, non_blocking=True)
-    for part in mine.split(rows):
+    for part in mine.split(micro_batch_size):
         yield part[:, :-1], part[:, 1:]

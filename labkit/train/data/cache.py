@@ -26,7 +26,7 @@ from labkit.errors import LabError
 
 
 def cache_root() -> Path:
-    """$LABKIT_CACHE, or ~/.cache/labkit."""
+    """Return $LABKIT_CACHE, or ~/.cache/labkit."""
     return Path(os.environ.get("LABKIT_CACHE") or Path.home() / ".cache" / "labkit").expanduser()
 
 
@@ -36,7 +36,7 @@ def built_once(
     is_whole: Callable[[Path], bool],
     on_wait: Callable[[], None] = lambda: None,
 ) -> Path:
-    """`folder`, built by `build(empty folder)` unless `is_whole(folder)` already.
+    """Return `folder`, built by `build(empty folder)` unless `is_whole(folder)` already.
 
     A folder that is there but not whole (a damaged disk, a stranger's edit) is replaced. An OSError from `build` or
     from this function means that the cache cannot be written, and becomes a LabError; nothing half-written stays.
@@ -64,8 +64,9 @@ def _build_and_rename(folder: Path, build: Callable[[Path], None], is_whole: Cal
     beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.building-", dir=folder.parent))
     try:
         build(beside)
-        for path in beside.iterdir():
-            _to_disk(path)
+        for path in beside.iterdir():  # a rename that outlives a power cut must not outlive the contents
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
         if folder.exists() and not is_whole(folder):
             shutil.rmtree(folder)
         try:
@@ -77,15 +78,9 @@ def _build_and_rename(folder: Path, build: Callable[[Path], None], is_whole: Cal
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _to_disk(path: Path) -> None:
-    """Wait until the file's bytes are on disk: a rename that outlives a power cut must not outlive the contents."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 @contextmanager
 def _lock(path: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
-    """Hold an exclusive lock; yields False where the file system has none to give."""
+    """Hold an exclusive lock; yield False where the file system has none to give."""
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,14 +31,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.errors import LabError
 from labkit.train.data.cache import built_once, cache_root
-from labkit.train.data.config import DataConfig
-from labkit.train.data.sources import SourceFile, find_files, split
+from labkit.train.data.sources import DataConfig, SourceFile, find_files, split
 
 if TYPE_CHECKING:
     import torch
@@ -50,30 +49,26 @@ END = "<|end|>"  # token 0, after every file
 SAMPLE_BYTES_PER_ENTRY = 512  # measured: more text than this per vocabulary entry costs time, saves no tokens
 LEAST_SAMPLE = 2 << 20  # bytes
 LOT = 1 << 21  # characters handed to the tokenizer at once: all cores busy, memory small
+Piece = tuple[str, bool]  # a stretch of one file's text; whether the file ends with it
 Progress = Callable[[str, float], None]  # progress(what is being done, fraction done in [0, 1])
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokens on disk. Pickles as its path, so handing it to other processes copies no tokens.
-
-    train, heldout: 1-D memory maps, uint16 or uint32. vocab_size: entries the vocabulary really has; every token is
-    below it. hash: sha256 over vocabulary and tokens, the same wherever the same text is. files: relative paths of each
-    split in corpus order. bytes: of text, per split.
-    """
+    """Tokens on disk. It pickles as its path, so handing it to other processes copies no tokens."""
 
     path: Path
-    train: np.memmap = field(repr=False)
+    train: np.memmap = field(repr=False)  # [tokens], uint16 or uint32
     heldout: np.memmap = field(repr=False)
-    vocab_size: int
-    hash: str
-    files: dict[str, list[str]] = field(repr=False)
-    bytes: dict[str, int]
+    vocab_size: int  # entries the vocabulary really has; every token is below it
+    hash: str  # sha256 over vocabulary and tokens, the same wherever the same text is
+    files: dict[str, list[str]] = field(repr=False)  # relative paths of each split in corpus order
+    bytes: dict[str, int]  # of text, per split
 
     def batch(self, step: int, batch_size: int, seq_len: int, seed: int, split: str = "train") -> torch.Tensor:
-        """Tokens [B, T + 1], int64, on the CPU: inputs are [:, :-1], targets [:, 1:]. The rule is in the module's text.
+        """Draw the whole batch of a step: tokens [B, T + 1], int64, on the CPU; inputs are [:, :-1], targets [:, 1:].
 
-        The same on every rank; a rank takes the rows that are its own. LabError if the split is shorter than a window.
+        It is the same on every rank; a rank takes its own sequences. LabError if the split is shorter than a window.
         """
         import torch  # here, so that a corpus can be prepared without waiting for torch
 
@@ -90,13 +85,13 @@ class Corpus:
         return torch.from_numpy(np.stack([tokens[b : b + seq_len + 1] for b in begin_B.tolist()]).astype(np.int64))
 
     def tokens(self, split: str) -> np.memmap:
-        """The tokens of "train" or "heldout"."""
+        """Return the tokens of "train" or "heldout"."""
         if split not in SPLITS:
             raise LabError(f"there is no split {split!r}: the splits are train and heldout")
         return self.train if split == "train" else self.heldout
 
     def describe(self) -> dict[str, Any]:
-        """What a run record keeps: enough to say later whether two runs read the same tokens."""
+        """Return what a run record keeps: enough to say later whether two runs read the same tokens."""
         return {
             "hash": self.hash,
             "vocab_size": self.vocab_size,
@@ -110,7 +105,7 @@ class Corpus:
 
 
 def build_corpus(config: DataConfig, cache_dir: str | Path | None = None, progress: Progress | None = None) -> Corpus:
-    """The corpus of a config: from the cache if it is there, else built into it. Safe to call from every rank at once.
+    """Open the corpus of a config, building it first if the cache lacks it. Every rank may call this at once.
 
     cache_dir: default `labkit.train.data.cache.cache_root()`. Changed files (path, size, time) make a new corpus.
     LabError: no usable file, or a cache that cannot be written; then nothing is left behind.
@@ -118,7 +113,10 @@ def build_corpus(config: DataConfig, cache_dir: str | Path | None = None, progre
     report = progress or (lambda what, fraction: None)
     report("finding the text", 0.0)
     files = find_files(config)
-    folder = Path(cache_dir or cache_root()) / "corpus" / _key(config, files)
+    text = [[f.path, f.relative, f.size, f.modified] for f in files]
+    parts = [LAYOUT, config.vocab_size, config.heldout_fraction, text]
+    key = hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]
+    folder = Path(cache_dir or cache_root()) / "corpus" / key
     waiting = "waiting for another process that prepares the corpus"
     write = partial(write_corpus, config=config, files=files, report=report)
     built_once(folder, write, is_whole, on_wait=lambda: report(waiting, 0.0))
@@ -127,28 +125,11 @@ def build_corpus(config: DataConfig, cache_dir: str | Path | None = None, progre
 
 
 def open_corpus(path: str | Path) -> Corpus:
-    """A corpus folder that `build_corpus` made."""
+    """Open a corpus folder that `build_corpus` made."""
     path = Path(path)
     about = json.loads((path / "about.json").read_text(encoding="utf-8"))
     train, heldout = (np.memmap(path / f"{s}.bin", dtype=about["dtype"], mode="r") for s in SPLITS)
     return Corpus(path, train, heldout, about["vocab_size"], about["hash"], about["files"], about["bytes"])
-
-
-def _key(config: DataConfig, files: list[SourceFile]) -> str:
-    """The cache folder's name: changes with the config, the layout, and any file's path, size or time."""
-    text = [[f.path, f.relative, f.size, f.modified] for f in files]
-    parts = [LAYOUT, config.vocab_size, config.heldout_fraction, text]
-    return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]
-
-
-# ---- writing
-
-
-class Piece(NamedTuple):
-    """A stretch of one file's text; `last` if the file ends with it."""
-
-    text: str
-    last: bool
 
 
 def write_corpus(folder: Path, config: DataConfig, files: list[SourceFile], report: Progress) -> None:
@@ -169,9 +150,10 @@ def write_corpus(folder: Path, config: DataConfig, files: list[SourceFile], repo
         with (folder / f"{side}.bin").open("wb") as out:
             for lot in _lots(_pieces(sides[side], seen, kept[side])):
                 report("turning text into tokens", 0.3 + 0.7 * min(1.0, sum(size.values()) / total))
-                for piece, encoding in zip(lot, tokenizer.encode_batch_fast([p.text for p in lot]), strict=True):
-                    out.write(np.array([*encoding.ids, end] if piece.last else encoding.ids, dtype).tobytes())
-                    size[side] += len(piece.text.encode())
+                encodings = tokenizer.encode_batch_fast([text for text, _ in lot])
+                for (text, last), encoding in zip(lot, encodings, strict=True):
+                    out.write(np.array([*encoding.ids, end] if last else encoding.ids, dtype).tobytes())
+                    size[side] += len(text.encode())
         if not kept[side]:
             raise LabError(
                 f"no usable text for the {side} split: the files found are empty, copies of one another, or "
@@ -180,15 +162,14 @@ def write_corpus(folder: Path, config: DataConfig, files: list[SourceFile], repo
     names, content = ["tokenizer.json", "heldout.bin", "train.bin"], hashlib.sha256()
     for name in names:
         with (folder / name).open("rb") as file:
-            for part in iter(lambda: file.read(1 << 22), b""):
-                content.update(part)
+            hashlib.file_digest(file, lambda: content)  # goes on with the same hash
     about = {"vocab_size": entries, "dtype": dtype.name, "files": kept, "bytes": size, "layout": LAYOUT}
     about |= {"hash": content.hexdigest(), "sizes": {n: (folder / n).stat().st_size for n in names}}
     (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A byte-level BPE of at most vocab_size entries (fewer if the texts run out of pairs). Deterministic."""
+    """Train a byte-level BPE of at most vocab_size entries (fewer if the texts run out of pairs). Deterministic."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -203,7 +184,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a corpus folder is there with every file at the size its about.json gives."""
+    """Say whether a corpus folder is there with every file at the size its about.json gives."""
     try:
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
         return all((folder / name).stat().st_size == size for name, size in about["sizes"].items())
@@ -212,7 +193,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def _sample(files: list[SourceFile], most: int) -> Iterator[str]:
-    """Texts from the front of the corpus order, which the path hash has shuffled, `most` characters in all."""
+    """Yield texts from the front of the corpus order, which the path hash has shuffled, `most` characters in all."""
     for file in files:
         if most <= 0:
             return
@@ -222,11 +203,9 @@ def _sample(files: list[SourceFile], most: int) -> Iterator[str]:
 
 
 def _pieces(files: list[SourceFile], seen: set[bytes], kept: list[str], most: int = LOT // 2) -> Iterator[Piece]:
-    """The texts of the files in order, long ones cut at line ends; notes in `kept` which files were usable.
-
-    A text met before is left out: packages carry copies of one another, and a copy of a held-out file in train would
-    make the held-out loss a test of memory.
-    """
+    """Yield (text, whether its file ends with it) in order, long texts cut at line ends; note usable files in `kept`."""
+    # A text met before is left out: packages carry copies of one another, and a copy of a held-out file in train would
+    # make the held-out loss a test of memory.
     for file in files:
         text = file.read()
         if not text or (digest := hashlib.blake2b(text.encode(), digest_size=16).digest()) in seen:
@@ -236,17 +215,17 @@ def _pieces(files: list[SourceFile], seen: set[bytes], kept: list[str], most: in
         begin = 0
         while len(text) - begin > most:
             cut = text.rfind("\n", begin, begin + most) + 1 or begin + most
-            yield Piece(text[begin:cut], last=False)
+            yield text[begin:cut], False
             begin = cut
-        yield Piece(text[begin:], last=True)
+        yield text[begin:], True
 
 
 def _lots(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Pieces in lots of about LOT characters."""
+    """Yield the pieces in lots of about LOT characters."""
     lot, size = [], 0
     for piece in pieces:
         lot.append(piece)
-        size += len(piece.text)
+        size += len(piece[0])
         if size >= LOT:
             yield lot
             lot, size = [], 0

@@ -1,10 +1,12 @@
-"""Which files make a corpus, and on which side of the train / held-out line each one falls.
+"""Which text a run reads, the [data] table; which files make it up, and on which side of the split each one falls.
 
 Real text with no download: every machine that runs this course has Python's standard library on it.
 
 Two hashes of a file's path relative to its root decide everything: one its place in the order, one its side. So the
 same file lands in the same place on every machine and in every folder, adding a file moves no other, and a cap in
 bytes takes a fair sample of all folders instead of the first ones of the alphabet.
+
+Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -17,11 +19,38 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from labkit.errors import LabError
-from labkit.train.data.config import DataConfig
+from labkit.strict import Config, Count, require
 
+SOURCES = ("python", "python+packages")
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+
+
+class DataConfig(Config):
+    """Where the tokens come from; see `labkit.train.data.corpus`."""
+
+    source: Annotated[  # "python", "python+packages", or a list of paths
+        Annotated[str, Tag("<name>")] | Annotated[list[str], Tag("<list>")],
+        Discriminator(lambda value: "<list>" if isinstance(value, list) else "<name>"),
+    ] = "python"
+    vocab_size: Annotated[int, Field(ge=257)] = 4096  # in a TrainConfig, unless given: the model's
+    heldout_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    max_bytes: Count | None = None  # None: all of the source
+    suffixes: list[str] = Field(default=[".py"], min_length=1)
+
+    @model_validator(mode="after")
+    def _known_source(self) -> DataConfig:
+        require(
+            isinstance(self.source, list) or self.source in SOURCES,
+            f'source = {self.source!r} is not a source: write "python", "python+packages", '
+            'or a list of folders and files, as in ["~/my_texts"]',
+        )
+        require(self.source != [], "source is an empty list: name a folder or a file")
+        return self
 
 
 @dataclass(frozen=True)
@@ -32,7 +61,7 @@ class SourceFile:
     modified: int  # nanoseconds
 
     def read(self) -> str | None:
-        """The text; None if the file is not UTF-8, cannot be read, or is empty."""
+        """Return the text; None if the file is not UTF-8, cannot be read, or is empty."""
         try:
             with open(self.path, encoding="utf-8") as file:
                 return file.read() or None
@@ -41,12 +70,12 @@ class SourceFile:
 
 
 def find_files(config: DataConfig) -> list[SourceFile]:
-    """The files of a source in corpus order, within max_bytes. LabError if there are fewer than two.
+    """Find the files of a source in corpus order, within max_bytes. LabError if there are fewer than two.
 
     With a cap, a file too large for what is left of it is passed over, and smaller ones after it still get their turn.
     """
     found: dict[str, SourceFile] = {}
-    for root in _roots(config.source):
+    for root in _find_roots(config.source):
         for file in _walk(root, tuple(config.suffixes)):
             found.setdefault(file.path, file)
     ordered = sorted(found.values(), key=lambda f: (_hash("order", f.relative), f.path))
@@ -55,19 +84,28 @@ def find_files(config: DataConfig) -> list[SourceFile]:
         if left is None or file.size <= left:
             chosen.append(file)
             left = left if left is None else left - file.size
-    if len(chosen) < 2:
-        raise LabError(_too_few(config, len(found)))
-    return chosen
+    if len(chosen) >= 2:
+        return chosen
+    where = config.source if isinstance(config.source, str) else ", ".join(config.source)
+    if len(found) >= 2:
+        raise LabError(
+            f"[data] max_bytes = {config.max_bytes} leaves fewer than two files of {where}, "
+            "and a corpus needs one to train on and one to hold out: raise it"
+        )
+    raise LabError(
+        f"found {len(found)} usable file(s) ({', '.join(config.suffixes)}) in {where}; a corpus needs at least two, "
+        "one to train on and one to hold out: name another folder in [data] source"
+    )
 
 
 def is_heldout(relative: str, fraction: float) -> bool:
-    """Whether the file of this relative path belongs to the held-out side: a hash in [0, 1) against the fraction."""
+    """Say whether the file of this relative path is held out: a hash in [0, 1) against the fraction."""
     return _hash("split", relative) / 2**64 < fraction
 
 
 def split(files: list[SourceFile], fraction: float) -> tuple[list[SourceFile], list[SourceFile]]:
-    """(train, held-out), each in corpus order. Neither is empty: of a handful of files that all fell on one side, the
-    one whose hash is nearest to the line crosses it."""
+    """Split into (train, held-out), each in corpus order. Neither is empty: of a handful of files that all fell on one
+    side, the one whose hash is nearest to the line crosses it."""
     by_hash = sorted(files, key=lambda f: _hash("split", f.relative))
     heldout = {f.path for f in files if is_heldout(f.relative, fraction)} or {by_hash[0].path}
     if len(heldout) == len(files):
@@ -76,12 +114,12 @@ def split(files: list[SourceFile], fraction: float) -> tuple[list[SourceFile], l
 
 
 def _hash(purpose: str, relative: str) -> int:
-    """64 bits of the path's hash; `purpose` makes the two uses independent."""
+    """Hash a path to 64 bits; `purpose` makes the two uses independent."""
     digest = hashlib.blake2b(relative.encode("utf-8", "surrogateescape"), digest_size=8, person=purpose.encode())
     return int.from_bytes(digest.digest(), "big")
 
 
-def _roots(source: str | list[str]) -> list[Path]:
+def _find_roots(source: str | list[str]) -> list[Path]:
     if isinstance(source, list):
         roots = [Path(name).expanduser() for name in source]
         for root in roots:
@@ -96,40 +134,22 @@ def _roots(source: str | list[str]) -> list[Path]:
 
 
 def _walk(root: Path, suffixes: tuple[str, ...]) -> Iterator[SourceFile]:
-    """Files under a folder, links to folders not followed. A file named directly is taken whatever its suffix.
-
-    A folder of installed packages is a source of its own: met inside another folder (the standard library's, a
-    project's virtual environment) it is passed by."""
+    """Yield the regular files under a folder. A file named directly is taken whatever its suffix."""
     if root.is_file():
-        yield from _source_file(str(root), root.name)
-        return
-    inside_packages = root.name in PACKAGE_FOLDERS
-    for folder, folders, names in os.walk(root):
-        folders[:] = [f for f in folders if inside_packages or f not in PACKAGE_FOLDERS]
-        below = os.path.relpath(folder, root).replace(os.sep, "/")
-        for name in names:
-            if name.endswith(suffixes):
-                yield from _source_file(os.path.join(folder, name), name if below == "." else f"{below}/{name}")
-
-
-def _source_file(path: str, relative: str) -> Iterator[SourceFile]:
-    """The file, if it is a regular file that is still there."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return
-    if stat.S_ISREG(status.st_mode):
-        yield SourceFile(path, relative, status.st_size, status.st_mtime_ns)
-
-
-def _too_few(config: DataConfig, found: int) -> str:
-    where = config.source if isinstance(config.source, str) else ", ".join(config.source)
-    if found >= 2:
-        return (
-            f"[data] max_bytes = {config.max_bytes} leaves fewer than two files of {where}, "
-            "and a corpus needs one to train on and one to hold out: raise it"
-        )
-    return (
-        f"found {found} usable file(s) ({', '.join(config.suffixes)}) in {where}; a corpus needs at least two, "
-        "one to train on and one to hold out: name another folder in [data] source"
-    )
+        paths = [(str(root), root.name)]
+    else:
+        paths = []
+        # Installed packages are a source of their own: met inside another folder (the standard library's, a project's
+        # virtual environment), their folder is passed by. Links to folders are not followed.
+        inside_packages = root.name in PACKAGE_FOLDERS
+        for folder, folders, names in os.walk(root):
+            folders[:] = [f for f in folders if inside_packages or f not in PACKAGE_FOLDERS]
+            wanted = (os.path.join(folder, name) for name in names if name.endswith(suffixes))
+            paths += [(path, os.path.relpath(path, root).replace(os.sep, "/")) for path in wanted]
+    for path, relative in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue  # gone meanwhile, or a link to nothing
+        if stat.S_ISREG(status.st_mode):
+            yield SourceFile(path, relative, status.st_size, status.st_mtime_ns)

@@ -14,11 +14,11 @@ import torch
 from grading.sandbox.broker import Broker
 from grading.sandbox.frames import Broken, clean
 from labkit.comm import run_ranks
+from labkit.comm.autopsy import Evidence, RanksFailed
 from labkit.comm.diagnose import diagnose, examine
 from labkit.comm.group import Group, Recv, Send
 from labkit.comm.ledger import Ledger
 from labkit.comm.link import BrokerTransport
-from labkit.comm.outcome import Evidence, RanksFailed
 from labkit.comm.transport import Collective, Op, as_bytes
 
 DTYPES = [

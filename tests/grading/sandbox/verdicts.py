@@ -28,7 +28,8 @@ from grading.sandbox.runner import SandboxRunner, parts_of
 from labkit.checks import load_week, run_checks
 from labkit.checks.outcome import Outcome
 from labkit.checks.verdict import PASSED
-from tests.mutants13 import MUTANTS, Mutant
+from tests.mutant import Mutant
+from tests.mutants13 import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[3]
 # A rank in a sandbox has no torch.distributed to fall into: what is a forbidden call at home crashes here, alone too.

@@ -23,10 +23,11 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON, without files.")] = False,
 ) -> None:
     """Tell what a checkpoint holds: step, size, and its precision flags. Verifies every file first."""
-    from labkit.train.reformat import about, find
+    from labkit.precision.flags import in_words, title
+    from labkit.train.reformat import find_checkpoint, read_whole
 
-    folder = find(path)
-    body = about(folder)
+    folder = find_checkpoint(path)
+    body = read_whole(folder)
     if as_json:
         typer.echo(json.dumps({key: value for key, value in body.items() if key != "files"}, indent=1))
         return
@@ -35,8 +36,22 @@ def show(
     typer.echo(f"{folder}: whole, step {body['step']}, saved on {ranks} by torch {body['torch']}, {size / 1e6:,.1f} MB")
     if "converted" in body:
         typer.echo(f"converted to {body['converted']['to']} parameters from {body['converted']['from']}")
-    for line in flag_lines(body.get("precision")):
-        typer.echo(line)
+    if not (flags := body.get("precision")):
+        typer.echo("no precision flags: older than they are, or trained without a precision backend")
+        return
+    typer.echo(f"precision: {title(flags)}, in the {flags['phase']} phase; {len(flags['linears'])} linears")
+    if flags["scaling"]:
+        block = f" of {flags['block']}" if flags["block"] else ""
+        powers = flags["power_of_two"]
+        scales = ("powers of two" if powers else "not powers of two") + (
+            f" ({in_words(powers)})" if isinstance(powers, dict) else ""
+        )
+        typer.echo(
+            f"formats: {flags['forward']} forward, {flags['backward']} backward; scaling: {flags['scaling']}"
+            f"{block}, scales are {scales}, amax epsilon {in_words(flags['amax_epsilon'])}"
+        )
+    held = "FP8, with FP32 master weights in the optimizer" if flags["fp8_parameters"] else "in high precision"
+    typer.echo(f"parameters: {held}")
 
 
 @checkpoint.command()
@@ -52,23 +67,3 @@ def convert(
     from labkit.train.reformat import reformat
 
     typer.echo(reformat(source, target, to, weights=weights))
-
-
-def flag_lines(flags: dict | None) -> list[str]:
-    """The precision flags in words."""
-    from labkit.precision.flags import in_words, title
-
-    if not flags:
-        return ["no precision flags: older than they are, or trained without a precision backend"]
-    lines = [f"precision: {title(flags)}, in the {flags['phase']} phase; {len(flags['linears'])} linears"]
-    if flags["scaling"]:
-        block = f" of {flags['block']}" if flags["block"] else ""
-        powers = flags["power_of_two"]
-        told = "powers of two" if powers else "not powers of two"
-        told += f" ({in_words(powers)})" if isinstance(powers, dict) else ""
-        lines.append(
-            f"formats: {flags['forward']} forward, {flags['backward']} backward; scaling: {flags['scaling']}"
-            f"{block}, scales are {told}, amax epsilon {in_words(flags['amax_epsilon'])}"
-        )
-    held = "FP8, with FP32 master weights in the optimizer" if flags["fp8_parameters"] else "in high precision"
-    return [*lines, f"parameters: {held}"]

@@ -1,0 +1,324 @@
+"""What a run folder says, arm by arm: the one place where tables, page and pictures get their numbers.
+
+`arm_rows` puts together what the arm's own folder holds, what the comparison's record says of it, how fast it was timed
+and how its loss was judged. Nothing is guessed: what no record holds is None.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.model.flops import flops_per_token
+from labkit.precision.config import PLAIN
+from labkit.record.measure import Efficiency, Throughput, efficiency, throughput_of
+from labkit.record.read import RunData, as_dict, as_number, read_run
+from labkit.record.schema import ArmRow, Conversion, Judged, PlannedArm, Ratio, Sqnr, TimedRow, Verdict
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
+
+WARMUP = 2  # steps left out of the throughput, as in the training loop
+QUANTISED = ("input", "weight", "grad")  # roles of tensors that are cast; "output" is the result
+LINEARS = ("torch.nn.modules.linear.Linear", "Linear")  # a "converted" module of this type is what it was before
+SHOWN = ("baseline", "reference", "candidate", "fine", "broken")  # roles in the table of answers
+ONE_RUN = {"inside": "in the band", "outside": "outside the band", "undecided": "undecided", "no-data": "no data"}
+Probes = list[tuple[int, dict[str, dict]]]  # [(step, {tensor: {"scale", "amax", "overflow", "underflow", "sqnr"}})]
+
+
+@dataclass
+class Arm:
+    """One arm of a comparison, or the only one of a single run. Losses in nats a token, gaps in per cent, memory in
+    bytes (the most of any step and rank). of: the arm of which this is a further run, for the interim analysis `look`.
+
+    times: its speed in the speed part, and speedup: in the loss's part, both against the baseline's. gap, low, high: of
+    the loss over all its runs; one_run: it was judged from a single one, and its gap has no interval.
+    """
+
+    name: str
+    label: str
+    role: str  # of the preset; "single": the only one of a single run
+    status: str = "finished"  # or failed, paused, interrupted, running, skipped, pending
+    note: str = ""
+    of: str | None = None
+    look: int = 1
+    data: RunData | None = None
+    timed: TimedRow | None = None
+    times: float | None = None
+    ratio: Ratio = field(default_factory=Ratio)
+    judged: Judged | None = None
+    one_run: bool = False
+    gap: float | None = None
+    word: str = ""
+    runs: int = 0  # trained for the loss
+    speed: Throughput = field(default_factory=lambda: throughput_of([]))
+    speedup: float | None = None
+    steps: int = 0
+    planned: int | None = None
+    tokens: int | None = None
+    loss: float | None = None
+    val_loss: float | None = None
+    val_step: int | None = None
+    peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    sqnr: Sqnr | None = None  # the lowest
+    conversion: Conversion = field(default_factory=Conversion)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    converted: int | None = None
+    left: int | None = None  # linears that compute as before
+    nonfinite: int | None = None  # steps whose loss or gradient norm is NaN or infinite, those after a rollback too
+    skipped_steps: int = 0
+    fp8_steps: int | None = None  # steps whose linears computed in FP8; None: not counted
+
+    @property
+    def low(self) -> float | None:
+        return self.judged.low if self.judged else None
+
+    @property
+    def high(self) -> float | None:
+        return self.judged.high if self.judged else None
+
+    @property
+    def gaps(self) -> list[tuple[int, float]]:
+        """[(step, per cent)] of this run against the baseline."""
+        return self.judged.gap if self.judged else []
+
+    @property
+    def timed_label(self) -> str:
+        """With its sequences, where the arms were timed with different ones."""
+        return self.timed.label if self.timed else self.label
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        return self.data.series(name) if self.data else []
+
+    def scales(self) -> Probes:
+        return probes_of(self.data) if self.data else []
+
+    def row(self) -> ArmRow:
+        """What the comparison's record keeps of it."""
+        row = ArmRow(label=self.label, role=self.role, of=self.of, look=self.look, status=self.status, note=self.note)
+        if self.status != "finished":
+            return row
+        found = {"tokens_per_s": self.speed.tokens_per_s, "sqnr": self.sqnr, "skipped": self.left}
+        same = ("peak_bytes", "val_loss", "converted", "nonfinite")
+        return row.model_copy(update={**found, **{key: getattr(self, key) for key in same}})
+
+
+def arm_rows(data: RunData, verdict: Verdict | None = None) -> dict[str, Arm]:
+    """The arms in the order in which they were run; for a single run, one arm named "run". verdict: in place of the
+    record's, from repeated runs."""
+    if not data.is_comparison:
+        of = data.training
+        precision = of.precision if of.precision.backend else of.config.precision
+        label = of.label or " ".join(filter(None, (precision.backend, precision.recipe))) or "run"
+        return {"run": _arm("run", ArmRow(label=label, role="single", status=data.status), data)}
+    record = data.comparison
+    results, planned = record.results, record.config.arms
+    timed = results.speed.arms if results.speed else {}
+    one_run = verdict is None and not record.config.repeat
+    verdict = verdict or results.verdict or Verdict()
+    base = next((row.tokens_per_s for row in timed.values() if row.role == "baseline"), None)
+    arms: dict[str, Arm] = {}
+    for name in dict.fromkeys([*results.arms, *planned, *data.arms, *timed]):
+        about = _about(name, results.arms.get(name), planned.get(name), timed.get(name))
+        arm = arms[name] = _arm(name, about, data.arms.get(name))
+        arm.timed, arm.judged, arm.one_run = timed.get(name), verdict.arms.get(name), one_run
+        arm.times = arm.timed.tokens_per_s / base if arm.timed and base else None
+        if results.speed and name in results.speed.verdict.ratios:
+            arm.ratio = results.speed.verdict.ratios[name]
+        _judge(arm, verdict)
+    unit = next((arm.speed.tokens_per_s for arm in arms.values() if arm.role == "baseline"), None)
+    for arm in arms.values():
+        if unit and arm.speed.tokens_per_s and arm.role != "baseline":
+            arm.speedup = arm.speed.tokens_per_s / unit
+    return arms
+
+
+def answers(arms: Mapping[str, Arm]) -> list[Arm]:
+    """The arms that were timed or judged, the baseline first, then by speed."""
+    shown = [arm for arm in arms.values() if arm.role in SHOWN and (arm.times is not None or arm.judged)]
+    return sorted(shown, key=lambda arm: (arm.role != "baseline", arm.times is None, -(arm.times or 0)))
+
+
+def _about(name: str, row: ArmRow | None, planned: PlannedArm | None, timed: TimedRow | None) -> ArmRow:
+    """What the comparison says of an arm; where its results are silent, its preset and its timing."""
+    row, others = row or ArmRow(), [each for each in (planned, timed) if each]
+    found = {
+        key: next((getattr(each, key) for each in (row, *others) if getattr(each, key)), None)
+        for key in ("label", "role")
+    }
+    of = {"of": row.of or planned.of, "look": max(row.look, planned.look)} if planned else {}
+    return row.model_copy(update={**found, **of})
+
+
+def _arm(name: str, about: ArmRow, data: RunData | None) -> Arm:
+    of = data.training if data else None
+    label, role = about.label or (of and of.label) or name, about.role or (of and of.role) or "candidate"
+    arm = Arm(name, label, role, about.status, about.note, about.of, about.look, data)
+    arm.speed = replace(arm.speed, tokens_per_s=about.tokens_per_s)
+    for key in ("val_loss", "peak_bytes", "sqnr", "converted", "nonfinite"):
+        setattr(arm, key, getattr(about, key))
+    arm.left = about.skipped
+    if data is None or of is None:
+        return arm
+    if arm.status not in ("failed", "skipped") or data.status == "finished":
+        arm.status = data.status  # what the arm's own folder says is nearer to what happened
+    results, steps = of.results, data.steps
+    speed = throughput_of(steps, WARMUP)
+    rate = results.tokens_per_s or about.tokens_per_s or speed.tokens_per_s
+    arm.speed = replace(speed, tokens_per_s=rate)
+    train = of.config.train.get("steps")
+    arm.steps, arm.planned = len(steps), of.config.steps or (train if isinstance(train, int) else None)
+    arm.tokens, arm.loss = _last(steps, "tokens"), _last(steps, "loss")
+    if held := heldout_of(data):
+        arm.val_step = max(held)
+        arm.val_loss = held[arm.val_step]
+    memory = [as_dict(line.get("memory")) for line in steps]
+    peaks = [each.get("peak_bytes") for each in memory] + [*results.peak_bytes, about.peak_bytes]
+    arm.peak_bytes, arm.reserved_bytes = _most(peaks), _most([each.get("reserved_bytes") for each in memory])
+    arm.sqnr = worst_sqnr(arm.scales()) or arm.sqnr
+    arm.conversion, arm.evidence, arm.fp8_steps = of.conversion, of.evidence or results.evidence, results.fp8_steps
+    if (modules := of.conversion.converted) is not None:
+        plain = of.conversion.backend in PLAIN or of.conversion.module_type in LINEARS
+        arm.converted = 0 if plain else len(modules)
+        arm.left = len(of.conversion.skipped) + (len(modules) if plain else 0)
+    # A rollback drops the lines of the steps that are done again, and keeps the events; a record may lack either.
+    lines = [line for line in steps if any(_is_lost(line.get(key)) for key in ("loss", "grad_norm"))]
+    events = [event for event in data.events if event.get("kind") == "nonfinite"]
+    arm.nonfinite = len({line.get("step") for line in (*lines, *events)})
+    arm.skipped_steps = sum(bool(line.get("skipped")) for line in steps)
+    return arm
+
+
+def _judge(arm: Arm, verdict: Verdict) -> None:
+    """Put what the verdict says of an arm into it."""
+    arm.runs = int(arm.status == "finished")
+    if not (judged := arm.judged):
+        arm.runs = arm.runs if arm.one_run else 0
+    elif arm.one_run:
+        kept = [gap for step, gap in judged.gap if verdict.from_step is not None and step >= verdict.from_step]
+        arm.gap, arm.word = math.fsum(kept) / len(kept) if kept else None, ONE_RUN.get(judged.word, "")
+    else:
+        arm.gap, arm.runs = judged.value, judged.runs or 0
+        arm.word = judged.word if arm.role != "baseline" else ""
+
+
+def timed_arms(data: RunData, arms: Mapping[str, Arm]) -> list[Arm]:
+    """The arms of the speed part, in the order in which they were timed."""
+    speed = data.comparison.results.speed
+    return [arms[name] for name in speed.arms] if speed else []
+
+
+# ---- parts of a record
+
+
+def find_run(folder: Path) -> RunData | None:
+    """The record in this folder; None if there is none that can be read."""
+    try:
+        return read_run(folder)
+    except LabError:
+        return None
+
+
+def heldout_of(data: RunData) -> dict[int, float]:
+    """{step: val_loss}; a run that gave up because its steps were not finite counts as infinite at its planned end."""
+    series, of = dict(data.series("heldout")), data.training
+    if of.results.stopped and of.config.steps and of.results.steps in of.results.skipped:
+        series[of.config.steps] = math.inf
+    return series
+
+
+def efficiency_of(config: TrainConfig, tokens_per_s: float, gpu: str | None, ranks: int) -> Efficiency:
+    """What a rate means on this GPU, counting attention's FLOPs for the causal half and in full."""
+    model, length = config.resolved_model, config.seq_len
+    flops = {kind: flops_per_token(model, length, causal=kind == "causal") for kind in ("causal", "full")}
+    return efficiency(tokens_per_s, flops, gpu, ranks)
+
+
+def timed_row(data: RunData, label: str, role: str) -> TimedRow:
+    """A timed arm's numbers, from the folder of a finished run of the speed part."""
+    of, config = data.training, strict_validate(TrainConfig, data.config, f"the record in {data.path}")
+    assert of.results.speed is not None
+    ranks = of.world.size if of.world and of.world.size else 1
+    on_gpu = of.world is not None and str(of.world.device).startswith("cuda")
+    gpu = of.hardware.gpus[0].name if on_gpu and of.hardware and of.hardware.gpus else None
+    told = efficiency_of(config, of.results.speed.tokens_per_s, gpu, ranks).to_json()
+    plain = config.precision.backend in PLAIN
+    evidence = of.results.evidence
+    return TimedRow(
+        **of.results.speed.model_dump(),
+        label=label,
+        role=role,
+        library="plain" if plain else config.precision.backend,
+        attention=config.attention,
+        batch=config.batch_size,
+        seq_len=config.seq_len,
+        ranks=ranks,
+        tokens_step=config.batch_size * config.seq_len // ranks,
+        skipped=len(of.results.skipped),
+        fused=config.precision.fused,
+        converted=0 if plain else evidence.get("converted"),
+        width=config.resolved_model.d_model,
+        module_types=evidence.get("module_types"),
+        flops_per_s=told["flops_per_s"],
+        mfu=told["mfu"],
+        mfu_note=told["note"],
+    )
+
+
+# ---- probes of what is cast
+
+
+def probes_of(data: RunData) -> Probes:
+    """What was recorded of each tensor's cast, at the steps at which it was."""
+    return [
+        (line["step"], line["scales"])
+        for line in data.steps
+        if isinstance(line.get("scales"), dict) and line["scales"] and "step" in line
+    ]
+
+
+@lru_cache(maxsize=8192)  # called for every tensor of every probe
+def split_tensor(tensor: str) -> tuple[int | None, str, str]:
+    """(layer, linear, role): "layers.2.ffn.w1.grad" -> (2, "ffn.w1", "grad"); layer None outside the layers."""
+    module, _, role = tensor.rpartition(".")
+    found = re.search(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.(.+)$", module)
+    return (int(found[1]), found[2], role) if found else (None, module, role)
+
+
+def short(tensor: str) -> str:
+    """The linear's own name: "layers.2.ffn.w1.grad" -> "w1"."""
+    return split_tensor(tensor)[1].rpartition(".")[2]
+
+
+def worst_sqnr(probes: Probes) -> Sqnr | None:
+    """The lowest SQNR over all probes: of the linears' outputs, or where none was recorded of the tensors that were
+    cast; None without either. NaN counts as lowest."""
+    for wanted in (("output",), QUANTISED):
+        found = [
+            (db, name, step)
+            for step, tensors in probes
+            for name, stat in tensors.items()
+            if split_tensor(name)[2] in wanted and (db := as_number(as_dict(stat).get("sqnr"))) is not None
+        ]
+        if found:
+            db, name, step = min(found, key=lambda f: -math.inf if math.isnan(f[0]) else f[0])
+            return Sqnr(tensor=name, db=db, step=step)
+    return None
+
+
+def _last(steps: list[dict], key: str) -> Any:
+    return next((line[key] for line in reversed(steps) if as_number(line.get(key)) is not None), None)
+
+
+def _most(values: list[Any]) -> int | None:
+    return max((value for value in values if as_number(value)), default=None)
+
+
+def _is_lost(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

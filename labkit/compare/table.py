@@ -1,0 +1,304 @@
+"""Tables as data: a column is a head, where its value stands, and how that is written. One function each prints columns
+for the terminal, as Markdown and for the page; what a comparison's tables hold is listed below them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from markupsafe import Markup
+from rich.table import Table
+
+from labkit.compare.arms import Arm
+from labkit.compare.repeats import interval
+from labkit.compare.terminal import markdown_table, rich_table
+from labkit.record.kernels import CLASSES
+from labkit.record.schema import Band, Kernels, TimedRow
+
+GIB = 2**30
+PER_THOUSAND = "ms per 1,000 tokens"  # of a GPU: the one unit of time, whatever an arm's batch
+DASH = "\N{EN DASH}"  # on the page, where nothing is known
+GAP_WORDS = {
+    "reference": "gives the band",
+    "inside": "inside the band",
+    "outside": "outside the band",
+    "undecided": "undecided: beyond the band, not told from rounding",
+}
+BROKEN_WORDS = {
+    "outside": "outside: rejected, as it must be",
+    "inside": "inside: NOT rejected",
+    "undecided": "undecided: NOT rejected",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """head: in Markdown and on the page. value: an attribute's dotted name, or a function of the row; form: how it is
+    written, a format or a function; "" for None. narrow: the head on a terminal of 80 columns; None: not shown there.
+    """
+
+    head: str
+    value: str | Callable[[Any], Any]
+    form: str | Callable[[Any], str] = "{}"
+    narrow: str | None = ""
+
+    def cell(self, row: Any) -> str:
+        value = self.value(row) if callable(self.value) else attrgetter(self.value)(row)
+        if value is None or isinstance(value, Markup):
+            return value or ""
+        return self.form(value) if callable(self.form) else self.form.format(value)
+
+
+def on_terminal(columns: Sequence[Column], rows: Iterable[Any]) -> Table:
+    shown = [column for column in columns if column.narrow is not None]
+    return rich_table([c.narrow or c.head for c in shown], ([c.cell(row) for c in shown] for row in rows))
+
+
+def as_markdown(columns: Sequence[Column], rows: Iterable[Any]) -> str:
+    lines = ([" ".join(column.cell(row).split()) for column in columns] for row in rows)
+    return markdown_table([column.head for column in columns], lines)
+
+
+def as_html(columns: Sequence[Column], rows: Iterable[Any], css: str = "arms") -> Markup:
+    """A cell that is Markup stays as it is; all other text is escaped."""
+    heads = Markup("").join(Markup('<th scope="col">{}</th>').format(column.head) for column in columns)
+    first, *others = columns
+    lines = [
+        Markup('<tr><th scope="row">{}</th>{}</tr>\n').format(
+            first.cell(row) or DASH,
+            Markup("").join(Markup('<td data-head="{}">{}</td>').format(c.head, c.cell(row) or DASH) for c in others),
+        )
+        for row in rows
+    ]
+    body = Markup("").join(lines)
+    return Markup('<table class="{}">\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody>\n</table>').format(
+        css, heads, body
+    )
+
+
+def filled(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
+    """The columns in which something stands."""
+    return [column for column in columns if any(column.cell(row) for row in rows)]
+
+
+# ---- how values are written
+
+
+def number(form: str, unit: float = 1) -> Callable[[Any], str]:
+    """A number over `unit` in this form; words for one that is not finite."""
+
+    def write(value: float) -> str:
+        return form.format(value / unit) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
+
+    return write
+
+
+def rounded(unit: float = 1) -> Callable[[float], str]:
+    """With one decimal; two digits where that would be nothing, as on a CPU."""
+    return lambda value: number("{:.2g}" if value / unit < 1 else "{:,.1f}", unit)(value)
+
+
+def percent(value: float) -> str:
+    return number(f"{{:.{4 if abs(value) < 0.1 else 3}f}}\N{NO-BREAK SPACE}%")(value)
+
+
+def _finite(form: str) -> Callable[[float], str]:
+    return lambda value: form.format(value) if math.isfinite(value) else "inf"
+
+
+# ---- both answers, the speed part, the loss's part
+
+
+def of_answers(yardstick: str) -> list[Column]:
+    """Rows are `arms.answers`."""
+    return [
+        Column("arm", "timed_label"),
+        Column(f"x {yardstick}'s speed", "times", "{:.2f}"),
+        Column("loss gap % [interval]", lambda arm: "" if arm.role == "baseline" else gap_interval(arm)),
+        Column("loss", lambda arm: "baseline" if arm.role == "baseline" else arm.word or "not judged"),
+        Column("runs", lambda arm: arm.runs or None),
+    ]
+
+
+def timing(arm: Arm) -> TimedRow:
+    assert arm.timed is not None, "a row of the speed part was timed"
+    return arm.timed
+
+
+def of_speed(yardstick: str) -> list[Column]:
+    """Rows are arms that were timed."""
+
+    def peak(arm: Arm) -> str:
+        timed = timing(arm)
+        used = f" ({timed.device_used_bytes / GIB:.1f})" if timed.device_used_bytes else ""
+        return f"{timed.memory['peak'] / GIB:.1f}{used}"
+
+    return [
+        Column("arm", "timed_label"),
+        Column("tokens/s", "timed.tokens_per_s", "{:,.0f}"),
+        Column(f"x {yardstick}", "ratio.baseline", "{:.2f}", f"x\n{yardstick}"),
+        Column(f"x own {yardstick}", "ratio.library", "{:.2f}", f"x own\n{yardstick}"),
+        Column(PER_THOUSAND, lambda arm: arm.timed.per_thousand(), "{:,.2f}", "ms/1k\ntokens"),
+        Column("spread %", lambda arm: 100 * arm.timed.half_spread, "{:.1f}", "+-\n%"),
+        Column("TFLOP/s causal", lambda arm: arm.timed.flops_per_s["causal"] / 1e12, "{:,.1f}", "TFLOP/s\ncausal"),
+        Column("TFLOP/s full", lambda arm: arm.timed.flops_per_s["full"] / 1e12, "{:,.1f}", None),
+        Column("peak GiB", peak, narrow="GiB"),
+    ]
+
+
+def of_milliseconds() -> list[Column]:
+    """Rows are arms that were profiled."""
+    narrow = (
+        "GEMM\nbf16",
+        "GEMM\nfp8",
+        "cast",
+        "atten-\ntion",
+        "norm,\nelem.",
+        "opti-\nmizer",
+        "comm.",
+        "other",
+        "idle",
+    )
+
+    def of_class(kind: str) -> Callable[[Arm], float]:
+        return lambda arm: timing(arm).per_thousand((timing(arm).kernels or Kernels()).classes_ms.get(kind, 0.0) / 1e3)
+
+    head = Column(PER_THOUSAND, "timed_label", narrow="ms per 1,000\ntokens")
+    return [head, *(Column(kind, of_class(kind), "{:,.2f}", short) for kind, short in zip(CLASSES, narrow))]
+
+
+def of_losses(arms: Iterable[Arm], band: Band | None) -> list[Column]:
+    """Rows are arms of the loss's part. The gaps of repeated runs are in the table of answers, so that a terminal need
+    not show them again."""
+    repeated = any(arm.judged and arm.judged.runs for arm in arms)
+    gap = Column("gap %", _gap)
+    if repeated:
+        gap = Column("gap % [interval]", _gap, narrow=None)
+    elif band and band.threshold is not None:
+        gap = Column(f"gap % (band {band.threshold:.2g})", _gap, narrow=f"gap %,\nband {band.threshold:.2g}")
+
+    def done(value: Callable[[Arm], Any]) -> Callable[[Arm], Any]:
+        return lambda arm: value(arm) if arm.status == "finished" else None
+
+    rate = lambda arm: arm.speed.tokens_per_s if arm.status == "finished" else arm.status  # noqa: E731
+    return [
+        Column("arm", "label", narrow="\narm"),
+        Column("tokens/s", rate, lambda value: value if isinstance(value, str) else f"{value:,.0f}", "\ntokens/s"),
+        Column("GiB a rank", done(lambda arm: arm.peak_bytes and arm.peak_bytes / GIB), "{:.2f}", "GiB a\nrank"),
+        Column("held-out loss", done(lambda arm: arm.val_loss), _finite("{:.4f}"), "held-\nout"),
+        gap,
+        Column("worst SQNR dB", done(lambda arm: arm.sqnr and arm.sqnr.db), _finite("{:.1f}"), "SQNR\ndB"),
+        Column("converted/left", done(lambda arm: f"{arm.converted}/{arm.left}"), narrow="conv./\nleft"),
+        Column("NaN events", done(lambda arm: arm.nonfinite), narrow="\nNaN"),
+    ]
+
+
+def gap_interval(arm: Arm) -> str:
+    """ "+0.03 % [-0.05, +0.11]"; see `repeats.interval`."""
+    return interval(arm.gap, arm.low, arm.high)
+
+
+def _gap(arm: Arm) -> str:
+    if arm.status != "finished":
+        return ""
+    if arm.judged is None or arm.judged.word == "baseline":
+        return "baseline"
+    if arm.judged.runs:
+        return f"{gap_interval(arm).replace(' %', '')} {arm.judged.word}"
+    value = arm.judged.value
+    word = {"inside": "in", "outside": "OUT", "undecided": "?", "reference": "twin"}.get(arm.judged.word, "")
+    return ("" if value is None else _finite("{:.3f}")(value)) + f" {word:>4}"
+
+
+# ---- the page's, with more beside each number
+
+
+def on_page_speed(yardstick: str, price: float | None, share: str) -> list[Column]:
+    """Rows are arms that were timed. price: of an hour of the machine; share: which MFU, "" for none."""
+
+    def milliseconds(arm: Arm) -> Markup:
+        timed = timing(arm)
+        low, middle, high = (timed.per_thousand(s) for s in (timed.step_p10, timed.step_p50, timed.step_p90))
+        return with_small(f"{middle:,.2f}", f"{low:,.2f} to {high:,.2f}")
+
+    columns = [
+        Column("arm", lambda arm: with_small(arm.timed_label, arm.role)),
+        Column("tokens/s", "timed.tokens_per_s", number("{:,.0f}")),
+        Column(f"times {yardstick}", "ratio.baseline", number("{:,.2f}")),
+        Column(f"times its own library's {yardstick}", "ratio.library", number("{:,.2f}")),
+        Column(f"{PER_THOUSAND} of a GPU (10 % to 90 %)", milliseconds),
+    ]
+    if price:
+        cost = Column("a billion tokens cost", lambda arm: price / 3600 * 1e9 / arm.timed.tokens_per_s, "{:,.2f}")
+        columns.append(cost)
+    if share:
+        columns.append(Column("MFU %", lambda arm: 100 * arm.timed.mfu.get(share, 0.0) or None, number("{:,.1f}")))
+    return columns
+
+
+def on_page_losses(against_baseline: bool) -> list[Column]:
+    """Rows are arms of the loss's part. against_baseline: with their speed against the baseline's."""
+
+    def gap(arm: Arm) -> str | Markup:
+        judged, word = arm.judged, gap_word(arm)
+        value = "0" if arm.role == "baseline" else None
+        if judged and not value:
+            value = gap_interval(arm) if judged.runs else None if judged.value is None else percent(judged.value)
+        if judged and judged.word in ("outside", "different"):
+            value = Markup("<strong>{}</strong>").format(value)
+        return with_small(value or DASH, word) if word else value or ""
+
+    def val_loss(arm: Arm) -> str | Markup | None:
+        value = None if arm.val_loss is None else number("{:.4f}")(arm.val_loss)
+        early = value and arm.val_step is not None and arm.planned and arm.val_step < arm.planned
+        return with_small(value, f"at step {arm.val_step:,}") if early else value
+
+    def sqnr(arm: Arm) -> Markup | None:
+        return with_small(decibels(arm.sqnr.db), breakable(arm.sqnr.tensor)) if arm.sqnr else None
+
+    columns = [
+        Column(
+            "arm", lambda arm: with_small(arm.label, arm.role + ("" if arm.status == "finished" else f", {arm.status}"))
+        ),
+        Column("tokens/s", "speed.tokens_per_s", number("{:,.0f}")),
+        Column("against baseline", "speedup", "{:.2f} \N{MULTIPLICATION SIGN}"),
+        Column("peak memory of a rank", "peak_bytes", number("{:.2f}\N{NO-BREAK SPACE}GiB", GIB)),
+        Column("held-out loss", val_loss),
+        Column("gap of the loss", gap),
+        Column("lowest SQNR", sqnr),
+        Column(
+            "linears converted / left", lambda arm: None if arm.converted is None else f"{arm.converted} / {arm.left}"
+        ),
+        Column(
+            "steps not finite / skipped", lambda arm: f"{arm.nonfinite} / {arm.skipped_steps}" if arm.steps else None
+        ),
+    ]
+    return [column for column in columns if against_baseline or column.value != "speedup"]
+
+
+def gap_word(arm: Arm) -> str:
+    """How the arm was judged, in words."""
+    if arm.role == "baseline":
+        return "the baseline"
+    if not arm.judged or not arm.judged.word:
+        return ""
+    word, runs = arm.judged.word, arm.judged.runs
+    if runs:
+        return f"{word}, {runs} run{'s' if runs > 1 else ''}"
+    return (BROKEN_WORDS if arm.role == "broken" else GAP_WORDS).get(word, "no data")
+
+
+def with_small(text: object, below: object) -> Markup:
+    return Markup("{}<small>{}</small>").format(text, below)
+
+
+def breakable(tensor: str) -> Markup:
+    """A tensor's name, which may be broken at its dots."""
+    return Markup(".<wbr>").join(tensor.split("."))
+
+
+decibels = number("{:.1f}\N{NO-BREAK SPACE}dB")

@@ -1,0 +1,56 @@
+"""The table of GPU models against the datasheets, and the names that it must not take for another's."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.record.chips import CHIPS, DEVICES, find_gpu
+
+# name as the driver prints it: dense bf16 and fp8 TFLOP/s, GB/s of NVLink one way. From the datasheets by hand:
+# H100 SXM prints 1,979 and 3,958 "with sparsity", and NVLink 900 GB/s both ways.
+FACTS = {
+    "NVIDIA A100-SXM4-80GB": (312, 0, 300),
+    "NVIDIA A100-SXM4-40GB": (312, 0, 300),
+    "NVIDIA A100 80GB PCIe": (312, 0, 300),
+    "NVIDIA A100-PCIE-40GB": (312, 0, 300),
+    "NVIDIA H100 80GB HBM3": (989, 1979, 450),
+    "NVIDIA H100 PCIe": (756, 1513, 300),
+    "NVIDIA H200": (989, 1979, 450),
+    "NVIDIA B200": (2250, 4500, 900),
+    "NVIDIA L40S": (362, 733, 0),
+    "NVIDIA GeForce RTX 4090": (165.2, 330.3, 0),
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_table_against_the_datasheets(name):
+    chip = find_gpu(name)
+    assert (chip.tflops, chip.fp8_tflops, chip.nvlink) == FACTS[name]
+
+
+def test_every_row_is_in_this_test():
+    assert {find_gpu(name) for name in FACTS} == {CHIPS[name] for name in DEVICES.values()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H100 NVL",
+        "NVIDIA H200 NVL",
+        "NVIDIA GH200 480GB",
+        "NVIDIA GB200",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA H100 80GB HBM3 MIG",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA L40",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA H800",
+        "Tesla T4",
+        "AMD Instinct MI300X",
+        "cpu",
+        "",
+    ],
+)
+def test_a_near_miss_is_unknown_not_a_guess(name):
+    assert find_gpu(name) is None
