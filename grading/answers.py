@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from grading.gradebook import inert
-from grading.gradebook.cells import read_notebook, task_of
-from grading.gradebook.view import handed_in, notebook_of, places
 from grading.intake.arrange import of_another_week
 from grading.intake.names import is_notebook
+from grading.marking import inert
+from grading.marking.cells import read_notebook, task_of
+from grading.marking.view import handed_in, notebook_of, places
 from labkit.checks.tasks import Week
 
 # In a run's folder, which is told as such, these may be answers.

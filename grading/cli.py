@@ -1,20 +1,18 @@
-"""The `grade` command, for instructors. Each command imports what it needs when it runs."""
+"""The `grade` command, for instructors: thirteen commands over one class. Each imports what it needs when it runs."""
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grading import packing
-from grading.gradebook import commands as gradebook
-from grading.intake import commands as intake
-from grading.reports import commands as reports
-from grading.rubric import commands as rubric
-from grading.similar import commands as similar
-from grading.typed import understandable
+from grading import commands
+from grading.intake.names import count, printable
+from grading.options import HERE, Anyway, Folder, Unsandboxed, WeekName, blocking, opened, say, understandable
 from labkit.errors import LabError
 
 app = typer.Typer(
@@ -30,12 +28,221 @@ INTERRUPTED = 130  # the shell's convention for a command ended by Ctrl-C (128 +
 
 @app.callback()
 def _root() -> None:
-    pass  # a command of its own name for each thing to do, also while there is only one
+    pass
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The class's folder, a new one or one that is there.")],
+    roster: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Who is in the class: Canvas' exported gradebook, Moodle's grading worksheet, or ids, one a line. "
+            "Again with a newer one: who is new, and who left.",
+        ),
+    ] = None,
+    zone: Annotated[str, typer.Option(metavar="ZONE", help="The time zone of a new class: Europe/Berlin.")] = "",
+    exchange: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder that students share with you, if they type `nbgrader submit`."),
+    ] = None,
+    migrate: Annotated[
+        Path | None, typer.Option(metavar="OLD", help="Take over a class's folder of the former program.")
+    ] = None,
+) -> None:
+    """Make a class from its roster, or take a newer roster into one."""
+    from grading.marking.course import FOLDER, make
+    from grading.register.classes import ROSTER, init_class, open_class
+
+    if migrate is not None:
+        from grading.register.migrate import migrate as take_over
+
+        say(take_over(migrate, folder, roster, zone))
+    else:
+        if roster is None and not (folder / ROSTER).is_file():
+            raise LabError(f"who is in the class? grade init {folder} --roster FILE --zone Europe/Berlin")
+        made = init_class(folder, roster or folder / ROSTER, zone)
+        typer.echo(f"{folder}: {count(made.stay + len(made.new), 'student')}, {len(made.new)} of them new")
+        if made.left:
+            typer.echo(f"left since, with all that they handed in: {', '.join(one.name for one in made.left)}")
+        if made.given:
+            typer.echo(f"{count(made.given, 'submission')} of before belong to somebody now")
+    if exchange is not None:
+        with open_class(folder) as cls:
+            say(make(cls.folder / FOLDER, cls.weeks, exchange=exchange)[1])
+
+
+@app.command()
+def release(
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The student tree: a new folder, or one to upgrade.")],
+    weeks: Annotated[list[str] | None, typer.Argument(metavar="WEEK", help="The weeks to release.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Release every week of the course.")] = False,
+    solutions: Annotated[
+        bool,
+        typer.Option(
+            "--solutions",
+            help="Hand out these weeks' solutions, into solutions/ in the tree, and show the seeds of their hidden "
+            "data, for `lab check WEEK --seed N`.",
+        ),
+    ] = False,
+    anyway: Anyway = False,
+    folder: Folder = HERE,
+) -> None:
+    """Make the student tree, or upgrade one: blanks in place of solutions, nothing of the instructors'.
+
+    A file that was changed there is never overwritten: the new text goes beside it, as NAME.new. Interrupted? The same
+    command goes on. Status 1: something there is a link in a folder's place, and nothing was put into it.
+    """
+    from grading import release as releasing
+    from grading.register.classes import open_class
+    from grading.register.deadlines import refuse_while_open
+    from grading.run import class_seed
+    from labkit.checks.tasks import find_week, find_weeks
+
+    known, seeds = find_weeks(releasing.COURSE), list[str]()
+    if solutions:
+        if not weeks:
+            raise LabError("--solutions: of which week? grade release week13 --to DIR --solutions")
+        found = [find_week(name, known) for name in weeks]
+        with open_class(folder, known) as cls:
+            for week in found:
+                if not anyway:
+                    refuse_while_open(cls, week.name, "its solutions", tells="the answers")
+                seeds.append(f"the seed of {week.name}: {class_seed(cls, week)}")
+    report = releasing.release(to, weeks or (), solutions=(weeks or ()) if solutions else (), everything=everything)
+    say([*report.sentences(), *seeds])
+    raise typer.Exit(1 if report.blocked else 0)
+
+
+@app.command()
+def collect(
+    week: WeekName,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DOWNLOAD [WORKSHEET.csv]",
+            help="The platform's download of the submissions, and Moodle's grading worksheet, which tells times and "
+            "groups; or a folder, or nbgrader's exchange.",
+        ),
+    ],
+    received: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="By when it was handed in, where nothing tells: 2026-11-20T23:59+01:00."),
+    ] = None,
+    folder: Folder = HERE,
+) -> None:
+    """Keep what was handed in. Again with a newer download: what is here already stays as it is.
+
+    Status 1: something is to be looked at, and is named.
+    """
+    from rich.console import Console
+
+    from grading.collect import command
+    from grading.publish.platforms import keep_worksheet
+    from grading.publish.status import tell
+
+    tables = [path for path in files if path.suffix.lower() in (".csv", ".txt")]
+    downloads = [path for path in files if path not in tables]
+    if len(downloads) != 1 or len(tables) > 1:
+        raise LabError(f"one download, and with Moodle its worksheet: grade collect {week} DOWNLOAD.zip WORKSHEET.csv")
+    with opened(folder, week) as (cls, [found], _):
+        failed = command(cls, found, downloads[0], tables[0] if tables else None, received)
+        if tables:
+            keep_worksheet(cls, found, tables[0])
+        waits = blocking(cls, found)
+        tell(waits, Console())
+    raise typer.Exit(1 if waits or failed else 0)
+
+
+@app.command()
+def run(
+    week: WeekName,
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Submissions at a time; if several, one more while one only waits.")
+    ] = 1,
+    student: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Only this student's, or this submission. Repeatable.")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="With --student: grade once more with this seed, show the verdicts, and keep nothing."),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TASK",
+            help="Judge only this task, of everybody who has a mark: again, or a stretch task. Repeatable.",
+        ),
+    ] = None,
+    because: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why it is graded again; it is kept with what changes.")
+    ] = "",
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Grade on the workers of this Dask scheduler, or on --jobs of them started here: local.",
+        ),
+    ] = None,
+    unsandboxed: Unsandboxed = False,
+    folder: Folder = HERE,
+) -> None:
+    """Grade submissions. Interrupted? The same command goes on. What has not changed is not graded again.
+
+    Status 0: every submission has a complete mark. Status 1: a human must look at some; they are named.
+    """
+    from rich.console import Console
+
+    gc.disable()  # what is imported stays, and torch is large
+    try:
+        from grading import run as running
+    finally:
+        gc.enable()
+    from grading.register.submissions import attempts
+    from grading.table import class_table, one, shown
+
+    console = Console()
+    isolation = running.UNSANDBOXED if unsandboxed else running.SANDBOXED
+    with opened(folder, week) as (cls, [found], _):
+        if seed is not None and (task or len(student or ()) != 1):
+            raise LabError("--seed repeats one student's verdicts: name one with --student, and leave --task away")
+        for id in task or ():
+            if id not in found or found.task(id).kind == "written":
+                judged = ", ".join(each.id for each in found.tasks if each.kind != "written")
+                why = "is marked by a person" if id in found else f"is no task of {found.name}"
+                raise LabError(f"--task {id}: {id} {why}; tests judge {judged}")
+        if task and dask is not None:
+            raise LabError("--task works on this machine: leave --dask away")
+        numbers = running.chosen_numbers(cls, found, student or ())
+        if seed is not None:
+            entries = [running.entry_of(cls, found, each) for each in attempts(cls, found.name) if each.id in numbers]
+            with shown(console) as tell:
+                marks = running.again(found, entries, seed, cls.folder / ".work", isolation=isolation, tell=tell)
+            for mark in marks:
+                one(mark, console)
+            raise typer.Exit(0 if all(mark.complete for mark in marks) else 1)
+        wishes = running.Wishes(numbers=numbers, tasks=tuple(task or ()), because=because, jobs=jobs, dask=dask,
+                                isolation=isolation)  # fmt: skip
+        with shown(console) as tell:
+            report = running.run(cls, found, wishes, tell)
+        class_table(report, console)
+    raise typer.Exit(0 if all(mark.complete for mark in report.all) and not report.unreadable else 1)
+
+
+app.command()(commands.mark)
+app.command()(commands.publish)
+app.command()(commands.status)
+app.command()(commands.why)
+app.command()(commands.who)
+app.command()(commands.submission)
+app.command()(commands.similar)
+app.command()(commands.forget)
 
 
 @app.command()
 def doctor() -> None:
-    """Tell which isolation this machine gives, and what is missing with the fix.
+    """Say which isolation this machine gives, and what is missing with the fix.
 
     Status 0: submissions can be graded in a sandbox here. Status 1: they can not.
     """
@@ -64,69 +271,49 @@ def doctor() -> None:
     raise typer.Exit(0 if able else 1)
 
 
-# They, too, import what they need when a command runs, so that `grade --help` answers at once.
-for room in (intake, gradebook, reports, rubric, similar, packing):
-    room.add_commands(app)
-
-
-@app.command()
-def release(
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The student tree: a new folder, or one to upgrade.")],
-    weeks: Annotated[list[str] | None, typer.Argument(metavar="WEEK", help="The weeks to release.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Release every week of the course.")] = False,
-    solutions: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WEEK", help="Hand out this week's solutions, into solutions/ in the tree. Repeatable."),
-    ] = None,
-    course: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Deadlines and extensions. Default: course.toml, if it is here.")
-    ] = None,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Hand out solutions also while somebody may still hand in.")
-    ] = False,
+@app.command(hidden=True)
+def gradescope(
+    week: WeekName,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.zip", help="The autograder to upload.")],
+    unsandboxed: Unsandboxed = False,
+    folder: Folder = HERE,
 ) -> None:
-    """Make the student tree, or upgrade one: holes in place of solutions, nothing of the instructors'.
+    """Pack the week's autograder for Gradescope: the same judge, the same seed as `grade run` here.
 
-    A file that was changed there is never overwritten: the new text goes beside it, as NAME.new. Interrupted? The same
-    command goes on. Status 1: something there is a link in a folder's place, and nothing was put into it.
+    The archive holds the solutions: it is for Gradescope's assignment settings and for nobody else.
     """
-    from grading import release as releasing
-    from grading.intake.policy import find_rules, refuse_while_open
-    from labkit.checks.tasks import find_week, find_weeks
+    from grading.gradescope.pack import pack
+    from grading.here import not_the_students
+    from grading.run import class_seed
 
-    for week in solutions or ():
-        known = find_weeks(releasing.COURSE)
-        found = find_week(week, known).name
-        refuse_while_open(find_rules(course, known), found, "its solutions", anyway, tells="the answers")
-    report = releasing.release(to, weeks or (), solutions=solutions or (), everything=everything)
-    for sentence in report.sentences():
-        typer.echo(sentence)
-    raise typer.Exit(1 if report.blocked else 0)
+    not_the_students(to)
+    with opened(folder, week) as (cls, [found], _):
+        many = pack(found, cls.weeks, to, class_seed(cls, found), unsandboxed=unsandboxed)
+    size, points = to.stat().st_size / 1e6, found.points("auto")
+    typer.echo(f"{to}: {count(many, 'file')}, {size:.1f} MB, {points:g} automatic points")
+    typer.echo(
+        "In Gradescope: a Programming Assignment, Configure Autograder; it holds the solutions, so send it nowhere"
+    )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point of `grade`. Errors a user can mend are one sentence on stderr and status 2."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of `grade`. Errors that a user can fix are a sentence on stderr and status 2."""
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        understandable(sys.argv[1:] if argv is None else argv)
-        app(argv)
+        understandable(words)
+        app(words)
     except LabError as error:
         sys.stdout.flush()
-        from grading.intake.names import printable
-
         print(f"grade: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as end:
-        # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has told of it ends with a
+        # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has said so ends with a
         # status of its own making.)
-        interrupted = isinstance(end, KeyboardInterrupt) or isinstance(_cause(end), KeyboardInterrupt)
-        if not interrupted:
+        cause = getattr(end.__context__, "__cause__", None)
+        if not isinstance(end, KeyboardInterrupt) and not isinstance(cause, KeyboardInterrupt):
             raise
         print("grade: interrupted; the same command goes on", file=sys.stderr)
         sys.exit(INTERRUPTED)
-
-
-def _cause(end: BaseException) -> BaseException | None:
-    return getattr(end.__context__, "__cause__", None)
 
 
 if __name__ == "__main__":

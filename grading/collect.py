@@ -137,7 +137,7 @@ def _slips(cls: Class, week: Week, received: datetime | None, report: Report) ->
     if received is not None and due is not None and due - received > LONG:
         told.append(
             f"--received {received.isoformat(' ', 'minutes')} is {(due - received).days} days before the deadline: if "
-            "the date is a slip, `grade submission NUMBER --time TIME` puts each right"
+            "the date is a slip, `grade submission NUMBER time TIME` puts each right"
         )
     if due is None and any(arrival.late for arrival, _ in report.new):
         told.append(
@@ -148,14 +148,14 @@ def _slips(cls: Class, week: Week, received: datetime | None, report: Report) ->
     if untimed:
         told.append(
             f"Of {count(len(untimed), 'new submission')} nothing tells when they were handed in: {some(untimed)}. "
-            "--received TIME says it of the whole download, `grade submission NUMBER --time TIME` of one"
+            "--received TIME says it of the whole download, `grade submission NUMBER time TIME` of one"
         )
     for arrival, added in report.kept:
         told += [f"{added.id} ({shown(arrival.label)}): {sentence}" for sentence in arrival.attention if added.new]
         if added.withdrawn:
             told.append(
                 f"{added.id} ({shown(arrival.label)}) is withdrawn, and stays so: `grade submission "
-                f"{added.id} --undo` lets it count again"
+                f"{added.id} withdraw --undo` lets it count again"
             )
         if not added.members and not arrival.members:
             whose = key_of(cls, added.proposed) if added.proposed else "ID"

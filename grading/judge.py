@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from grading.answers import documents, runs, unanswered
-from grading.gradebook.cells import read_notebook
 from grading.intake.arrange import NOWHERE, Package, arrange
 from grading.intake.names import some
 from grading.intake.submission import Submission, read_submission
 from grading.mark import SANDBOXED, UNSANDBOXED, Mark
-from grading.reports.page import here
+from grading.marking.cells import read_notebook
+from grading.publish.page import here
 from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
 from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
@@ -321,7 +321,7 @@ DECIDING = (
     "grading/judge.py",
     "grading/answers.py",
     "grading/tree.py",
-    *(f"grading/gradebook/{name}.py" for name in ("cells", "inert", "view")),
+    *(f"grading/marking/{name}.py" for name in ("cells", "inert", "view")),
     *(
         f"grading/intake/{name}.py"
         for name in ("archives", "arrange", "extras", "names", "notebook", "released", "submission")

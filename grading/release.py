@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grading.reports.page import count
+from grading.publish.page import count
 from grading.target import LABS, OTHER, Blocked, Target
 from grading.tree import SOLUTIONS, File, Tree, solutions_tree, student_tree
 from labkit.checks.tasks import FOLDERS as WEEK_FOLDERS

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-import grading.gradebook  # noqa: F401  before anybody imports jsonschema, which is quicker then: see there
+import grading.marking  # noqa: F401  before anybody imports jsonschema, which is quicker then: see there
 
 # Core seconds of a whole run of each of the two tiers, by pytest's `-m`: 30 % above what one idle machine took. Nothing
 # fails above them, since a slower machine takes more for the same tests: the run's last lines say it.

@@ -34,7 +34,7 @@ from labkit.errors import LabError
 PRELOAD = [
     "grading.run",
     "grading.cli",
-    "grading.gradebook.load",
+    "grading.marking.session",
     "labkit.compare.compare",
     "labkit.compare.report",
     "labkit.cli",

@@ -1,7 +1,7 @@
 """Draws the pictures of README.md and CONTRIBUTING.md anew: .venv/bin/python -m docs.images.draw [NAME ...]
 
     chunk-grid.png    a ring all-reduce of three ranks, really run, by week 13's own picture
-    class-page.png    `grade demo`, `grade report`, and a screenshot by headless Chromium; needs both of them
+    class-page.png    what `make demo` grades, `grade publish`, a screenshot by headless Chromium; needs both
     house.svg         the rooms and their order, from the import contracts in pyproject.toml
 
 Each holds its alt text, which the pages show. The verdict's figure is not among them: `lab results` draws it.
@@ -64,20 +64,18 @@ def class_page() -> str:
 
     if not (browser := next(filter(None, map(shutil.which, BROWSERS)), None)):
         raise LabError(f"no browser draws the class's page: install one of {', '.join(BROWSERS)}")
-    grade = (sys.executable, "-c", "from grading.cli import main; main()")
     with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        subprocess.run([*grade, "demo", "--out", folder], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        report = ("report", "week13", "--marks", f"{folder}/marks", "--to", f"{folder}/class.html")
-        subprocess.run([*grade, *report], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        scratch, made = Path(folder), Path(folder) / "class"
+        for words in (("-m", "grading.demo", made), ("-m", "grading.cli", "publish", "week13", "--class", made)):
+            subprocess.run([sys.executable, *words], cwd=ROOT, stdout=subprocess.DEVNULL)
         size, shot = "{},{}".format(*SHOT), scratch / "class.png"
         flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={size}")
-        page = (scratch / "class.html").as_uri()
+        page = (made / "published" / "week13" / "class.html").as_uri()
         subprocess.run([browser, *flags, f"--screenshot={shot}", page], check=True, stderr=subprocess.DEVNULL)
-        students = len([one for one in (scratch / "marks" / "week13").iterdir() if one.name[0] != "."])
+        students = len(list((made / "submitted" / "week13").glob("*.zip")))
         alt = (
             f"The top of the class's page for week 13, {students} made-up students. A bar for each behaviour that was "
-            "most often failed or left as a hole, in per cent of the students. Below, the most common mistake of the "
+            "most often failed or left blank, in per cent of the students. Below, the most common mistake of the "
             "first, in one sentence."
         )
         inside, out = PngImagePlugin.PngInfo(), io.BytesIO()

@@ -1,18 +1,20 @@
-"""How long `grade load` takes for a class: python -m grading.benchmarks.gradebook --students 300
+"""How long `grade mark` takes until formgrader shows a class: python -m grading.benchmarks.gradebook --students 300
 
 Marks and submissions of week 13 are made up (every third student has failures with diagnoses), each submission is the
-released notebook and modules; then the class is loaded, once into an empty gradebook and once again. Timed is what
-`grade load` does after its start: reading marks and submissions, the gradebook, the notebooks for formgrader.
+released notebook and modules; then the class is brought onto the screen, once into an empty gradebook and once again.
+Timed is what `grade mark` does before Jupyter starts: reading class.db and archives, the gradebook, the notebooks.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
 import resource
 import tempfile
 import time
+import zipfile
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,10 +22,14 @@ from typing import Annotated, Any
 
 import typer
 
-from grading.gradebook.init import init
-from grading.gradebook.load import files_of, load
-from grading.marks import Mark, write
-from labkit.checks.tasks import Task, Week, find_week
+from grading.intake.arrival import Arrival, Key
+from grading.mark import Mark
+from grading.marking.course import make
+from grading.marking.session import prepare
+from grading.register.classes import init_class, open_class
+from grading.register.marks import add_mark
+from grading.register.submissions import add_submission
+from labkit.checks.tasks import Task, Week, find_week, find_weeks
 from labkit.checks.verdict import PASSED, WRONG
 
 TEXT = "rank 2: chunk 1 differs\n  expected  [6, 8, 10]\n  got       [2, 4, 6]\n  cause: do not divide by N\n" * 3
@@ -34,27 +40,30 @@ def main(
     week: str = "week13",
     cases: Annotated[int, typer.Option(min=1, help="Cases of each automatic task.")] = 8,
 ) -> None:
-    """Load a made-up class twice and print the seconds as JSON."""
+    """Prepare a made-up class for marking twice and print the seconds as JSON."""
     found = find_week(week)
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        course = init(root / "course", source=found.folder.parent).course
-        released = course.root / "source" / found.name
-        for number in range(students):
-            student = f"student{number:04}"
-            write(root / "marks", _mark(found, student, cases, fails=number % 3 == 0))
-            _hand_in(found, released, root / "submitted" / student / found.name)
-        seconds = []
-        for _ in range(2):
-            begin = time.monotonic()
-            report = load(course, found, root / "marks", files=files_of(root / "submitted", found))
-            seconds.append(round(time.monotonic() - begin, 2))
-    assert report.same == students and not report.human, report.sentences()
+        root = Path(folder) / "class"
+        (Path(folder) / "ids.csv").write_text("\n".join(["student", *map(str, range(students))]))
+        init_class(root, Path(folder) / "ids.csv", "UTC")
+        course, _ = make(root / "gradebook", find_weeks())
+        archive = _archive(found, course.root / "source" / found.name)
+        with open_class(root) as cls:
+            for number in range(students):
+                arrival = Arrival(str(number), [Key("id", str(number))], archive, None, "folder", "made up")
+                submission = add_submission(cls, found, arrival).id
+                add_mark(cls, _mark(found, submission, cases, fails=number % 3 == 0))
+            seconds = []
+            for _ in range(2):
+                begin = time.monotonic()
+                report = prepare(cls, found).report
+                seconds.append(round(time.monotonic() - begin, 2))
+    assert report.same == students and not report.human, report
     print(
         json.dumps(
             {
                 "date": datetime.now(UTC).isoformat(timespec="seconds"),
-                "what": "grade load",
+                "what": "grade mark",
                 "week": week,
                 "students": students,
                 "cases_per_task": cases,
@@ -71,9 +80,9 @@ def main(
     )
 
 
-def _mark(week: Week, student: str, cases: int, fails: bool) -> Mark:
+def _mark(week: Week, submission: int, cases: int, fails: bool) -> Mark:
     tasks = [_task(task, cases, fails) for task in week.tasks if task.kind != "stretch"]
-    return Mark(student, week.name, received="2026-10-05T12:30:00+00:00", tasks=tasks)
+    return Mark(submission, week.name, tasks=tasks)
 
 
 def _task(task: Task, cases: int, fails: bool) -> dict[str, Any]:
@@ -104,12 +113,14 @@ def _task(task: Task, cases: int, fails: bool) -> dict[str, Any]:
     }
 
 
-def _hand_in(week: Week, released: Path, folder: Path) -> None:
-    folder.mkdir(parents=True)
+def _archive(week: Week, released: Path) -> bytes:
     modules = {module.split(".")[0] + ".py" for task in week.tasks for module in task.modules}
-    for name in (week.notebook.name, *modules):
-        if (released / name).is_file():
-            (folder / name).write_bytes((released / name).read_bytes())
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted({week.notebook.name, *modules}):
+            if (released / name).is_file():
+                archive.write(released / name, name)
+    return out.getvalue()
 
 
 if __name__ == "__main__":

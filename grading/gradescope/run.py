@@ -23,7 +23,7 @@ from grading.intake.attempts import Download, Item, arrival
 from grading.intake.guesses import plain
 from grading.judge import Entry
 from grading.mark import UNSANDBOXED, Mark
-from grading.reports import page
+from grading.publish import page
 from grading.sandbox import isolation
 from labkit.checks.tasks import Week, find_week, find_weeks
 from labkit.checks.verdict import PASSED
@@ -58,7 +58,7 @@ def grade(root: Path, week: Week, seed: int, *, unsandboxed: bool) -> Mark:
     if why := isolation.missing():
         if not unsandboxed:
             raise LabError(
-                f"this machine cannot shut a submission in ({why}); `grade pack gradescope --unsandboxed` makes an "
+                f"this machine cannot shut a submission in ({why}); `grade gradescope --unsandboxed` makes an "
                 "archive that grades all the same, with the rights of the autograder"
             )
         how = running.UNSANDBOXED

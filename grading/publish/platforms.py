@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grading.files import put
 from grading.intake.arrival import Key
 from grading.intake.names import count, some
 from grading.publish import page
@@ -40,6 +41,7 @@ from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
 CANVAS, MOODLE = "Canvas", "Moodle"
+WORKSHEET = "worksheet.csv"  # in submitted/WEEK
 IDS = (  # Canvas' columns that are no assignments
     *("Student", "LastName", "FirstName", "Last name", "First name", "ID", "SIS User ID", "SIS Login ID"),
     *("Integration ID", "Root Account", "Section"),
@@ -79,6 +81,11 @@ class Filled:
     grades: dict[int, float | str] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     column: str = ""
+
+
+def keep_worksheet(cls: Class, week: Week, path: Path) -> None:
+    """Keep an assignment's worksheet beside what was submitted: its grades go into it."""
+    put(cls.archive(week, 0).with_name(WORKSHEET), path.read_bytes(), 0o600)
 
 
 def read_sheet(cls: Class, week: Week, path: Path) -> Sheet | None:

@@ -29,7 +29,7 @@ from grading.publish.feedback import feedback
 from grading.publish.overview import Overview, overview
 from grading.publish.page import FEEDBACK, PUBLISHED, folder_name
 from grading.publish.pictures import own_pictures
-from grading.publish.platforms import MOODLE, Filled, fill, read_sheet
+from grading.publish.platforms import MOODLE, WORKSHEET, Filled, fill, read_sheet
 from grading.publish.table import term_table, week_table, worth, write
 from grading.publish.upload import Packed, pack
 from grading.register.classes import ROSTER
@@ -114,7 +114,7 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
 
 def _grades(cls: Class, week: Week, here: Sequence[Standing], folder: Path, wishes: Wishes) -> Filled | None:
     """Fill the platform's table: the one that was named, else this assignment's worksheet, else the roster."""
-    kept = (cls.archive(week, 0).with_name("worksheet.csv"), cls.folder / ROSTER)
+    kept = (cls.archive(week, 0).with_name(WORKSHEET), cls.folder / ROSTER)
     for path in [wishes.table] if wishes.table else [one for one in kept if one.is_file()]:
         if (sheet := read_sheet(cls, week, path)) is not None:
             to = folder / f"{sheet.system.lower()}.csv"

@@ -1,4 +1,4 @@
-"""Pairs of hand-ins that share more than the task, the given code and the class's habits explain.
+"""Pairs of submissions that share more than the task, the given code and the class's habits explain.
 
 trees.py     a student's functions as sequences of syntax-tree nodes, read in a process of its own
 compare.py   fingerprints of these, and the pairs that share many (copydetect finds what is shared)

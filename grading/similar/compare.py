@@ -1,17 +1,17 @@
-"""Which pairs of hand-ins share more than honest work does.
+"""Which pairs of submissions share more than honest work does.
 
 Compared are the functions that the tasks name, and nothing else. What counts is runs of K nodes of the syntax tree that
-two hand-ins have in common, less what explains itself:
+two submissions have in common, less what explains itself:
 
   - runs that stand in what was handed out;
-  - runs that more than COMMON of all hand-ins have: with these tasks most people write some lines alike.
+  - runs that more than COMMON of all submissions have: with these tasks most people write some lines alike.
 
-The course's own solutions take part, as one more hand-in: who has them has seen them, also where many have. So does
+The course's own solutions take part, as one more submission: who has them has seen them, also where many have. So does
 every attempt of a student, since any of them may be the one that counts; of two students their most alike attempts are
 shown. A habit is one of students, however often they hand it in.
 
 SHARE and ONE are measured. `python -m tests.grading.similar.false_alarms` compares honest variants of four holes of
-week 13, written for it from the task texts, and copies of them. Two honest hand-ins of 50 pairs share 0.13 of their
+week 13, written for it from the task texts, and copies of them. Two honest submissions of 50 pairs share 0.13 of their
 nodes at most, and in no function as many as LEAST; a copy with other names 1.00, and one with two idle statements in
 each function besides 0.90 at least. The variants are one author's, who meant them to differ; a class is more alike. So
 the bounds stand between the two and far from the first, a test holds both sides, and a pair on the page is a reason to
@@ -32,39 +32,42 @@ from pathlib import Path
 from typing import Any
 
 from grading.intake.arrange import arrange
-from grading.intake.load import Submission
 from grading.intake.released import released_week
+from grading.intake.submission import Submission
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
 K = 12  # nodes in a run: a short line, or half of a long one
-SHARE = 0.5  # of the smaller hand-in's nodes, from which on a pair is shown
+SHARE = 0.5  # of the smaller submission's nodes, from which on a pair is shown
 ONE = 0.9  # of a single function's nodes: who copied one function alone
 LEAST = 60  # nodes that must be shared: less is a few lines, which two people do write alike
-COMMON = 0.1  # of the hand-ins; at least FEW of them
+COMMON = 0.1  # of the submissions; at least FEW of them
 FEW = 6
 _TREES = Path(__file__).with_name("trees.py")
 
 
 @dataclass
 class Work:
-    """One hand-in: its functions as fingerprints (copydetect's), and the texts that they come from.
+    """One submission: its functions as fingerprints (copydetect's), and the texts that they come from.
 
+    student     whose it is; of a group all of them
     year        "" for this class, else what the folder of an earlier one is called
-    attempt     its number; 0 for a student's only one
+    number      the submission's; 0 for a student's only one
+    owners      keys of its people: two submissions that share one are not compared
     """
 
     student: str
     year: str
-    attempt: int = 0
+    number: int = 0
+    owners: frozenset[str] = frozenset()
     texts: dict[str, str] = field(default_factory=dict)
     lines: dict[str, list[int]] = field(default_factory=dict)
     prints: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        told = f"{self.student}, attempt {self.attempt}" if self.attempt else self.student
-        return f"{told} ({self.year})" if self.year else told
+        shown = f"{self.student}, submission {self.number}" if self.number else self.student
+        return f"{shown} ({self.year})" if self.year else shown
 
     @property
     def person(self) -> tuple[str, str]:
@@ -84,7 +87,7 @@ class Work:
 
 @dataclass
 class Pair:
-    """Two hand-ins that share much.
+    """Two submissions that share much.
 
     share       of the smaller one's nodes; shared: how many nodes
     functions   (function, share of it, lines that are shared in the first, in the second): those of which LEAST nodes
@@ -99,15 +102,25 @@ class Pair:
     one: float = 0.0  # the largest share of a function of which LEAST nodes are shared
 
 
-def read(week: Week, submission: Submission, labels: dict[str, str], year: str = "") -> Work | None:
-    """A hand-in's functions; None if none of them can be read.
+@dataclass(frozen=True)
+class Source:
+    """A submission to be compared, under the name of whoever handed it in (see Work)."""
 
-    labels  a character for each label, shared by all hand-ins that are compared"""
-    package = arrange(submission, week)  # type: ignore[arg-type]
+    submission: Submission
+    year: str = ""
+    number: int = 0
+    owners: frozenset[str] = frozenset()
+
+
+def read(week: Week, source: Source, labels: dict[str, str]) -> Work | None:
+    """A submission's functions; None if none of them can be read.
+
+    labels  a character for each label, shared by all submissions that are compared"""
+    package = arrange(source.submission, week)
     own = {module: package.files[path] for module in package.used if (path := _path(week, module)) in package.files}
-    work = _work(submission.student, year, _texts(own), _functions(week), labels)
+    work = _work(source.submission.name, source.year, _texts(own), _functions(week), labels)
     if work is not None:
-        work.attempt = submission.attempt
+        work.number, work.owners = source.number, source.owners
     return work
 
 
@@ -181,7 +194,7 @@ def pairs(works: Sequence[Work], share: float = SHARE) -> list[Pair]:
     found = [
         pair
         for first, second in combinations(works, 2)
-        if first.person != second.person and not (first.year and second.year)
+        if first.person != second.person and not first.owners & second.owners and not (first.year and second.year)
         if (pair := alike(first, second)).shared >= LEAST and (pair.share >= share or pair.one >= ONE)
     ]
     return _ordered(found)
@@ -196,7 +209,7 @@ def _ordered(found: list[Pair]) -> list[Pair]:
 
 
 def alike(first: Work, second: Work) -> Pair:
-    """How much two hand-ins share."""
+    """How much two submissions share."""
     from copydetect.detector import compare_files
 
     functions, total, most = [], 0, 0.0
@@ -224,15 +237,15 @@ def _nodes(slices: Any) -> set[int]:
 
 def compare(
     week: Week,
-    here: Callable[[], Iterator[tuple[Submission, str]]],
+    here: Callable[[], Iterator[Source]],
     *,
     share: float = SHARE,
     ours: Submission | None = None,
     progress: Callable[[str], None] = lambda student: None,
 ) -> tuple[list[Pair], list[Work], list[str]]:
-    """(pairs, every hand-in that was compared, students of whose hand-ins none can be read).
+    """(pairs, every submission that was compared, students of whose submissions none can be read).
 
-    here    gives (hand-in, year) of this class (year "") and of earlier ones: every attempt
+    here    gives every submission of this class (year "") and of earlier ones
     ours    the course's own solutions; with them this class alone is compared
 
     LabError without a task to compare."""
@@ -241,20 +254,20 @@ def compare(
         raise LabError(f"{week.name} has no automatic task: there is nothing to compare")
     works: list[Work] = []
     people: dict[tuple[str, str], list[Work]] = {}
-    for submission, year in [*([(ours, "")] if ours else []), *here()]:
-        progress(submission.student)
-        theirs = people.setdefault((submission.student, year), [])
-        if (work := read(week, submission, labels, year)) is not None:
+    for source in [*([Source(ours)] if ours else []), *here()]:
+        progress(source.submission.name)
+        theirs = people.setdefault((source.submission.name, source.year), [])
+        if (work := read(week, source, labels)) is not None:
             theirs[:] = [*(one for one in theirs if one.nodes != work.nodes), work]
     for theirs in people.values():
         for work in theirs if len(theirs) == 1 else ():
-            work.attempt = 0
+            work.number = 0
         works += theirs
     unread = [student for (student, _), theirs in people.items() if not theirs]
     handed_out = given(week, labels)
     # Who has the course's solutions has seen them, also if many have: what they have in common is no habit.
     without(works, handed_out, habits=False)
-    own = works[:1] if ours is not None and ours.student not in unread else []
+    own = works[:1] if ours is not None and ours.name not in unread else []
     others = works[len(own) :]
     seen = [pair for work in others if not work.year for pair in pairs([*own, work], share)]
     without(works, handed_out)

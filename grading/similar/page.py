@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grading.reports import page
+from grading.publish import page
 from grading.similar.compare import ONE, Pair, Work
 from labkit.checks.tasks import Week
 

@@ -1,4 +1,4 @@
-"""The small course, a student tree of it, and a class's folder; and whether a submission can be shut in here."""
+"""The small course, a student tree of it, and whether a submission can be shut in here."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import os
 
 import pytest
 
-from grading import marks
 from grading.release import release
 from labkit.doctor import grading as probes
-from tests.grading.aclassroom import LONG_AGO
 from tests.grading.minicourse import make
-from tests.grading.reports.aclass import mark
 
 
 @pytest.fixture
@@ -47,16 +44,3 @@ def sandbox(tmp_path_factory):
         pytest.skip(f"no sandbox on this machine: {lacking[0]}")
     if why:  # the machine has all that is needed: then this is a failure, and nothing to skip
         pytest.fail(f"no sandbox starts here: {why}")
-
-
-@pytest.fixture
-def classroom(tmp_path):
-    """A class's folder: marks of week 13 of anna and of one whom Canvas calls carterben_4002, a roster, a deadline."""
-    for student in ("anna", "carterben_4002", "stranger"):
-        marks.write(tmp_path / "marks", mark(student))
-    (tmp_path / "roster.csv").write_text("anna\nBen Carter\nhugo\n")
-    (tmp_path / "course.toml").write_text(
-        f'[deadlines]\nweek13 = {LONG_AGO}\n[roster]\nfile = "roster.csv"\n[ids]\n'
-        '"carterben_4002" = "ben"\n"ben" = "Ben Carter"\n'
-    )
-    return tmp_path

@@ -16,7 +16,7 @@ from grading.benchmarks.classroom import CLASS, write
 from grading.gradescope.pack import pack
 from grading.gradescope.run import results
 from labkit.checks.tasks import find_week, find_weeks
-from tests.grading.reports.aclass import mark
+from tests.grading.publish.aclass import mark
 
 ROOT = Path(__file__).resolve().parents[2]
 WEEKS = find_weeks(ROOT)
@@ -80,7 +80,7 @@ def test_setup_and_run_autograder_are_whole_scripts(week, tmp_path):
 
 def test_the_results_add_up_and_diagnoses_wait_for_publication():
     week = find_week("week13", WEEKS)
-    wrong = mark("anna", "13.2 off-by-one chunk", "13.5 GB/s", notes=["There is more than one timing.py."])
+    wrong = mark("13.2 off-by-one chunk", "13.5 GB/s", notes=["There is more than one timing.py."])
     told = results(week, wrong)
     assert told["score"] == wrong.points < 80
     assert sum(test["score"] for test in told["tests"]) == pytest.approx(wrong.points, abs=0.2)

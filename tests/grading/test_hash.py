@@ -18,12 +18,11 @@ ROOT = Path(judge.__file__).parents[1]
 # What a judge imports and what decides no verdict, with the reason.
 DECIDES_NOTHING = {
     "grading.files": "puts files in place",
-    "grading.gradebook.verdicts": "shows verdicts to markers",
+    "grading.marking.verdicts": "shows verdicts to markers",
     "grading.here": "where a command was typed",
     "grading.mark": "what a mark is made of",
     "grading.intake.wrong_week": "a sentence on another week's files",
-    "grading.marks": "a mark's file",
-    "grading.reports.page": "shortens paths in a verdict's text",
+    "grading.publish.page": "shortens paths in a verdict's text",
     "labkit": "its docstring and version",
     "labkit.compare": "its docstring",
     "labkit.errors": "one exception",
@@ -49,9 +48,9 @@ def test_the_code_hash_changes_with_what_decides_and_with_nothing_else(tmp_path)
     for name, changes in {
         "grading/intake/rosters.py": False,
         "grading/cli.py": False,
-        "grading/marks.py": False,
+        "grading/mark.py": False,
         "labkit/doctor/grading.py": False,
-        "grading/gradebook/view.py": True,
+        "grading/marking/view.py": True,
         "grading/tree.py": True,
         "grading/answers.py": True,
         "grading/intake/submission.py": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,13 @@ import pytest
 import grading.tree
 from grading import cli
 from grading import release as releasing
+from grading.register.classes import open_class
 from grading.release import MANIFEST, release
+from grading.run import class_seed
+from labkit.checks.tasks import find_weeks
 from labkit.errors import LabError
 from tests.grading.minicourse import HELPER, HOLE, MINE, PARTS, PARTS_PY, ROOT, again, change, put, snapshot
+from tests.grading.publish.aclass import a_class
 
 
 def test_upgrade_in_mid_term(tree, course):
@@ -206,9 +211,28 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "tree/week92_next/parts.py").exists()
     shutil.rmtree(tmp_path / "tree/labkit")
     (tmp_path / "tree/labkit").symlink_to(tmp_path)
+    with a_class(tmp_path / "class", ["anna"], "", find_weeks(course)):
+        pass
     with pytest.raises(SystemExit) as stop:
-        cli.main(["release", "week91", "--solutions", "week92", "--to", str(tmp_path / "tree")])
+        cli.main(
+            ["release", "week92", "--solutions", "--to", str(tmp_path / "tree"), "--class", str(tmp_path / "class")]
+        )
     assert stop.value.code == 1 and (tmp_path / "tree/solutions/week92_next/parts.py").exists()
+    seeds = [re.search(r"the seed of week92: (\d+)", capsys.readouterr().out)[1]]
+    with open_class(tmp_path / "class", find_weeks(course)) as cls:
+        assert seeds == [str(class_seed(cls, cls.week("week92")))]
+
+
+def test_solutions_wait_until_nobody_may_hand_in(course, tmp_path, monkeypatch):
+    monkeypatch.setattr(releasing, "COURSE", course)
+    rules = "[deadlines]\nweek92 = 2001-01-01T00:00:00Z\n[extensions.anna]\nweek92 = 2999-01-01T00:00:00Z\n"
+    with a_class(tmp_path / "class", ["anna"], rules, find_weeks(course)):
+        pass
+    words = ["release", "week92", "--solutions", "--to", str(tmp_path / "tree"), "--class", str(tmp_path / "class")]
+    for more, status in (([], 2), (["--anyway"], 0)):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*words, *more])
+        assert (stop.value.code or 0) == status and (tmp_path / "tree" / "solutions").exists() == (not status)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +240,7 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
     [
         (["week99"], "there is no week 'week99'; did you mean 'week9"),
         ([], "name the weeks to release"),
-        (["week91", "--solutions", "week1"], "there is no week 'week1'"),
+        (["week1", "--solutions"], "there is no week 'week1'"),
     ],
 )
 def test_wrong_names_are_one_sentence_and_status_2(words, sentence, course, tmp_path, monkeypatch, capsys):

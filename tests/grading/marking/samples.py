@@ -119,8 +119,9 @@ def mark(points: dict[str, float] | None = None, *, faults: tuple[str, ...] = ()
             earned, cases = 0, [case(FAULT, 0, possible, "the judge stopped")]
         tasks.append(task(id, "auto", earned, possible, cases))
     tasks.insert(1, task("91.2", "written", None, 6, []))
-    more = {"key": "k", "content": "c", "complete": not faults, "finished": "2026-10-06T00:00:00+00:00", **more}
-    return Mark(0, "week91", points=sum(one["points"] or 0 for one in tasks), possible=6, tasks=tasks, **more)
+    fields = {"key": "k", "content": "c", "complete": not faults, "finished": "2026-10-06T00:00:00+00:00"}
+    fields |= {"points": sum(one["points"] or 0 for one in tasks), "possible": 6, "tasks": tasks, **more}
+    return Mark(0, "week91", **fields)
 
 
 def task(id: str, kind: str, points: float | None, possible: float, cases: list) -> dict:

@@ -9,15 +9,15 @@ import json
 import os
 import shutil
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
-from grading.marks import Mark
+from grading.mark import Mark
 from labkit.checks.verdict import FAULT, HUNG, PASSED, WRONG
 from tests.browser import START, Page, browser, chromium, jupyter
-from tests.grading.gradebook.conftest import NBGRADER
-from tests.grading.gradebook.samples import case, put_marks, rows, scores
+from tests.grading.marking.conftest import NBGRADER
+from tests.grading.marking.samples import case, rows, scores
+from tests.grading.publish.aclass import a_class, hand_in
 
 pytestmark = [
     pytest.mark.thorough,
@@ -31,7 +31,7 @@ WICKED = "<img src=x onerror=\"alert('a name')\">"
 ATTACK = "<script>alert('{0}'); window.ran = '{0}'</script><img src=x onerror=\"alert('{0}')\">"
 
 
-def mark_of(student: str, week, **more) -> Mark:
+def mark_of(week, **more) -> Mark:
     """72 of 80 automatic points: 13.2 has one wrong case."""
     tasks = []
     for task in week.tasks:
@@ -55,9 +55,7 @@ def mark_of(student: str, week, **more) -> Mark:
                     "cases": cases,
                 }
             )
-    return Mark(
-        student, "week13", received="2026-10-05T12:30:00+02:00", points=72, possible=80, **{"tasks": tasks, **more}
-    )
+    return Mark(0, "week13", points=72, possible=80, content="c", **{"tasks": tasks, **more})
 
 
 def handed(change=lambda cells: None) -> dict[str, bytes]:
@@ -148,41 +146,33 @@ def attack(cells: list[dict]) -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """(course directory, address of Jupyter, function that opens a logged-in tab, the tabs that are open)."""
-    from grading.gradebook.init import init
-    from grading.gradebook.load import load
+    """(the class's folder, its course directory, address of Jupyter, function that opens a logged-in tab, open tabs,
+    {student: submission})."""
+    from grading.marking.session import prepare
     from labkit.checks.tasks import find_week, find_weeks
 
-    folder = tmp_path_factory.mktemp("formgrader")
-    course = init(folder / "course", source=ROOT).course
-    week = find_week("week13", find_weeks(ROOT))
+    folder, weeks = tmp_path_factory.mktemp("formgrader"), find_weeks(ROOT)
+    week = find_week("week13", weeks)
     files = {name: handed(answers) for name in ("anna", "ben", "cleo")}
-    files["mallory"] = handed(attack)
-    files["raw"] = handed(attack)
-    marks = [mark_of(name, week) for name in (*files, WICKED)]
-    marks.append(
-        mark_of(
-            "mia",
-            week,
-            notes=[f"there is no collectives.py {ATTACK.format('a note')}"],
-            tasks=[
-                {
-                    **entry,
-                    "cases": [
-                        case(WRONG, 0, entry["possible"], ATTACK.format("a diagnosis"), ATTACK.format("a title"))
-                    ],
-                }
-                for entry in mark_of("mia", week).tasks
-            ],
-        )
+    files |= {"mallory": handed(attack), "raw": handed(attack), WICKED: handed(answers)}
+    marks = {name: mark_of(week) for name in files}
+    evil = [case(WRONG, 0, 1, ATTACK.format("a diagnosis"), ATTACK.format("a title"))]
+    marks["mia"] = mark_of(
+        week,
+        notes=[f"there is no collectives.py {ATTACK.format('a note')}"],
+        tasks=[{**entry, "cases": evil} for entry in mark_of(week).tasks],
     )
-    fault = mark_of("fay", week, complete=False)
-    fault.tasks[4]["cases"] = [case(FAULT, 0, 10, "the judge stopped"), case(HUNG, 0, 0, "rank 1 waits")]
-    load(course, week, put_marks(folder / "marks", *marks, fault), files=lambda mark: files.get(mark.student, {}))
-    for name in files:  # nbgrader's own place: what a click on Autograde would grade
-        work = course.root / "submitted" / name / "week13"
-        work.mkdir(parents=True, exist_ok=True)  # `grade load` has made it, for formgrader's first page
-        (work / "timestamp.txt").write_text("2026-10-05 10:30:00 UTC")
+    marks["fay"] = mark_of(week, complete=False)
+    marks["fay"].tasks[4]["cases"] = [case(FAULT, 0, 10, "the judge stopped"), case(HUNG, 0, 0, "rank 1 waits")]
+    roster = "student,name\n" + "".join(f'u{n},"{quoted}"\n' for n, quoted in enumerate(csv_names(marks)))
+    with a_class(folder / "class", roster, "", [week]) as cls:
+        numbers = {
+            name: hand_in(cls, f"u{n}", made, files=files.get(name, {"a.py": b""}))
+            for n, (name, made) in enumerate(marks.items())
+        }
+        course = prepare(cls, week).course
+    for name in ("anna", "ben"):  # nbgrader's own place: what a click on Autograde would grade
+        work = course.root / "submitted" / str(numbers[name]) / "week13"
         shutil.copy(course.root / "source" / "week13" / "lab.ipynb", work)
     tabs: list[Page] = []
     with jupyter(course.root, folder / "jupyter", "secret") as address, browser(folder / "browser") as tab:
@@ -193,42 +183,41 @@ def world(tmp_path_factory):
             one.open(f"{address}{path}?token=secret")
             return one
 
-        yield course, address, page, tabs
+        yield folder / "class", course, address, page, tabs, numbers
+
+
+def csv_names(names) -> list[str]:
+    return [name.replace('"', '""') for name in names]
 
 
 @pytest.fixture(autouse=True)
 def closed(world):
     """No test leaves a tab behind: JupyterLab goes on asking the server, and a browser asks few things at once."""
     yield
-    while world[3]:
-        world[3].pop().close()
+    while world[4]:
+        world[4].pop().close()
 
 
-@pytest.fixture
-def course(world):
-    return world[0]
-
-
-def submission(course, student: str) -> str:
-    with course.gradebook() as book:
-        return f"/formgrader/submissions/{book.find_submission('week13', student).notebooks[0].id}/"
+def submission(world, student: str) -> str:
+    with world[1].gradebook() as book:
+        return f"/formgrader/submissions/{book.find_submission('week13', str(world[5][student])).notebooks[0].id}/"
 
 
 def fetched(world, path: str, loaded: str):
     """(a page, with what its scripts fetch; the value of `loaded`, which says that it has come).
 
     Formgrader's pages ask once. A request that is lost leaves them waiting for ever: a person reloads, so do we."""
-    page = world[2](path)
+    page = world[3](path)
     with contextlib.suppress(TimeoutError):
         return page, page.wait(loaded, seconds=START / 2)
-    page = world[2](path)
+    page = world[3](path)
     return page, page.wait(loaded)
 
 
 def opened(world, student: str):
     """A student's page, with the scores that its scripts fetch."""
     loaded = "formgrader.grades && formgrader.grades.loaded && formgrader.comments && formgrader.comments.loaded"
-    return fetched(world, submission(world[0], student), loaded)[0]
+    return fetched(world, submission(world, student), loaded)[0]
 
 
 MANAGE = "/formgrader/manage_submissions/week13"
@@ -238,13 +227,13 @@ def total(world, student: str) -> str:
     """What the list of submissions says of a student's points."""
     row = (
         "[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
-        f"r.querySelector('.student-id').innerText == '{student}')"
+        f"r.querySelector('.student-id').innerText == '{world[5][student]}')"
     )
     return fetched(world, MANAGE, f"{row} && {row}.querySelector('.score').innerText")[1]
 
 
 def test_jupyterlab_has_the_nbgrader_menu(world):
-    page = world[2]("/lab")
+    page = world[3]("/lab")
     page.wait(
         "document.querySelector('.lm-MenuBar') && document.querySelector('.lm-MenuBar').innerText.includes('Nbgrader')"
     )
@@ -269,7 +258,7 @@ def test_every_verdict_stands_in_its_grade_cell_with_its_diagnosis(world):
         page.picture(Path(keep) / "formgrader.png", "body")
 
 
-def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right(world, course):
+def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right(world):
     assert total(world, "anna") == "72 / 100"
     page = opened(world, "anna")
     rubric = page.js("document.getElementById('task-13-7').closest('.cell').innerText")
@@ -281,16 +270,16 @@ def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right
     page.type("#task-13-7-comment", "The second clock needs your numbers.")
     page.wait("!!formgrader.comments.find(c => c.get('name') == 'task-13-7').get('manual_comment')")
     assert total(world, "anna") == "89 / 100"
-    assert scores(course, "anna", "week13")["task-13-7"] == (None, 17, False)
-    assert ("anna", "task-13-7", "The second clock needs your numbers.") in rows(course)
+    assert scores(world[0], world[5]["anna"], "week13")["task-13-7"] == (None, 17, False)
+    assert any(row[2] == "task-13-7" and row[-1] == "The second clock needs your numbers." for row in rows(world[0]))
 
 
-def test_marks_survive_a_click_on_autograde(world, course):
-    shown = course.root / "autograded" / "ben" / "week13" / "lab.ipynb"
-    before, text = _of(course, "ben"), shown.read_bytes()
+def test_marks_survive_a_click_on_autograde(world):
+    shown = world[1].root / "autograded" / str(world[5]["ben"]) / "week13" / "lab.ipynb"
+    before, text = _of(world, "ben"), shown.read_bytes()
     mine = (
         "[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
-        "r.querySelector('.student-id').innerText == 'ben')"
+        f"r.querySelector('.student-id').innerText == '{world[5]['ben']}')"
     )
     page, _ = fetched(world, MANAGE, f"{mine} && !!{mine}.querySelector('.autograde a')")
     page.js(f"{mine}.querySelector('.autograde a').id = 'click-me'")
@@ -301,7 +290,7 @@ def test_marks_survive_a_click_on_autograde(world, course):
     )
     assert "Autograde is off" in said and "grade run week13" in said
     page.wait(f"{mine} && {mine}.querySelector('.score').innerText == '72 / 100'")
-    assert _of(course, "ben") == before and shown.read_bytes() == text
+    assert _of(world, "ben") == before and shown.read_bytes() == text
 
 
 def test_a_graders_fault_asks_for_a_human(world):
@@ -335,34 +324,24 @@ def test_nothing_of_a_student_runs_on_the_instructors_page(world, student):
     assert "alert" in page.text(), "it is shown, as text"
 
 
-def test_the_same_notebook_as_it_was_handed_in_does_run(world, course):
+def test_the_same_notebook_as_it_was_handed_in_does_run(world):
     """Or the test above proves nothing."""
-    (course.root / "autograded" / "raw" / "week13" / "lab.ipynb").write_bytes(
+    (world[1].root / "autograded" / str(world[5]["raw"]) / "week13" / "lab.ipynb").write_bytes(
         handed(lambda cells: (attack(cells), cells.pop(4), cells.pop(1)))["lab.ipynb"]
     )
-    page = world[2](submission(course, "raw"))
+    page = world[3](submission(world, "raw"))
     page.wait("window.ran !== undefined")
     assert page.dialogs
 
 
-def test_a_wicked_name_does_not_run_either(world):
-    """nbgrader writes ids into its pages unescaped, also those that come decoded out of an address."""
-    from grading.gradebook.course import gradebook_id
-
-    id = gradebook_id(WICKED)
-    part = json.dumps(quote(id, safe="="))
-    link = f"[...document.querySelectorAll('#main-table a')].find(a => a.href.includes({part}))"
-    page, _ = fetched(world, MANAGE, f"!!{link}")
-    for path in (
-        "/formgrader/manage_students",
-        page.js(f"new URL({link}.href).pathname"),
-        f"/formgrader/manage_students/{quote(id)}",
-        submission(world[0], id),
-    ):
-        page = world[2](path)
-        page.wait(f"document.body.textContent.includes({json.dumps(id)})")
-        assert page.dialogs == [] and page.js("document.querySelectorAll('img[onerror]').length") == 0, path
+def test_no_name_is_on_any_page(world):
+    """nbgrader writes ids into its pages unescaped: it has numbers alone."""
+    for path in (MANAGE, "/formgrader/manage_students", submission(world, WICKED)):
+        page = world[3](path)
+        page.wait("document.readyState == 'complete'")
+        assert page.dialogs == [] and "a name" not in page.js("document.documentElement.outerHTML"), path
+    assert not any("a name" in str(cell) for row in rows(world[0]) for cell in row)
 
 
-def _of(course, student: str) -> list[tuple]:
-    return [row for row in rows(course) if student in row]
+def _of(world, student: str) -> list[tuple]:
+    return [row for row in rows(world[0]) if row[1] == str(world[5][student])]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from grading.intake.load import Submission
+from grading.intake.submission import Submission
 from grading.similar import compare
 from labkit.checks import load_week
 from tests.grading.similar.variants import DISGUISES, MANY, WEEK, student
@@ -19,7 +19,8 @@ def measured() -> tuple[list[compare.Pair], dict[str, list[compare.Pair]]]:
     handed_out = compare.given(week, labels)
 
     def works(all_files):
-        made = [compare.read(week, Submission.of(f"student {n}", files), labels) for n, files in enumerate(all_files)]
+        named = (Submission.of(f"student {n}", files) for n, files in enumerate(all_files))
+        made = [compare.read(week, compare.Source(one), labels) for one in named]
         compare.without(made, handed_out)
         return made
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import re
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
-from grading.intake.load import Submission
+from grading.intake.submission import Submission
 from grading.run import reference_submission
 from grading.similar import compare, page
+from grading.similar import search as searching
 from labkit.checks import load_week, run_checks
 from labkit.checks.runner import LocalRunner
 from labkit.checks.tasks import find_weeks
-from tests.grading.aclassroom import grade
+from tests.grading.publish.aclass import WEEK as PUBLISHED_WEEK
+from tests.grading.publish.aclass import a_class, hand_in
 from tests.grading.similar.variants import DISGUISES, HOLES, MANY, ORDER, ROOT, WEEK, filled, renamed, student
 
 pytest.importorskip("copydetect", reason="copydetect is not installed")
@@ -29,9 +34,7 @@ def compared(week, files_of, ours=None, years=()):
     made = []
     for name, attempts in files_of.items():
         for number, files in enumerate(attempts if isinstance(attempts, list) else [attempts], 1):
-            submission = Submission.of(name, files)
-            submission.attempt = number
-            made.append((submission, years.get(name, "")))
+            made.append(compare.Source(Submission.of(name, files), years.get(name, ""), number))
     return compare.compare(week, lambda: iter(made), ours=ours)
 
 
@@ -51,48 +54,55 @@ def test_a_copy_among_honest_work_is_the_only_pair(week, disguise):
     files["copy"] = DISGUISES[disguise](student(2))
     pairs, works, unread = compared(week, files, ours=reference_submission(week))
     assert [{pair.first.student, pair.second.student} for pair in pairs] == [{"s2", "copy"}]
-    assert len(works) == MANY + 1 and not unread, "the course's own solutions are no hand-in"
+    assert len(works) == MANY + 1 and not unread, "the course's own solutions are no submission"
 
 
 def test_a_later_attempt_hides_no_earlier_one(week):
     """With `keep = "best"` the copy had its points, and the last attempt alone was compared."""
     files = {f"s{n}": student(n) for n in range(4)} | {"thief": [renamed(student(2)), student(4)]}
     pairs, works, unread = compared(week, files)
-    assert [(pair.first.name, pair.second.name) for pair in pairs] == [("s2", "thief, attempt 1")]
+    assert [(pair.first.name, pair.second.name) for pair in pairs] == [("s2", "thief, submission 1")]
     assert len(works) == 6 and not unread
 
 
-def test_the_command_reads_every_attempt(tmp_path):
-    def collected(name, files):
-        folder = tmp_path / "in" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, data in files.items():
-            (folder / path).write_bytes(data)
-        grade(tmp_path, "collect", "week13", "--from", "in")
+def search(cls, **how):
+    """What the command finds: (names of each pair, the page)."""
+    out = io.StringIO()
+    to = searching.search(cls, PUBLISHED_WEEK, how.get("earlier", ()), None, Console(file=out, width=200))
+    found = re.findall(r"(?m)^(.*) and (.*): \d+%", out.getvalue())
+    return found, to.read_text()
 
-    collected("anna", student(2))
-    collected("ben", renamed(student(2)))
-    collected("ben", student(4))
-    said = grade(tmp_path, "similar", "week13", "--to", "page.html")
-    assert "anna and ben, attempt 1: 100%" in said and "1 pair of 3 hand-ins" in said
-    assert "ben, attempt 1" in (tmp_path / "page.html").read_text()
+
+def test_the_command_reads_every_attempt(tmp_path):
+    with a_class(tmp_path / "autumn", ["anna", "ben"]) as cls:
+        hand_in(cls, "anna", files=student(2))
+        hand_in(cls, "ben", files=renamed(student(2)))
+        hand_in(cls, "ben", files=student(4), days_late=1)
+        pairs, text = search(cls)
+    assert pairs == [("anna", "ben, submission 2")] and "ben, submission 2" in text
 
 
 def test_a_group_is_one_and_its_members_are_no_pair(tmp_path):
-    import zipfile
+    with a_class(tmp_path / "autumn", ["anna", "ben", "cem", "dora"]) as cls:
+        hand_in(cls, ["anna", "ben"], files=student(1))
+        hand_in(cls, "anna", files=student(1), days_late=1)
+        hand_in(cls, ["cem", "dora"], files=renamed(student(1)))
+        pairs, _ = search(cls)
+    assert sorted(pairs) == [("anna", "cem & dora"), ("anna & ben", "cem & dora")]
 
-    sheet = "Identifier,Full name,Group\nParticipant 1,Anna,Team\nParticipant 2,Ben,Team\n"
-    sheet += "Participant 3,Cem,Default group\nParticipant 4,Dora,Default group\n"
-    (tmp_path / "sheet.csv").write_text(sheet)
-    (tmp_path / "course.toml").write_text("[deadlines]\nweek13 = 2026-11-13T23:59:00+01:00\n")
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        for group, files in (("Team_70", student(1)), ("Default group", renamed(student(1)))):
-            for name, data in files.items():
-                archive.writestr(f"{group}_assignsubmission_file/{name}", data)
-    times = ("--received", "2026-11-13T10:00:00+01:00")
-    grade(tmp_path, "collect", "week13", "--from", "all.zip", *times, "--roster", "sheet.csv")
-    said = grade(tmp_path, "similar", "week13", "--to", "page.html")
-    assert "1 pair of 2 hand-ins" in said and "Team" in said and "Default group" in said and "Anna" not in said
+
+def test_an_earlier_class_and_two_of_one_name(tmp_path):
+    roster = "student,name\nu1,Max Meier\nu2,Max Meier\n"
+    with a_class(tmp_path / "autumn25", ["max"]) as cls:
+        hand_in(cls, "max", files=student(3))
+    with a_class(tmp_path / "autumn26", roster) as cls:
+        hand_in(cls, "u1", files=student(0))
+        hand_in(cls, "u2", files=renamed(student(0)))
+        pairs, _ = search(cls, earlier=[tmp_path / "autumn25"])
+        assert pairs == [("Max Meier (u1)", "Max Meier (u2)")]
+        hand_in(cls, "u1", files=renamed(student(3)), days_late=1)
+        pairs, _ = search(cls, earlier=[tmp_path / "autumn25"])
+    assert ("Max Meier (u1), submission 3", "max (autumn25)") in pairs
 
 
 def test_handing_in_often_makes_no_habit_and_no_pairs_of_ones_own(week):
@@ -107,8 +117,8 @@ def test_handing_in_often_makes_no_habit_and_no_pairs_of_ones_own(week):
     pairs, works, _ = compared(week, files)
     assert [(pair.first.student, pair.second.name) for pair in pairs] == [("s2", "copy")]
     # With up to three of these statements the function has fewer nodes than are compared: four are one, the last.
-    assert [work.attempt for work in works if work.student == "s2"] == [*range(5, 14)]
-    assert [work.attempt for work in works if work.student != "s2"] == [0] * 4
+    assert [work.number for work in works if work.student == "s2"] == [*range(5, 14)]
+    assert [work.number for work in works if work.student != "s2"] == [0] * 4
 
 
 def test_a_habit_is_counted_over_students(week, monkeypatch):
@@ -205,7 +215,7 @@ def test_what_no_parser_can_read_is_told_and_stops_nothing(week, text):
 
 
 def test_the_page_shows_both_sides_and_nothing_of_theirs_is_active(week, tmp_path):
-    from tests.grading.reports.looking import assert_one_harmless_file, words
+    from tests.grading.publish.looking import assert_one_harmless_file, words
 
     wicked = student(0)
     wicked["timing.py"] = wicked["timing.py"].replace(b"    bad = 0\n", b"    bad = 0  # <script>alert(1)</script>\n")
@@ -256,6 +266,6 @@ def test_the_honest_variants_earn_every_point(week, tmp_path):
         assert not wrong, (n, wrong)
 
 
-def test_an_earlier_years_hand_ins_are_counted_as_compared(week):
+def test_an_earlier_years_submissions_are_counted_as_compared(week):
     files = {"old": student(0), "anna": student(1)}
     assert len(compared(week, files, years={"old": "2025"})[1]) == 2
