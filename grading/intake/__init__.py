@@ -1,16 +1,11 @@
-"""From what students hand in to what is graded. Nothing of theirs is run here, and no name or size of theirs trusted.
+"""From a download to what is graded. Nothing of a student's is run here, and no name or size of theirs is trusted; nor
+does anything here know who is in the class, which the register answers.
 
-find.py      who handed in: the entries of a folder, whatever its layout (names.py: what names tell, which are harmless)
-load.py      one entry's files as bytes (contents.py: of zips and folders)
-arrange.py   the folder that the code will run in (released.py: the week as handed out; extras.py, notebook.py)
-collect.py   `grade collect`: every attempt kept for good (sources.py, pack.py, receipts.py; commands.py)
-renames.py   `grade rename`: a misnamed file counts under its right name (rename.py)
-roster.py    who is in the class, by a platform's file or a list
-policy.py    course.toml: which attempt of a student counts, and what lateness costs
+rosters.py      files that name a class, and Moodle's worksheet
+downloads.py    a download -> what arrived in it (unpacking.py, worksheet.py, attempts.py; arrival.py is what comes out)
+guesses.py      every guess at what a name in a download means, with a table of examples (stamps.py: times)
+submission.py   one kept archive as bytes (archives.py: of zips and folders)
+arrange.py      the folder that the code will run in (released.py: the week as handed out; extras.py, notebook.py)
+wrong_week.py   another week's submissions; misnamed.py: under which names a misnamed file may count
+names.py        names that strangers chose: which are harmless, and how they are shown
 """
-
-from grading.intake.arrange import Package, arrange
-from grading.intake.find import Entry, Found, find_submissions
-from grading.intake.load import Submission, load
-
-__all__ = ["Entry", "Found", "Package", "Submission", "arrange", "find_submissions", "load"]

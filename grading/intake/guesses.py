@@ -31,6 +31,7 @@ TITLES = {
 }  # fmt: skip
 CODE = (".py", ".ipynb")
 PACKED = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
+BLIND = ("Participant", "Teilnehmerin", "Teilnehmer")  # what Moodle calls everybody under blind marking: no name
 TWICE = "carries the platform's mark twice, so that it may be one student's or another's"
 _EXCHANGE = re.compile(r"(?P<student>.+)\+(?P<assignment>[^+]+)\+(?P<stamp>\d{4}-\d\d-\d\d.*?)(?:\+[\w=-]{12})?")
 # What is before it is the student's name, of whatever letters and marks Canvas leaves in it; what is behind, a file's.
@@ -119,9 +120,10 @@ def _moodle(name: str, week: Week) -> Iterator[Guess]:
         yield Guess("moodle", name, (), found["file"] or "", doubt=TWICE)
     elif found:
         student, number = found["student"].strip(), found["number"]
-        keys = (*([Key("moodle", number, week.name)] if number else []), Key("name", student))
+        numbers, names = [Key("moodle", number or "", week.name)], [Key("name", student)]
+        keys = (*(numbers if number else []), *(names if student not in BLIND else []))
         unit = f"{student}_{number}" if number else student
-        yield Guess("moodle", student, keys, found["file"] or "", unit=unit)
+        yield Guess("moodle", student if student not in BLIND else unit, keys, found["file"] or "", unit=unit)
 
 
 def _blackboard(name: str, zone: tzinfo | None) -> Iterator[Guess]:
@@ -205,6 +207,7 @@ EXAMPLES: tuple[tuple[str, str, list[str], str], ...] = (
     ("Ana_B_1236_assignsubmission_onlinetext/", "moodle", ["moodle 1236 week91"], ""),
     ("Group A_77_assignsubmission_file/", "moodle", ["moodle 77 week91"], ""),
     ("Default group_assignsubmission_file/", "moodle", [], ""),
+    ("Participant_501_assignsubmission_file/", "moodle", ["moodle 501 week91"], ""),
     ("Bob_17_assignsubmission_file__99_assignsubmission_file_/", "moodle", [], "_99_assignsubmission_file_"),
     ("a+b+week91+2026-11-20 18:00:00.000001 UTC+AbCdEf_-1234/", "nbgrader", ["nbgrader a+b"], ""),
     ("ada+week91+2026-06-22 10:00:00.000000 CEST/", "nbgrader", ["nbgrader ada"], ""),

@@ -168,6 +168,14 @@ def test_a_groups_number_is_nobodys_without_the_worksheet_either(read, download)
     assert who(found) == {"Team 1": "", "Jane Doe": "Doe, Jane"}
 
 
+def test_under_blind_marking_the_number_is_all_there_is(read, download):
+    sheet = 'Identifier,Status,Last modified (submission)\nParticipant 501,Submitted,"20 November 2026, 6:00 PM"\n'
+    files = {f"Participant_{number}_assignsubmission_file_/ring.py": RING for number in (501, 502)}
+    known, strange = read(download(files), sheet).arrivals
+    assert exact(known.keys) == {"moodle 501 week91"} and known.received and known.label == "Participant_501"
+    assert not strange.keys and strange.label == "Participant_502", "no name that all of them have"
+
+
 def test_moodles_older_group_folders_are_each_members(read, download):
     found = read(download({"Team 1-Jane Doe_501_assignsubmission_file_/ring.py": RING}), SHEET)
     assert who(found) == {"Team 1-Jane Doe": "Doe, Jane"}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from grading.intake.arrival import Key
 from grading.intake.guesses import EXAMPLES, another_assignments, gradescope, plain, readings
+from grading.intake.names import clean, harmless, printable, same_letters, shown
 from grading.intake.stamps import read_stamp
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -121,3 +122,18 @@ def test_plain_names():
     assert plain("dora.tar.gz", False).label == "dora" and plain("a.b", True).label == "a.b"
     assert {key.platform for key in plain("a@x.org.zip", False).keys} == {"id", "email", "name"}
     assert unicodedata.is_normalized("NFC", Key("id", "Jose\u0301").row[2])
+
+
+def test_a_name_in_a_sentence_cannot_act():
+    evil = "an\x1b[2Jna\u202egnp.py"
+    assert shown("a\nb\x1b[31m\u202egnp.py") == "a\\nb\\x1b[31m\\u202egnp.py" and len(shown("x" * 5000)) < 130
+    assert printable(f"a\n{evil}") == "a\nan\\x1b[2Jna\\u202egnp.py"
+    assert clean("caf\udce9") == "caf\\xe9" and clean("x\ud800") == "x\\xed\\xa0\\x80"
+
+
+@given(st.text(st.characters(), max_size=30))
+def test_every_name_can_be_shown_and_kept(name):
+    assert shown(name).isprintable() and unicodedata.is_normalized("NFC", clean(name))
+    clean(name).encode()  # text that a file can hold
+    assert same_letters(name, name)
+    harmless(name)

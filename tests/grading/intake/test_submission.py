@@ -278,6 +278,7 @@ def test_of_two_manifests_the_newest_holds_and_a_loose_file_stays_beside(read):
         handin() | {f"{PACKAGE}/ring.py": "changed since"},
         handin(**{"gone.py": "0" * 64}),
         handin(**{"../evil.py": reading._sha(b"")}),
+        handin(**{"\ud800.py": "0" * 64}),
         FILES | {MANIFEST: "{}"},
         FILES | {MANIFEST: '{"format": 1, "week": 1, "made": 2, "files": [], "versions": {}}'},
         FILES | {MANIFEST: b"\xff" * 99},
