@@ -25,7 +25,7 @@ from grading.intake.names import count, forms, letters, printable, shown, some
 from grading.intake.rosters import Roster, read_roster
 from grading.intake.wrong_week import refuse_another_weeks
 from grading.register.deadlines import extend
-from grading.register.people import everybody, key_of, learn, owner, person
+from grading.register.people import everybody, learn, owner, person
 from grading.register.schema import SUBMITTED, Class
 from grading.register.submissions import Added, add_submission, end_collection
 from labkit.checks.tasks import Week
@@ -127,7 +127,8 @@ def _take_sheet(cls: Class, week: Week, sheet: Roster, report: Report) -> None:
 
 
 def _slips(cls: Class, week: Week, received: datetime | None, report: Report) -> list[str]:
-    """What is to be known of what was collected: what has no time, what is nobody's, and times that look like slips."""
+    """What is to be known of what was collected: what has no time, and times that look like slips. What is nobody's is
+    a problem of the class (grading.register.problems)."""
     told, due = [], cls.rules.deadlines.get(week.name)
     if report.download.how == "moodle" and not any(arrival.received for arrival, _ in report.kept):
         told.append(
@@ -156,12 +157,6 @@ def _slips(cls: Class, week: Week, received: datetime | None, report: Report) ->
             told.append(
                 f"{added.id} ({shown(arrival.label)}) is withdrawn, and stays so: `grade submission "
                 f"{added.id} withdraw --undo` lets it count again"
-            )
-        if not added.members and not arrival.members:
-            whose = key_of(cls, added.proposed) if added.proposed else "ID"
-            told.append(
-                f"{shown(arrival.label)} is nobody of the class: `grade who {shlex.quote(arrival.label)} = "
-                f"{shlex.quote(whose)}`" + (f" ({shown(added.proposed.name)}?)" if added.proposed else "")
             )
     return told
 
