@@ -70,8 +70,8 @@ class Bundle:
         text = f"{self.name}: {self.manifest['run_kind']}, {size}, none missing or altered"
         left = self.manifest["left_out"]
         if left:
-            told = (f"{what} ({size / MiB:,.0f} MiB)" for what, size in sorted(left.items()))
-            text += f"; left behind: {', '.join(told)}"
+            each = (f"{what} ({size / MiB:,.0f} MiB)" for what, size in sorted(left.items()))
+            text += f"; left behind: {', '.join(each)}"
         said = self.manifest["state"]
         if said.startswith(PAUSED):
             return f"{text}. The run is {said}"
@@ -174,7 +174,7 @@ def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path,
         raise LabError(f"there is no folder {run}: give a run's folder, for example runs/h100")
     said = state(run)
     if said != "whole" and not said.startswith(PAUSED) and not as_is:
-        raise LabError(f"{run}: {said}. Wait for it or mend it, or pack what is there with --as-is")
+        raise LabError(f"{run}: {said}. Wait for it or repair it, or pack what is there with --as-is")
     name = scrub(run.resolve().name)
     if "/" in name or name in ("", ".", ".."):
         raise LabError(f"{run} has no name of its own: give the run's folder by its name")
@@ -297,7 +297,7 @@ def read(file: Path) -> Bundle:
                 if member.name in found or not _plain(member.name):
                     raise LabError(f"{file} holds the name {_shown(member.name)}, which no bundle has")
                 found[member.name] = stream.read()
-            while packed.read(MiB):  # to the end: only there the check sum of the compressed data is looked at
+            while packed.read(MiB):  # to the end: only there is the check sum of the compressed data
                 pass
     except FileNotFoundError:
         raise LabError(f"there is no file {file}") from None

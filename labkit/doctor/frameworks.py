@@ -57,7 +57,7 @@ def _torch_version(torch: Any) -> Check:
 
 def _gpu(torch: Any, listed: list[dict]) -> Iterator[Check]:
     names = ", ".join(sorted({gpu["name"] for gpu in listed}))
-    none = Check("FP8 hardware", None, "no GPU to look at; the CPU demo computes with real FP8 numbers, slowly", AS_GPU)
+    none = Check("FP8 hardware", None, "no GPU to try; the CPU demo computes with real FP8 numbers, slowly", AS_GPU)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         usable = torch is not None and torch.cuda.is_available()
@@ -84,8 +84,8 @@ def _gpu(torch: Any, listed: list[dict]) -> Iterator[Check]:
         yield none
         return
     fp8 = capability >= FP8_UNITS.least
-    told = f"compute capability {dotted(capability)} " + ("multiplies FP8" if fp8 else "has no FP8 units")
-    yield Check("FP8 hardware", fp8, told, NEED_GPU)
+    detail = f"compute capability {dotted(capability)} " + ("multiplies FP8" if fp8 else "has no FP8 units")
+    yield Check("FP8 hardware", fp8, detail, NEED_GPU)
 
 
 def _unusable(torch: Any, listed: list[dict], names: str, said: list[warnings.WarningMessage]) -> Check:
@@ -143,8 +143,8 @@ def gloo() -> Iterator[Check]:
     except Exception as error:
         good, why = False, in_words(error)
     fix = "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1"
-    told = f"two ranks talk over {loopback}" if good else f"two ranks cannot talk over {loopback}: {why}"
-    yield Check("gloo", good, told, fix)
+    detail = f"two ranks talk over {loopback}" if good else f"two ranks cannot talk over {loopback}: {why}"
+    yield Check("gloo", good, detail, fix)
 
 
 def _sum(group: Any, x: Any) -> Any:
@@ -184,8 +184,8 @@ def bf16_products() -> Iterator[Check]:
         return
     same = torch.equal(results[products.NATIVE], results[products.FP32])
     ratio = seconds[products.NATIVE] / seconds[products.FP32]
-    told = f"{found}; natively one of 256 x 256 x 256 takes {ratio:.1f} times as long as through FP32"
-    yield Check(name, same, told if same else f"{told}, and the results differ", f"{fix} {products.VARIABLE}")
+    detail = f"{found}; natively one of 256 x 256 x 256 takes {ratio:.1f} times as long as through FP32"
+    yield Check(name, same, detail if same else f"{detail}, and the results differ", f"{fix} {products.VARIABLE}")
 
 
 def _shortest(work: Callable[[], object], times: int = 3) -> float:

@@ -1,6 +1,6 @@
 """Transformer Engine (2.20): te.Linear, under `te.autocast` with one of its recipes.
 
-    bf16       te.Linear without FP8: the yardstick that tells FP8's gain from Transformer Engine's other kernels
+    bf16       te.Linear without FP8: a baseline that separates FP8's gain from Transformer Engine's other kernels
     delayed    DelayedScaling: the scale of a tensor comes from its largest amax of the last 1024 steps; E4M3 / E5M2
     current    Float8CurrentScaling: the scale comes from the tensor at hand; E4M3 / E5M2
     block      Float8BlockScaling: one power-of-two scale per 1x128 (activations, gradients) or 128x128 (weights);
@@ -26,7 +26,7 @@ What it needs, and what is done about it here:
   shard that nobody reads (see `no_flat_copy`). One cost remains: probing dequantises.
 - **te.Linear stays eager.** Compiling it breaks the graph; `transforms` compiles what lies between the linears.
 - **Delayed scaling starts blind.** Scale 1 and an empty history: in the first step small gradients are flushed to zero.
-  `[precision] calibrate` lets it look first (`PrecisionSchedule.begins`, `Loop._calibrate`).
+  `[precision] calibrate` measures first, without an update (`PrecisionSchedule.begins`, `Loop._calibrate`).
 
 With several ranks delayed scaling takes the largest amax over all of them (Transformer Engine reduces over the default
 process group when the autocast region is left), so that all ranks round the gathered weights alike.
@@ -173,7 +173,7 @@ class TransformerEngine(Backend):
             )
 
     def switch(self, phase: str) -> None:
-        self._phase = phase  # what `autocast` looks at; the modules stay as they are
+        self._phase = phase  # `autocast` reads it; the modules stay as they are
 
     def checkpoint(self, forward: Callable, *args: Any) -> Any:
         from labkit.precision.te_fused import recomputed

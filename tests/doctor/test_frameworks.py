@@ -27,7 +27,7 @@ def test_a_machine_without_torch(tmp_path, monkeypatch):
     assert one(checks, "GPU").ok is None and one(checks, "NCCL").ok is None and one(checks, "FP8 hardware").ok is None
     assert one(checks, "gloo").ok is False and "comes with torch" in one(checks, "gloo").detail
     assert exit_code(checks) == 1
-    assert verdicts(checks)[0].sentence.startswith("no, because of Python (not looked at)")
+    assert verdicts(checks)[0].sentence.startswith("no, because of Python (not tried)")
 
 
 # ---- torch and GPUs, imagined
