@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from labkit.errors import LabError
 
+INSTALL_TE = 'pip install --no-build-isolation -e ".[te]" (not in NVIDIA\'s PyTorch container, which brings its own)'
 YES, UNTRIED, NO = "yes", "untried", "no"
 SCHEDULE, PARAMETERS = "schedule", "FP8 params"
 ACROSS = {SCHEDULE: "with a schedule", PARAMETERS: "with FP8 params"}  # settings that go across the recipes

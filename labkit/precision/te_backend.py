@@ -54,11 +54,20 @@ from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, OPERANDS, compact
 from labkit.precision.matrix import this_gpu
 from labkit.precision.phases import FP8
+from labkit.precision.recipes import INSTALL_TE
 from labkit.precision.recipes import RECIPES as DECLARED
 from labkit.precision.torchao_backend import float8_utils
 
 TESTED = "2.20"
-INSTALL = f"on a CUDA machine: pip install 'transformer-engine[pytorch]>={TESTED}', or use NVIDIA's PyTorch container"
+# Its ways to fail on import, the most special first (FileNotFoundError is an OSError).
+FAILURES = (
+    (ModuleNotFoundError, "a module that it needs is missing"),
+    (ImportError, "its compiled part does not fit this torch or this CUDA"),
+    (FileNotFoundError, "one of its own files is missing: it is only half installed"),
+    (OSError, "a shared library (CUDA, cuDNN, the driver) does not load"),
+    (AssertionError, "its packages do not fit together"),
+    (RuntimeError, "its core or a CUDA library was not found"),
+)
 RECIPES = {"delayed": "DelayedScaling", "current": "Float8CurrentScaling", "block": "Float8BlockScaling"}
 TILES = "transformer_engine.pytorch.tensor.float8_blockwise_tensor"
 # Where Transformer Engine keeps a linear's quantisation state: fp8_meta[direction], entry number.
@@ -79,20 +88,17 @@ class TransformerEngine(Backend):
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
         if device is not None and device.type != "cuda":
-            return Availability(False, f"Transformer Engine needs a CUDA GPU, the model is on '{device}'", INSTALL)
+            return Availability(False, f"Transformer Engine needs a CUDA GPU, the model is on '{device}'", INSTALL_TE)
         try:
             te = _te()
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] == "transformer_engine":
-                return Availability(False, "Transformer Engine is not installed", INSTALL)
-            return Availability(False, f"Transformer Engine lacks a module ({in_words(error)})", INSTALL)
         except (Exception, SystemExit) as error:
-            # No driver: OSError from a missing library; no extension: FileNotFoundError; another torch: ImportError;
-            # a torch or cuDNN too old: AssertionError, RuntimeError.
-            return Availability(False, f"Transformer Engine does not import ({in_words(error)})", INSTALL)
+            if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "transformer_engine":
+                return Availability(False, "Transformer Engine is not installed", INSTALL_TE)
+            why = next((words for kind, words in FAILURES if isinstance(error, kind)), "an error of its own")
+            return Availability(False, f"Transformer Engine does not import: {why} ({in_words(error)})", INSTALL_TE)
         needed = ("autocast", "Linear", "checkpoint") + ("quantized_model_init",) * fp8_parameters
         if missing := [name for name in needed if not hasattr(te, name)]:
-            return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL)
+            return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL_TE)
         if not torch.cuda.is_available():
             fix = "run on a GPU machine; on a CPU take backend 'torchao' or 'emulated'"
             return Availability(False, "Transformer Engine needs a CUDA GPU, and torch sees none", fix)
