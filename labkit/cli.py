@@ -61,7 +61,7 @@ def doctor(
     as_json: Annotated[bool, Option("--json", help="Print the findings as JSON.")] = False,
     matrix: Annotated[bool, Option("--matrix", help=MATRIX_HELP)] = False,
 ) -> None:
-    """Tell what this machine can run, and how to mend what it cannot."""
+    """Show what this machine can run, and how to fix what it cannot."""
     if matrix:
         from labkit.precision.matrix import show
 
@@ -362,7 +362,7 @@ add_checkpoint_commands(app)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point of `lab` and `python -m labkit`. Errors a user can mend are one sentence on stderr and status 2."""
+    """Entry point of `lab` and `python -m labkit`. Errors that a user can fix are one sentence on stderr and status 2."""
     try:
         app(argv)
     except LabError as error:
@@ -370,7 +370,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"lab: {error}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as end:
-        # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has told of it ends with a
+        # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has reported it ends with a
         # status of its own making.)
         causes = (end, getattr(end.__context__, "__cause__", None))
         if not any(isinstance(cause, KeyboardInterrupt) for cause in causes):
