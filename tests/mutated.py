@@ -79,27 +79,27 @@ def checked(
 
 
 def fails_what_it_must(mutant: Mutant, outcome: Outcome, plan: Plan) -> None:
-    """It fails the checks that it names and no other, and is told its own causes and no other."""
+    """It fails the checks that it names and no other, and reports its own causes and no other."""
     failed = [case for case in outcome.cases if case.verdict != PASSED]
-    told = "\n".join(f"{name_of(c)}: {c.verdict}: {c.text}" for c in failed)
+    failures = "\n".join(f"{name_of(c)}: {c.verdict}: {c.text}" for c in failed)
     for case in outcome.cases:
         name = name_of(case)
         if case.verdict == PASSED:
-            assert not named(name, mutant.fails), f"{name} must fail\n{told}"
+            assert not named(name, mutant.fails), f"{name} must fail\n{failures}"
         else:
             assert named(name, (*mutant.fails, *mutant.may, *plan.may)), f"{name} must pass: {case.text}"
             assert case.verdict in mutant.verdicts, f"{name}: {case.verdict}: {case.text}"
     for name in mutant.fails:
         assert any(named(name_of(case), [name]) for case in outcome.cases), f"{name} means no check"
     for case in failed:
-        assert plan.honest(mutant, case), f"{name_of(case)} tells {case.cause}"
+        assert plan.honest(mutant, case), f"{name_of(case)} reports {case.cause}"
         if case.cause:
             assert case.cause[0] in case.text
         elif case.verdict == "wrong":
             assert "cause:" not in case.text
     for cause in () if mutant.seldom else mutant.causes:
         assert any(sentence.startswith(cause) for case in failed for sentence in case.cause), (
-            f"nobody was told {cause!r}\n{told}"
+            f"{cause!r} was never reported\n{failures}"
         )
 
 
