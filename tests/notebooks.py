@@ -50,11 +50,6 @@ class Notebook:
     def student(self) -> list[Cell]:
         return json.loads(strip_notebook(self.text))["cells"]
 
-    def has_no_output(self) -> None:
-        for cell in self.cells:
-            if cell["cell_type"] == "code":
-                assert cell["outputs"] == [] and cell["execution_count"] is None
-
     def has_its_grade_cells(self) -> None:
         """One for each task but the stretch tasks, under the task's name; and every task is named in the text."""
         week, found = load_week(self.folder), grade_cells(self.cells)
