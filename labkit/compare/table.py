@@ -184,7 +184,9 @@ def of_losses(arms: Iterable[Arm], band: Band | None) -> list[Column]:
     def done(value: Callable[[Arm], Any]) -> Callable[[Arm], Any]:
         return lambda arm: value(arm) if arm.status == "finished" else None
 
-    rate = lambda arm: arm.speed.tokens_per_s if arm.status == "finished" else arm.status  # noqa: E731
+    def rate(arm: Arm) -> Any:
+        return arm.speed.tokens_per_s if arm.status == "finished" else arm.status
+
     return [
         Column("arm", "label", narrow="\narm"),
         Column("tokens/s", rate, lambda value: value if isinstance(value, str) else f"{value:,.0f}", "\ntokens/s"),
