@@ -13,8 +13,8 @@ from labkit.compare import repeats
 from labkit.compare.arms import heldout_of
 from labkit.compare.pages import Page, templates
 from labkit.compare.preset import Preset
-from labkit.compare.verdict import judge
 from labkit.record.read import PACKED, read_run
+from week16_fp8.given.one_run import judge
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = [folder for folder in (ROOT / "results", *sorted(ROOT.glob("*/results"))) if folder.is_dir()]

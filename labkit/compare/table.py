@@ -207,8 +207,10 @@ def gap_interval(arm: Arm) -> str:
 def _gap(arm: Arm) -> str:
     if arm.status != "finished":
         return ""
-    if arm.judged is None or arm.judged.word == "baseline":
+    if arm.role == "baseline":
         return "baseline"
+    if arm.judged is None:
+        return ""
     if arm.judged.runs:
         return f"{gap_interval(arm).replace(' %', '')} {arm.judged.word}"
     value = arm.judged.value

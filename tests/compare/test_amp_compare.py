@@ -121,11 +121,13 @@ def test_the_verdict_on_speed_speaks_of_it_too():
     assert table.of_answers("FP32")[1].head == "x FP32's speed"
 
 
-def test_without_repeats_there_is_no_rule_to_judge_by(tmp_path):
-    text = AMP[: AMP.index("[repeat]")] + AMP[AMP.index("[speed]") :]
-    with pytest.raises(LabError, match=r'format = "AMP" and no \[repeat\]'):
+def test_without_repeats_losses_are_not_judged_and_the_refusal_names_the_remedies(tmp_path):
+    text = AMP.replace("check = true\n", "")
+    text = text[: text.index("[repeat]")] + text[text.index("[speed]") :]
+    with pytest.raises(LabError, match=r"has no \[repeat\].*Add \[repeat\], empty .* or check = true.* or parts"):
         load_preset(str(preset(tmp_path, text)))
-    assert load_preset(str(preset(tmp_path, text.replace("[speed]", 'parts = ["speed"]\n[speed]', 1)))).format == "AMP"
+    for more in ("[repeat]\n", "check = true\n", 'parts = ["speed"]\n'):
+        assert load_preset(str(preset(tmp_path, text.replace("[speed]", f"{more}[speed]", 1)))).format == "AMP"
 
 
 def test_the_recorded_rehearsal_says_what_the_code_says_today():
