@@ -307,8 +307,8 @@ def plan(
         raise typer.Exit(measure(out, device))
     if out is not None or device is not None:
         raise LabError("--out and --device belong to --calibrate")
-    from labkit.plan.command import Asked
-    from labkit.plan.command import plan as run
+    from labkit.plan.planner import plan as run
+    from labkit.plan.request import Request
 
     shape = dict(
         model=model, seq=seq, gpus=gpus, gpu=gpu, per_node=per_node, nvlink=nvlink, ib=ib, batch_tokens=batch_tokens
@@ -316,7 +316,7 @@ def plan(
     chip = dict(peak=peak, fp8_peak=fp8_peak, memory=memory, hbm=hbm)
     outputs = dict(explain=explain, as_json=as_json, figure=figure, write=write)
     given: dict[str, Any] = {**shape, **chip, **outputs}
-    raise typer.Exit(run(Asked(precision=precision, goal=goal, **given)))
+    raise typer.Exit(run(Request(precision=precision, goal=goal, **given)))
 
 
 # END WITH week15
