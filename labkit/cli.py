@@ -335,11 +335,11 @@ def crossover(
     no_compile: Annotated[bool, Option("--no-compile", help="Leave torchao's linears eager.")] = False,
 ) -> None:
     """Map FP8's speed-up over the shapes of a linear: where it pays, where it does not, and why."""
-    from labkit.crossover.command import crossover as run
+    from labkit.crossover.crossover import Request
+    from labkit.crossover.crossover import crossover as run
 
-    raise typer.Exit(
-        run(m, k, n, arms=arms, device=device, out=out, seconds=seconds, budget=budget, compiled=not no_compile)
-    )
+    how: dict[str, Any] = dict(seconds=seconds, budget=budget, compiled=not no_compile)
+    raise typer.Exit(run(Request(m, k, n, arms, device, out or Request.out, **how)))
 
 
 def _named(path: str):
