@@ -15,7 +15,8 @@ A paused comparison travels as it is, and the archive says what it has. A run th
 lacks files is refused in one sentence; `--as-is` packs what is there, and the archive says so when it is read.
 
 Reading trusts nothing: an archive that was cut off, altered, or was never a bundle is one clear sentence, no file of it
-is believed before its hash is right, and nothing is unpacked before all of them are.
+is believed before its hash is right, and nothing is unpacked before all of them are. tarfile reads members into memory
+and extracts nothing: its `data` filter came with Python 3.11.4, and Debian 12 has 3.11.2.
 """
 
 from __future__ import annotations
@@ -84,8 +85,10 @@ class Bundle:
 def state(run: Path) -> str:
     """ "whole"; "paused", and how far it came; or one sentence on why this run is not whole: it goes on, was killed,
     failed, or lacks something. LabError: no run."""
-    records = dict(_records(run, read_run(run)))
-    paused = ""
+    records, paused = {"the run": read_run(run)}, ""
+    for file in sorted(run.rglob("run.json")):
+        if file.parent != run and not any(part.startswith(".") for part in file.relative_to(run).parts):
+            records[file.parent.relative_to(run).as_posix()] = read_run(file.parent)
     for name, record in records.items():
         if record.alive:
             return f"{name} is still going on ({_progress(record)})"
@@ -133,14 +136,6 @@ def lacking(record: RunData) -> Iterator[str]:
         and last != steps
     ):
         yield f"says that it finished, but its steps end at {last} of {steps}"
-
-
-def _records(run: Path, data: RunData) -> Iterator[tuple[str, RunData]]:
-    """The run and every record below it, by path relative to the run; the run itself is "the run"."""
-    yield "the run", data
-    for file in sorted(run.rglob("run.json")):
-        if file.parent != run and not any(part.startswith(".") for part in file.relative_to(run).parts):
-            yield file.parent.relative_to(run).as_posix(), read_run(file.parent)
 
 
 def _progress(record: RunData) -> str:
@@ -234,19 +229,17 @@ def cleaned(name: str, content: bytes) -> bytes:
     kind = PurePosixPath(name).suffix.lower()
     if kind not in WORDS | PAGES:
         return content
-    with suppress(UnicodeDecodeError):
-        return _without_places(content.decode("utf-8"), by_line=kind in WORDS).encode()
-    return content
-
-
-def _without_places(text: str, by_line: bool) -> str:
-    if by_line:
-        return "".join(scrub(line) for line in text.splitlines(keepends=True))
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return content
+    if kind in WORDS:
+        return "".join(scrub(line) for line in text.splitlines(keepends=True)).encode()
     for place in {os.path.expanduser("~"), os.getcwd()}:
         if len(place) > 1:
             text = text.replace(place + "/", "~/")
     host = os.uname().nodename
-    return text.replace(host, "<host>") if scrub(host) == "<host>" else text
+    return (text.replace(host, "<host>") if scrub(host) == "<host>" else text).encode()
 
 
 def _archive(name: str, head: dict[str, Any], files: dict[str, bytes]) -> bytes:
@@ -302,7 +295,7 @@ def read(file: Path) -> Bundle:
     except FileNotFoundError:
         raise LabError(f"there is no file {file}") from None
     except (EOFError, tarfile.ReadError, zlib.error, gzip.BadGzipFile) as error:
-        if not _is_gzip(file):
+        if file.read_bytes()[:2] != b"\x1f\x8b":
             raise LabError(f"{file} is no bundle: it is no gzip archive") from None
         why = error or type(error).__name__
         raise LabError(f"{file} was cut off or damaged on the way ({why}): copy it again") from None
@@ -371,11 +364,6 @@ def _hash(content: bytes) -> str:
 
 def _shown(name: str) -> str:
     return ascii(name[:80])
-
-
-def _is_gzip(file: Path) -> bool:
-    with open(file, "rb") as stream:
-        return stream.read(2) == b"\x1f\x8b"
 
 
 def command(run: Path | None, out: Path | None, check: Path | None, into: Path | None, as_is: bool) -> int:

@@ -39,6 +39,7 @@ from labkit.errors import LabError
 from labkit.precision.choose import check_dims, choose_linears, in_words, is_linear, type_name
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, of_operand
+from labkit.precision.matrix import Conflict
 from labkit.precision.phases import BF16, FP8, set_plain
 from labkit.precision.probe import Probe, ScaleStat
 from labkit.precision.products import use as use_products
@@ -316,7 +317,7 @@ class Backend:
             )
         for feature, wanted in (("fused", spec.fused), (PARAMETERS, spec.fp8_parameters)):
             if wanted and (word := declared.word(feature)).state == NO:
-                raise LabError(f"{who} and {feature} do not go together: {word.why}")
+                raise LabError(str(Conflict((who, feature), word.why)))
         if (spec.amax_epsilon or spec.scales) and not declared.scalable:
             keys = " and ".join(key for key in ("amax_epsilon", "scales") if getattr(spec, key))
             raise LabError(

@@ -15,7 +15,7 @@ from labkit.compare.report import recommended
 from labkit.compare.speed_verdict import judge_speed
 from labkit.errors import LabError
 from labkit.precision import matrix
-from labkit.precision.matrix import reasons
+from labkit.precision.matrix import conflicts
 from labkit.record.read import read_run
 from labkit.record.schema import Kernels, TimedRow
 from tests.compare.comparing import MICRO, ROOT, lab, lab_here, preset
@@ -74,9 +74,9 @@ def test_the_arms_are_those_that_the_gpu_can_run(gpu, refused):
     """BF16 from Ampere on; FP16, the baseline and both controls everywhere. What cannot run is skipped with a reason:
     labkit.compare.plan, for any arm but the baseline."""
     arms = load_preset("amp")
-    cannot = {name: found for name in arms.arms if (found := reasons(arms.config(name), gpu))}
+    cannot = {name: found for name in arms.arms if (found := conflicts(arms.config(name), gpu))}
     assert {arms.arms[name].of or name for name in cannot} == refused
-    assert all("no BF16 units" in " ".join(found) for found in cannot.values())
+    assert all([conflict.who[1] for conflict in found] == ["older"] for found in cannot.values())
 
 
 def losses(gap=0.0):
