@@ -75,6 +75,10 @@ class Notebook:
             assert "Write your answer here" in source(there[name])
             assert len(source(there[name])) < 200 < len(source(here[name]))
 
+    def says(self, grade_id: str, words: str) -> bool:
+        """Whether a cell holds these words, however they are wrapped."""
+        return words in " ".join(source(grade_cells(self.cells)[grade_id]).split())
+
     def run(
         self, monkeypatch: pytest.MonkeyPatch, folder: Path | None = None, text: str | None = None, timeout: int = 1500
     ) -> Run:
