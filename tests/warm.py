@@ -130,7 +130,7 @@ def _start(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         (folder / "socket").unlink()
     code = f"import sys; sys.path[:] = {sys.path!r}; from tests.warm import serve; serve({str(folder)!r})"
-    with open(folder / "said", "w") as output:
+    with open(folder / "output", "w") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.DEVNULL,

@@ -196,7 +196,10 @@ def test_a_rule_that_looks_ahead_is_found_by_cut_records(threshold, honest):
     """The second rings earlier on a long record than on one that ends there."""
     records = [[0.0] * 15 + [4.5, 6.0, 6.0] + [0.0] * 20 for _ in range(4)]
     alarms = [rings_above(record, threshold)[0] for record in records]
-    run = lambda rows: [rings_above(record[:n], threshold) for record, n in zip(records, rows)]  # noqa: E731
+
+    def run(rows):
+        return [rings_above(record[:n], threshold) for record, n in zip(records, rows)]
+
     with contextlib.nullcontext() if honest else pytest.raises(CheckFailed) as failed:
         judge_causal(run, [38] * 4, alarms, np.random.default_rng(0))
     assert honest or failed.value.cause == AHEAD
@@ -204,7 +207,10 @@ def test_a_rule_that_looks_ahead_is_found_by_cut_records(threshold, honest):
 
 def test_a_rule_that_rings_at_every_end_is_found():
     records = [[0.0] * 15 + [6.0] + [0.0] * 20 for _ in range(4)]
-    run = lambda rows: [[(15,)] if n > 15 else [(n - 1,)] for _, n in zip(records, rows)]  # noqa: E731
+
+    def run(rows):
+        return [[(15,)] if n > 15 else [(n - 1,)] for _, n in zip(records, rows)]
+
     with pytest.raises(CheckFailed) as failed:
         judge_causal(run, [36] * 4, [(15,)] * 4, np.random.default_rng(0))
     assert failed.value.cause == AHEAD
