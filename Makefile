@@ -76,7 +76,7 @@ test: $(STAMP)
 .PHONY: grading
 grading: $(STAMP)
 	@$(VENV)/bin/python -m pip install -q -r requirements-grading.lock
-	@echo "Ready: $(VENV)/bin/grade doctor tells whether submissions can be shut in on this machine."
+	@echo "Ready: $(VENV)/bin/grade doctor says whether submissions can be shut in on this machine."
 # END INSTRUCTOR
 
 .PHONY: watch

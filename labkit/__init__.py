@@ -1,7 +1,7 @@
 """labkit: what every week of the course stands on. Students read it; they never edit it.
 
-Rooms: `comm` (how ranks talk), `train` (the one model and training loop), `record` (what a run leaves behind),
-`checks` (how a task is judged). Importing this package is cheap: torch is imported by the rooms that need it.
+Packages: `comm` (how ranks talk), `train` (the one model and training loop), `record` (what a run leaves behind),
+`checks` (how a task is judged). Importing this package is cheap: torch is imported by the packages that need it.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def doctor(
     as_json: Annotated[bool, Option("--json", help="Print the findings as JSON.")] = False,
     matrix: Annotated[bool, Option("--matrix", help=MATRIX_HELP)] = False,
 ) -> None:
-    """Tell what this machine can run, and how to mend what it cannot."""
+    """Show what this machine can run, and how to fix what it cannot."""
     if matrix:
         from labkit.precision.matrix import show
 
@@ -307,8 +307,8 @@ def plan(
         raise typer.Exit(measure(out, device))
     if out is not None or device is not None:
         raise LabError("--out and --device belong to --calibrate")
-    from labkit.plan.command import Asked
-    from labkit.plan.command import plan as run
+    from labkit.plan.planner import plan as run
+    from labkit.plan.request import Request
 
     shape = dict(
         model=model, seq=seq, gpus=gpus, gpu=gpu, per_node=per_node, nvlink=nvlink, ib=ib, batch_tokens=batch_tokens
@@ -316,7 +316,7 @@ def plan(
     chip = dict(peak=peak, fp8_peak=fp8_peak, memory=memory, hbm=hbm)
     outputs = dict(explain=explain, as_json=as_json, figure=figure, write=write)
     given: dict[str, Any] = {**shape, **chip, **outputs}
-    raise typer.Exit(run(Asked(precision=precision, goal=goal, **given)))
+    raise typer.Exit(run(Request(precision=precision, goal=goal, **given)))
 
 
 # END WITH week15
@@ -335,11 +335,11 @@ def crossover(
     no_compile: Annotated[bool, Option("--no-compile", help="Leave torchao's linears eager.")] = False,
 ) -> None:
     """Map FP8's speed-up over the shapes of a linear: where it pays, where it does not, and why."""
-    from labkit.crossover.command import crossover as run
+    from labkit.crossover.crossover import Request
+    from labkit.crossover.crossover import crossover as run
 
-    raise typer.Exit(
-        run(m, k, n, arms=arms, device=device, out=out, seconds=seconds, budget=budget, compiled=not no_compile)
-    )
+    how: dict[str, Any] = dict(seconds=seconds, budget=budget, compiled=not no_compile)
+    raise typer.Exit(run(Request(m, k, n, arms, device, out or Request.out, **how)))
 
 
 def _named(path: str):
@@ -362,7 +362,7 @@ add_checkpoint_commands(app)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point of `lab` and `python -m labkit`. Errors a user can mend are one sentence on stderr and status 2."""
+    """Entry point of `lab` and `python -m labkit`. Errors that a user can fix are one sentence on stderr and status 2."""
     try:
         app(argv)
     except LabError as error:
@@ -370,7 +370,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"lab: {error}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as end:
-        # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has told of it ends with a
+        # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has reported it ends with a
         # status of its own making.)
         causes = (end, getattr(end.__context__, "__cause__", None))
         if not any(isinstance(cause, KeyboardInterrupt) for cause in causes):

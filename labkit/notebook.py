@@ -45,7 +45,7 @@ def load_ipython_extension(shell: Any) -> None:
         reloader.before()
         here = Path(__file__).resolve().parent
         if here != (course / "labkit").resolve():
-            print(f"labkit comes from {here.parent}, not from this folder: `make setup` in {course} mends it.")
+            print(f"labkit comes from {here.parent}, not from this folder: `make setup` in {course} fixes it.")
 
 
 def _needs(line: str, cell: str) -> None:
@@ -60,7 +60,7 @@ def _needs(line: str, cell: str) -> None:
             return
         if guess.open:
             print(
-                f"This cell waits for {guess.name}: write {_asked(guess.open)} in place of None in its cell, run that"
+                f"This cell waits for {guess.name}: write {_kinds(guess.open)} in place of None in its cell, run that"
             )
             print("cell, then this one. A wrong guess costs nothing. To go on without one, write SKIP.")
             return
@@ -145,7 +145,7 @@ def on_record(name: str, **values: Any) -> Guess:
     given = {key: value for key, value in values.items() if value is not None}
     if guess.open:
         print(
-            f"{name}: still open: {', '.join(guess.open)}. Write {_asked(guess.open)} in place of None and run this "
+            f"{name}: still open: {', '.join(guess.open)}. Write {_kinds(guess.open)} in place of None and run this "
             "cell again before you go on: a guess counts, a blank does not."
         )
     if given:
@@ -160,8 +160,8 @@ def _nobody_there() -> bool:
     return os.environ.get("LABKIT_GUESSES") == SKIP
 
 
-def _asked(keys: list[str]) -> str:
-    """What kind of answer these names ask for: "comes_back" is a question that has yes or no for an answer."""
+def _kinds(keys: list[str]) -> str:
+    """The kinds of answers to write for these names: "comes_back" is a question of yes or no."""
     kinds = {"True or False" if key.endswith("comes_back") else "a number" for key in keys}
     return " and ".join(sorted(kinds))
 

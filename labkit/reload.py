@@ -4,7 +4,7 @@ When a file has changed, all modules of the weeks are imported anew, the changed
 the notebook's names for them and for their functions and classes mean the new ones. Objects that were made before keep
 the class they were made of.
 
-IPython's own %autoreload mends old objects in place instead. It leaves old line numbers behind, so that autopsies name
+IPython's own %autoreload changes old objects in place instead. It leaves old line numbers behind, so that autopsies name
 wrong lines; it does not end on a `torch.autograd.Function`, whose two classes name each other; and a module that did
 `from .blockwise import BlockProduct` goes on with the old class.
 """
@@ -55,10 +55,10 @@ class Reloader:
             where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             print(
                 f"{' and '.join(changed)} could not be imported again: {type(error).__name__}: {error}{where}. Until "
-                "that is mended, cells run what was saved before."
+                "that is fixed, cells run what was saved before."
             )
             for name in changed:
-                self.seen[name] = (0, 0)  # and told before every cell
+                self.seen[name] = (0, 0)  # and reported before every cell
             return
         for name, value in list(self.names.items()):
             if isinstance(value, ModuleType) and old.get(value.__name__) is value:

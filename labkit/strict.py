@@ -1,4 +1,4 @@
-"""Strict configs: the base class of every config, and how its mistakes are told.
+"""Strict configs: the base class of every config, and how its mistakes are reported.
 
 Pydantic finds the mistakes; this file turns each into one sentence for the person who wrote the file, with the table it
 is in and, for an unknown key, the nearest valid one:
@@ -27,7 +27,7 @@ CountOrOff = Annotated[int, Field(ge=0)]  # 0: off
 
 
 class Config(BaseModel):
-    """What all configs share: frozen, strict types, unknown keys refused, mistakes told as `LabError`."""
+    """What all configs share: frozen, strict types, unknown keys refused, mistakes raised as `LabError`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 

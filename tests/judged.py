@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.checks import bare, load_week, packing, remote, values
+from labkit.checks import bare, load_week, remote, values
 from labkit.checks.run import QUIET
 from labkit.checks.runner import Case, Job, Reply, failed_reply, read_answers, use
 from labkit.checks.tasks import Week
@@ -97,7 +97,7 @@ class ThreadRunner:
         sent = [values.pack((args, dict(job.kwargs))) for args in job.inputs]
         pack, unpack = values.pack, values.unpack
         if job.without:
-            pack, unpack = partial(packing.pack, arrays=_NUMPY), partial(packing.unpack, arrays=_NUMPY)
+            pack, unpack = partial(values.pack, arrays=_NUMPY), partial(values.unpack, arrays=_NUMPY)
         if not job.with_group:
             args, kwargs = unpack(sent[0])
             try:

@@ -5,7 +5,7 @@
     python -m tests.kills 13 --out week13_allreduce/results/checks/kills.json
 
 The same test functions judge, on thread ranks (`tests/judged.py`). On the first seeds all cases run: what fails must be
-what the mutant names, and every cause that is told must be one of its own. On the others the case that failed last
+what the mutant names, and every cause that is reported must be one of its own. On the others the case that failed last
 comes first, and the first failure is enough. The reference must pass every case of every seed.
 
 `--out FILE` keeps what was found: each entry with the date, the versions and the number of seeds of its own run.
@@ -50,10 +50,11 @@ class Plan:
     left_out  mutants that only the real machinery can judge, and why
     deadline  seconds for a call, on a machine that may be busy with other things
     full      seeds on which all cases run, and what fails is looked at
-    promised  seeds after which every cause of a mutant must have been told
-    always    beginnings of causes that are true of whatever they are told of
+    promised  seeds after which every cause of a mutant must have been reported
+    always    beginnings of causes that are true of whatever they are reported for
     may       checks that any mutant may fail
-    autopsies whether what is told of a crash or a hang must be a cause of the mutant's, too
+    unpaid    seeds that the record of a task for no points must have; with points it must have 200
+    autopsies whether what is reported of a crash or a hang must be a cause of the mutant's, too
     """
 
     folder: str
@@ -64,6 +65,7 @@ class Plan:
     promised: int = 3
     always: tuple[str, ...] = ()
     may: tuple[str, ...] = ()
+    unpaid: int = 200
     autopsies: bool = True
 
     @property
@@ -77,7 +79,7 @@ class Plan:
         return load_week(ROOT / self.folder)
 
     def honest(self, mutant: Mutant, failed: CheckFailed | CaseResult) -> bool:
-        """Whether a cause that is told is the mutant's. Several ("cannot tell them apart") are honest if the right one
+        """Whether a reported cause is the mutant's. Several ("cannot tell them apart") are honest if the right one
         is among them."""
         if not failed.cause or not (self.autopsies or failed.verdict == WRONG):
             return True
@@ -101,6 +103,7 @@ PLANS = {
         },
         deadline=5.0,
         full=4,
+        unpaid=20,  # a race on 200 seeds takes the better part of an hour
         may=("test_reduce_scatter_traffic", "test_all_gather_traffic", "test_all_reduce_traffic"),
     ),
     "14": Plan(
@@ -143,22 +146,22 @@ class Found:
     """What became of one mutant.
 
     by     the cases that failed on the first seeds, with their verdicts, by how often
-    told   the causes, by how often
-    false  sentences on what must not be: a wrong cause, a wrong case, a cause that nobody was told
+    causes the causes that were reported, by how often
+    false  sentences on what must not be: a wrong cause, a wrong case, a cause that was never reported
     """
 
     mutant: Mutant
     killed: int = 0
     survived: list[int] = field(default_factory=list)
     by: Counter[str] = field(default_factory=Counter)
-    told: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
     false: list[str] = field(default_factory=list)
 
     def add(self, plan: Plan, case: str, failed: CheckFailed, full: bool) -> None:
         """Count a case that failed; on the first seeds (`full`) also see whether it may fail."""
-        self.told.update(failed.cause)
+        self.causes.update(failed.cause)
         if not plan.honest(self.mutant, failed):
-            self.false.append(f"{case} tells {'; or '.join(failed.cause)!r}")
+            self.false.append(f"{case} reports {'; or '.join(failed.cause)!r}")
         if full:
             self.by[f"{case}: {failed.verdict}"] += 1
         if full and not self.mutant.blind:
@@ -175,7 +178,7 @@ class Found:
         for sentence in dict.fromkeys(self.false):
             print(f"{who}: {sentence}", flush=True)
         if show:
-            print(f"{who}: killed {self.killed} of {of}; fails {dict(self.by)}; told {dict(self.told)}", flush=True)
+            print(f"{who}: killed {self.killed} of {of}; fails {dict(self.by)}; causes {dict(self.causes)}", flush=True)
 
 
 def examine(plan: Plan, mutant: Mutant, wanted: list[int]) -> Found:
@@ -202,8 +205,8 @@ def examine(plan: Plan, mutant: Mutant, wanted: list[int]) -> Found:
                 found.survived.append(seed)
         runner.close()
     for cause in () if mutant.blind or len(wanted) < plan.promised else mutant.causes:
-        if not any(sentence.startswith(cause) for sentence in found.told):
-            found.false.append(f"nobody was told {cause!r}")
+        if not any(sentence.startswith(cause) for sentence in found.causes):
+            found.false.append(f"{cause!r} was never reported")
     return found
 
 
@@ -230,7 +233,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--task", action="append", help="only this one; may come several times")
     parser.add_argument("--name", default="", help="only mutants whose name holds this")
-    parser.add_argument("--show", action="store_true", help="what fails, and what is told")
+    parser.add_argument("--show", action="store_true", help="what fails, and which causes are reported")
     parser.add_argument("--out", type=Path, help="keep what was found in this file")
     options = parser.parse_args()
     plan, wanted, begin = PLANS[options.week], seeds(options.week, options.seeds), time.time()
@@ -277,8 +280,8 @@ def write(path: Path, week: str, done: list[Found], wrongly: dict[str, list[str]
         mutant = found.mutant
         entry = {"task": mutant.task, "name": mutant.name, "blind": mutant.blind, "killed": found.killed}
         # Of causes that differ in ranks and lengths only, one.
-        told = sorted({gist(cause): cause for cause in sorted(found.told, reverse=True)}.values())
-        mutants[mutant.task, mutant.name] = {**entry, "causes_told": told, "run": now}
+        causes = sorted({gist(cause): cause for cause in sorted(found.causes, reverse=True)}.values())
+        mutants[mutant.task, mutant.name] = {**entry, "causes_told": causes, "run": now}
     tasks = [task for task in dict.fromkeys(m.task for m in plan.mutants) if task in reference]
     kept: dict[str, Any] = {
         "command": f"python -m tests.kills {week} --out {plan.record.relative_to(ROOT)}",

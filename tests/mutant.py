@@ -25,7 +25,7 @@ class Mutant:
     verdicts  the words that may stand at a failing check
     may       checks that may fail: a wrong answer can be right by luck in a chunk of one number
     cascade   run the tasks that stand on this one as well: none of their checks may fail
-    seldom    its causes are told on some seeds only: on many seeds they must be (tests/kills.py), on one they may
+    seldom    its causes are reported on some seeds only: on many seeds they must be (tests/kills.py), on one they may
     deadline  seconds for a call, where the week's is too long: for an endless loop
     """
 

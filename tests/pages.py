@@ -89,17 +89,17 @@ def commands(page: Path, root: Path) -> set[str]:
 def _unknown(tool: str, word: str, rest: str) -> set[str]:
     if tool not in tools():
         return {tool}
-    told, command = f"{tool} {word}", tools()[tool].commands.get(word)
+    typed, command = f"{tool} {word}", tools()[tool].commands.get(word)
     if command is None:
-        return {told}
+        return {typed}
     rest = re.split(r"`|\$\(", rest)[0]
     if below := getattr(command, "commands", None):
         if not (words := re.findall(r"^ +([a-z][\w-]*)", rest)):
             return set()
-        told, command = f"{told} {words[0]}", below.get(words[0])
+        typed, command = f"{typed} {words[0]}", below.get(words[0])
         if command is None:
-            return {told}
+            return {typed}
     known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
     if command.context_settings.get("ignore_unknown_options"):
         return set()  # `lab bench`: a week's own command has these options
-    return {f"{told} {option}" for option in re.findall(r"(?<=\s)(--[a-z][\w-]*)", rest) if option not in known}
+    return {f"{typed} {option}" for option in re.findall(r"(?<=\s)(--[a-z][\w-]*)", rest) if option not in known}

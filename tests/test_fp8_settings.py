@@ -65,9 +65,9 @@ def test_the_page_has_rows_of_every_framework_and_says_no_where_there_is_nothing
     from torchao.float8 import Float8LinearConfig
 
     table = PAGE.read_text(encoding="utf-8").split("## torchao")[1].split("## KempnerForge")[0]
-    told = set(re.findall(r"`(\w+)`", table))
+    listed = set(re.findall(r"`(\w+)`", table))
     likes = {"cast_config_weight_for_grad_input", "cast_config_grad_output_for_grad_weight"}  # "and its two likes"
-    assert {field.name for field in fields(Float8LinearConfig)} - told == likes
+    assert {field.name for field in fields(Float8LinearConfig)} - listed == likes
 
 
 @pytest.mark.parametrize("table, model", [("precision", PrecisionConfig), ("recovery", RecoveryConfig)])

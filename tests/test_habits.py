@@ -120,7 +120,7 @@ def copy(tmp_path_factory):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "path, line, told",
+    "path, line, finding",
     [
         ("labkit/errors.py", "import labkit.strict", "labkit.errors -> labkit.strict"),
         ("labkit/comm/ledger.py", "from labkit import cli", "labkit.comm.ledger -> labkit.cli"),
@@ -140,7 +140,7 @@ def copy(tmp_path_factory):
         ("labkit/record/clean.py", "import labkit.record.run", "cycles are allowed in labkit.record"),
     ],
 )
-def test_an_import_that_a_contract_forbids_is_named(path, line, told, copy):
+def test_an_import_that_a_contract_forbids_is_named(path, line, finding, copy):
     file = copy / path
     before = file.read_text() if file.exists() else None
     file.parent.mkdir(exist_ok=True)
@@ -157,7 +157,7 @@ def test_an_import_that_a_contract_forbids_is_named(path, line, told, copy):
         shutil.rmtree(file.parent)
     else:
         file.write_text(before)
-    assert done.returncode == 1 and told in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1 and finding in done.stdout, done.stdout + done.stderr
 
 
 # ---- what is ignored, and why

@@ -1,4 +1,4 @@
-"""Week 13's checks are themselves checked: every mutant fails what it must and nothing else, and is told its true
+"""Week 13's checks are themselves checked: every mutant fails what it must and nothing else, and reports its true
 cause. On thread ranks by `tests.kills`; hangs, crashes and one mutant of each task through the real machinery too."""
 
 from __future__ import annotations
@@ -68,6 +68,6 @@ def test_the_record_of_kills_is_of_these_mutants():
 
 
 @pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
-def test_every_wrong_answer_fails_and_is_told_no_wrong_cause():
+def test_every_wrong_answer_fails_and_reports_no_wrong_cause():
     """All of them on thread ranks, on one seed; 200 are on record."""
     mutated.kills("13", "--seeds", "1", timeout=1500)

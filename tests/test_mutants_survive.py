@@ -102,16 +102,16 @@ def failed_of(cases: Sequence[Judged], runner: Any, seed: int) -> dict[str, Chec
 
 
 def fails_what_it_must(mutant: Mutant, cases: Sequence[Judged], failed: dict[str, CheckFailed]) -> None:
-    told = "\n".join(f"{name}: {why.verdict}: {why.text}" for name, why in failed.items())
+    failures = "\n".join(f"{name}: {why.verdict}: {why.text}" for name, why in failed.items())
     for case in cases:
         if case.name not in failed:
-            assert not named(case.name, mutant.fails), f"{case.name} must fail\n{told}"
+            assert not named(case.name, mutant.fails), f"{case.name} must fail\n{failures}"
         else:
-            assert named(case.name, (*mutant.fails, *mutant.may)), f"{case.name} must pass\n{told}"
-            assert failed[case.name].verdict in mutant.verdicts, told
-            assert not failed[case.name].cause or failed[case.name].cause[0] in mutant.causes, told
+            assert named(case.name, (*mutant.fails, *mutant.may)), f"{case.name} must pass\n{failures}"
+            assert failed[case.name].verdict in mutant.verdicts, failures
+            assert not failed[case.name].cause or failed[case.name].cause[0] in mutant.causes, failures
     for cause in mutant.causes:
-        assert any(cause in why.cause for why in failed.values()), f"nobody was told {cause!r}\n{told}"
+        assert any(cause in why.cause for why in failed.values()), f"{cause!r} was never reported\n{failures}"
 
 
 SINGLE = of("test_one_message", "test_who_is_slow", "test_who_hangs", "test_who_acts")

@@ -61,11 +61,11 @@ def test_a_laptop_installs_no_linter_no_gradebook_and_no_dashboard():
 def test_the_containers_list_is_pyprojects_without_what_the_container_brings():
     """NVIDIA's container brings torch and Transformer Engine; whatever is added here must not pull another torch."""
     lines = (ROOT / "requirements-container.txt").read_text().splitlines()
-    asked = {line for line in lines if line and not line.startswith("#")}
+    listed = {line for line in lines if line and not line.startswith("#")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["te"]]
     brought = {line for line in wanted if Requirement(line).name in ("torch", "transformer-engine")}
-    assert asked == set(wanted) - brought and len(brought) == 2 and len(asked) == len(wanted) - 2
+    assert listed == set(wanted) - brought and len(brought) == 2 and len(listed) == len(wanted) - 2
     for path in ("docs/renters.md", "requirements-container.txt"):
         assert (
             "PIP_CONSTRAINT= pip install -r requirements-container.txt && pip install --no-deps -e ."

@@ -60,7 +60,7 @@ def test_commands_and_their_options_exist(page):
 
 
 def test_a_command_that_is_not_there_is_found(tmp_path):
-    """The check itself: one wrong page, everything in it told."""
+    """The check itself: one wrong page, every fault in it found."""
     page = tmp_path / "page.md"
     page.write_text(
         "`lab comapre` and `lab compare --bugdet-minutes 3`, `grade relaese week13`.\n"
@@ -121,11 +121,11 @@ def test_the_first_experiment_prints_what_it_says_and_fails_as_it_says(tmp_path)
 
 
 def test_the_house_is_drawn_as_it_stands():
-    """Weeks and rooms in the picture, from the top, are those of the import contracts."""
+    """Weeks and packages in the picture, from the top, are those of the import contracts."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    rooms = next(one["layers"] for one in contracts if one.get("containers") == ["labkit"])
+    layers = next(one["layers"] for one in contracts if one.get("containers") == ["labkit"])
     tops = next(one["layers"] for one in contracts if "layers" in one and "containers" not in one)
-    names = [name for layer in rooms for name in layer.split(" | ")]
+    names = [name for layer in layers for name in layer.split(" | ")]
     drawn = re.findall(r'font-weight="700">(\w+)</tspan>', (ROOT / "docs" / "images" / "house.svg").read_text())
     held = [*(top for top in tops if top != "labkit"), *(name for name in names if name != "__main__")]
     assert drawn == held, "python -m docs.images.draw house"
@@ -133,6 +133,6 @@ def test_the_house_is_drawn_as_it_stands():
 
 def test_presets_in_the_table_are_all_there_are():
     listed = re.search(r"\| preset \|.*?\n\n", (ROOT / "docs" / "renters.md").read_text(encoding="utf-8"), re.S)[0]
-    told = set(re.findall(r"`([\w-]+)`", listed))
+    named = set(re.findall(r"`([\w-]+)`", listed))
     there = {path.stem for path in (ROOT / "labkit" / "compare" / "presets").glob("*.toml")}
-    assert told == there - {"cpu-tiny"}, "cpu-tiny is make demo's"
+    assert named == there - {"cpu-tiny"}, "cpu-tiny is make demo's"

@@ -23,18 +23,18 @@ FIXED = {
 }
 
 
-class Asked:
-    """A runner that answers nothing, and keeps what each case asked first."""
+class Recorder:
+    """A runner that answers nothing, and keeps what each case asks first."""
 
     def __init__(self):
-        self.asked: dict[bytes, str] = {}
+        self.questions: dict[bytes, str] = {}
 
     def run(self, job: Job) -> Reply:
         plain = {
             name: value if isinstance(value, (int, float, str)) else repr(value) for name, value in job.kwargs.items()
         }
         question = values.pack((job.function, list(map(list, job.inputs)), plain))
-        self.asked[question] = job.function
+        self.questions[question] = job.function
         return Reply(NO_RESULT, text="nothing")
 
     def close(self) -> None:
@@ -43,12 +43,12 @@ class Asked:
 
 @pytest.mark.parametrize("name", FIXED)
 def test_no_question_comes_twice(name):
-    week, asked = load_week(ROOT / name), []
+    week, questions = load_week(ROOT / name), []
     for seed in (1, 2):
-        runner = Asked()
+        runner = Recorder()
         outcome = run_checks([week.name], weeks=[week], runner=runner, seed=seed)
         assert outcome.earned == 0 and not outcome.faults
-        asked.append(runner.asked)
-    assert len(asked[0]) > 30
-    again = {function for question, function in asked[0].items() if question in asked[1]}
+        questions.append(runner.questions)
+    assert len(questions[0]) > 30
+    again = {function for question, function in questions[0].items() if question in questions[1]}
     assert again <= FIXED[name], again

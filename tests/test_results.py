@@ -13,8 +13,8 @@ from labkit.compare import repeats
 from labkit.compare.arms import heldout_of
 from labkit.compare.pages import Page, templates
 from labkit.compare.preset import Preset
-from labkit.compare.verdict import judge
 from labkit.record.read import PACKED, read_run
+from week16_fp8.given.one_run import judge
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = [folder for folder in (ROOT / "results", *sorted(ROOT.glob("*/results"))) if folder.is_dir()]
@@ -105,21 +105,21 @@ def test_the_verdict_in_a_record_is_what_the_code_says_today(folder):
     if run.arms:
         losses = {arm: heldout_of(run.arms[arm]) for arm in arms}
     else:
-        longest = max((told["gap"] for told in kept["arms"].values()), key=len)
+        longest = max((arm["gap"] for arm in kept["arms"].values()), key=len)
         base = {step: 10 / (1 + step / 100) for step, _ in longest}  # any that learns
-        losses = {arm: {s: base[s] * (1 + gap / 100) for s, gap in told["gap"]} for arm, told in kept["arms"].items()}
+        losses = {arm: {s: base[s] * (1 + gap / 100) for s, gap in entry["gap"]} for arm, entry in kept["arms"].items()}
         losses.setdefault(next(arm for arm in arms if preset.arms[arm].role == "baseline"), base)
     if preset.repeat:
-        told = repeats.judge(losses, preset, kept["candidates"]).model_dump()
+        again = repeats.judge(losses, preset, kept["candidates"]).model_dump()
     else:
-        told = judge(losses, {a: preset.arms[a].role for a in losses}, {a: preset.arms[a].label for a in preset.arms})
-    assert told["word"] == kept["word"]
-    for arm, now in told["arms"].items():
+        again = judge(losses, {a: preset.arms[a].role for a in losses}, {a: preset.arms[a].label for a in preset.arms})
+    assert again["word"] == kept["word"]
+    for arm, now in again["arms"].items():
         # Python 3.12 adds floats more exactly than 3.11, and a loss made from its gap is rounded once more.
         assert now["word"] == kept["arms"][arm]["word"]
         for key in ("value", "low", "high"):
-            told_then = kept["arms"][arm].get(key)
-            assert now.get(key) == (None if told_then is None else pytest.approx(told_then, rel=1e-9))
+            then = kept["arms"][arm].get(key)
+            assert now.get(key) == (None if then is None else pytest.approx(then, rel=1e-9))
 
 
 def record(file):
@@ -137,7 +137,7 @@ def test_what_the_words_say_of_grading_is_in_the_records():
     assert class_of_29["times_faster"]["3"] >= 5 > class_of_29["times_faster"]["2"] > 4.9
     assert len(class_of_29["nbgrader"]["each"]) == 29
     for ours in class_of_29["grade_run"].values():
-        full = {one for one, told in ours["each"].items() if told["points"] == 80}
+        full = {one for one, entry in ours["each"].items() if entry["points"] == 80}
         assert full == {one for one, kind in class_of_29["submissions"].items() if kind == "good"}
         assert max(ours["each"][one]["core_seconds"] for one in full) <= 4
     verdicts = record("2026-11-22-grading-verdicts.json")

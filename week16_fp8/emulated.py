@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from labkit.precision.base import Availability, Backend, FP8Parameters
 from labkit.precision.flags import compact
-from labkit.precision.student import tried
+from labkit.precision.student import try_out
 from week16_fp8 import casts
 from week16_fp8.blockwise import BlockProduct, block_scale, on_grid
 from week16_fp8.casts import BLOCKWISE, DTYPES, HYBRID, Recipe
@@ -124,7 +124,7 @@ class Emulated(Backend):
     note = "emulated: FP8 values multiplied in BF16 (exact products, FP32 sums); says nothing about FP8's speed"
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
-        return tried(self.name, lambda linear: self._replace(linear, recipe), torch.device("cpu"))
+        return try_out(self.name, lambda linear: self._replace(linear, recipe), torch.device("cpu"))
 
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
         return EmulatedLinear.like(linear, self._numerics(recipe))

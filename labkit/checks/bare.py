@@ -6,7 +6,7 @@ names in `without` cannot be imported. At home a finder refuses them, as it refu
 not declare (labkit.checks.boundary): a message, and no guard. In grading their folders are gone as well: the
 sandbox mounts nothing over them before any code of a student's runs (grading/sandbox/inside).
 
-`Process` is this side, in the rank; `main` is the other. Values cross as everywhere (labkit.checks.packing), and are
+`Process` is this side, in the rank; `main` is the other. Values cross as everywhere (labkit.checks.values), and are
 NumPy arrays there. Nothing that `main` reaches imports torch.
 """
 
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.checks import packing, remote
-from labkit.checks.packing import Opaque
+from labkit.checks import remote, values
+from labkit.checks.values import Opaque
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group
@@ -62,11 +62,9 @@ class Process:
 
     def answer(self, body: bytes) -> bytes:
         """What `remote.answer` gives, for packed (args, kwargs). The process has ended."""
-        from labkit.checks import values  # not above: it brings torch
-
         try:
             self.link.send_bytes(body)
-            answer = self.link.recv_bytes(packing.MAX_BYTES)
+            answer = self.link.recv_bytes(values.MAX_BYTES)
         except (OSError, EOFError):
             answer = None
         self.link.close()
@@ -82,11 +80,11 @@ def main(descriptor: int) -> None:
     try:
         job = json.loads(link.recv_bytes())
         link.send_bytes(b"ready")
-        args, kwargs = packing.unpack(link.recv_bytes(), _NumPy())
+        args, kwargs = values.unpack(link.recv_bytes(), _NumPy())
     except EOFError:
         return
     np.random.seed(0)
-    result = packing.pack(remote.outcome(None, job, args, kwargs), _NumPy())
+    result = values.pack(remote.outcome(None, job, args, kwargs), _NumPy())
     sys.stdout.flush()
     sys.stderr.flush()
     link.send_bytes(result)

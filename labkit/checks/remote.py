@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from labkit.checks import boundary
+from labkit.checks import boundary, values
 from labkit.comm.callsite import frames_of, theirs, written_in
 from labkit.comm.ledger import EMPTY
 
@@ -35,8 +35,6 @@ def load(job: dict[str, Any], body: bytes) -> Callable[[Group], bytes]:
     """What a rank at home runs: `answer` for a `describe`d job and its packed (args, kwargs)."""
 
     def run(group: Group) -> bytes:
-        from labkit.checks import values  # not above: it brings torch, which some tasks do without
-
         settle()
         args, kwargs = values.unpack(body)
         return answer(group, job, args, kwargs, job["reference"])
@@ -61,8 +59,6 @@ def answer(
     loaded      called once these are imported, before any file of the student's is
 
     The process is settled (see `settle`)."""
-    from labkit.checks import values
-
     return values.pack(outcome(group, job, args, kwargs, reference, loaded))
 
 

@@ -43,6 +43,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from labkit.checks import remote, values
 from labkit.checks.verdict import CRASHED, FAULT, HUNG, NO_RESULT, NOT_ATTEMPTED, PASSED, CheckFailed
 from labkit.comm.autopsy import RanksFailed
 from labkit.comm.callsite import theirs
@@ -150,12 +151,6 @@ class Case:
     printed: list[str] = field(default_factory=list)
     answered: bool = False
 
-    def job(self, function: str, inputs: tuple[tuple, ...], timeout: float | None, **more: Any) -> Job:
-        """A job of this case. timeout: seconds; None: the case's own. `more` are other fields of the Job."""
-        same = {name: getattr(self, name) for name in ("root", "package", "stands_on", "task", "uses", "without")}
-        seconds = self.timeout if timeout is None else timeout
-        return Job(function=function, inputs=inputs, timeout=seconds, own=self.modules, **same, **more)
-
 
 _here: ContextVar[tuple[Runner, Case] | None] = ContextVar("labkit_checks", default=None)
 
@@ -243,9 +238,12 @@ def here() -> tuple[Runner, Case]:
 
 
 def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, **more: Any) -> Reply:
+    """Run a job of the case at hand. `more` are fields of the Job that the case does not give."""
     runner, case = here()
+    own = {field: getattr(case, field) for field in ("root", "package", "stands_on", "task", "uses", "without")}
+    timeout = case.timeout if timeout is None else timeout
     try:
-        reply = runner.run(case.job(name, inputs, timeout, **more))
+        reply = runner.run(Job(function=name, inputs=inputs, timeout=timeout, own=case.modules, **own, **more))
     except LabError as error:  # the ranks could not be started, say: not the student's doing
         raise CheckFailed(FAULT, f"the check could not be run: {error}") from None
     if reply.printed:
@@ -281,8 +279,6 @@ class LocalRunner:
         self._lock, self._alone = threading.Lock(), threading.Lock()
 
     def run(self, job: Job) -> Reply:
-        from labkit.checks import values  # not above: it brings torch
-
         root = str(self.root or job.root)
         described = {**describe(job, root), "reference": str(self.reference) if self.reference else None}
         sent = [(described, values.pack((args, dict(job.kwargs)))) for args in job.inputs]
@@ -345,8 +341,6 @@ class LocalRunner:
 # -- what came of a run, as a Reply ------------------------------------------------------------------------------------
 def read_answers(packed: Sequence[bytes], ledgers: Sequence[Ledger], with_group: bool) -> Reply:
     """The Reply for what `remote.answer` gave on each rank. Every process answered; did every function?"""
-    from labkit.checks import remote, values  # not above: they bring torch
-
     answers = []
     for rank, data in enumerate(packed):
         try:

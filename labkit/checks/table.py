@@ -145,7 +145,9 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
     # One mistake often breaks several cases: it is described once.
     groups: dict[tuple, list[CaseResult]] = {}
     certain = {gist(case.cause[0]) for case in failed if len(case.cause) == 1}
-    for case in sorted(failed, key=_doubt):
+    # The surest first: one cause, several that the case could not tell apart, a description of the numbers, none.
+    described = {id(case) for case in failed if any(cause.startswith(TRUE_ALWAYS) for cause in case.cause)}
+    for case in sorted(failed, key=lambda case: 98 if id(case) in described else len(case.cause) or 99):
         if case.verdict != NOT_ATTEMPTED:
             groups.setdefault(_same_mistake(case, show_all, certain), []).append(case)
     shown = list(groups.items()) if show_all else list(groups.items())[:SHOWN]
@@ -158,12 +160,6 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
     if more := sum(len(cases) for _, cases in list(groups.items())[len(shown) :]):
         fail = "cases fail" if more > 1 else "case fails"
         console.print(Text(f"    {more} more {fail}: lab check {task.id} --all shows every diagnosis.", "dim"))
-
-
-def _doubt(case: CaseResult) -> int:
-    """The surest first: one cause, several that the case could not tell apart, a description of the numbers, none."""
-    described = any(cause.startswith(TRUE_ALWAYS) for cause in case.cause)
-    return 98 if described else len(case.cause) or 99
 
 
 def _same_mistake(case: CaseResult, exactly: bool, certain: Set[str]) -> tuple:

@@ -191,17 +191,14 @@ def select(names: Sequence[str], weeks: Iterable[Week]) -> list[tuple[Week, tupl
 
     A whole week means its tasks that give points; a stretch task is checked when it is named. An unknown name is a
     LabError with the nearest known one."""
-    weeks = list(weeks)
-    chosen = {id for name in names or [week.name for week in weeks] for id in _named(name, weeks)}
-    return [(week, ids) for week in weeks if (ids := tuple(t.id for t in week.tasks if t.id in chosen))]
-
-
-def _named(name: str, weeks: Sequence[Week]) -> tuple[str, ...]:
-    wanted = name.strip().rstrip("/")
-    for week in weeks:
-        if wanted in (week.name, week.package):
-            return tuple(t.id for t in week.tasks if t.kind != "stretch")
-        if wanted in week:
-            return (wanted,)
-    known = [n for week in weeks for n in (week.name, *(t.id for t in week.tasks))]
-    raise LabError(f"there is no task or week {name!r}{nearest(wanted, known)}")
+    ids: dict[str, tuple[str, ...]] = {}  # by every name that one may type
+    for week in (weeks := list(weeks)):
+        ids[week.name] = ids[week.package] = tuple(task.id for task in week.tasks if task.kind != "stretch")
+        ids |= {task.id: (task.id,) for task in week.tasks}
+    chosen: set[str] = set()
+    for name in names or [week.name for week in weeks]:
+        if (wanted := name.strip().rstrip("/")) not in ids:
+            known = [n for week in weeks for n in (week.name, *(task.id for task in week.tasks))]
+            raise LabError(f"there is no task or week {name!r}{nearest(wanted, known)}")
+        chosen.update(ids[wanted])
+    return [(week, own) for week in weeks if (own := tuple(t.id for t in week.tasks if t.id in chosen))]

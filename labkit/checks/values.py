@@ -1,49 +1,77 @@
 """Values as bytes: how inputs go to the ranks and answers come back, without pickle.
 
-`pack` turns tensors, numbers, text and containers of them into one byte string (JSON for the tree, raw bytes for the
-tensors); `unpack` builds plain ones from it and nothing else. So what the judge holds are its own objects: no method,
-no `__eq__`, no shared memory of the student's comes along. The format is what a grading sandbox can let out:
-size-capped, every length checked, nothing executed.
+8 bytes length of a JSON header, the header, the arrays' memory one after another. Every length is checked, and nothing
+is executed: this is what a grading sandbox can let out. What the judge holds are its own objects: no method, no
+`__eq__`, no shared memory of the student's comes along.
 
 What changes on the way: a named tuple becomes a dict of its fields, a NumPy array a tensor, a NumPy scalar a number, a
 tensor loses its gradient and device. Anything else becomes `Opaque`, which says what it was.
+
+Arrays are torch tensors (`Tensors`), or NumPy arrays in a process that must do without torch (labkit.checks.bare). So
+torch is imported where a tensor is handled, and not with this file.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
+from labkit.errors import LabError
 
-from labkit.checks import packing
-from labkit.checks.packing import Opaque
+if TYPE_CHECKING:
+    import torch
 
-__all__ = ["Opaque", "pack", "unpack"]
-
-_FLOATS = torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
-_WHOLE = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint8, torch.bool
-_DTYPES = {str(d).removeprefix("torch."): d for d in (*_FLOATS, *_WHOLE, torch.complex64, torch.complex128)}
-_NOTHING = torch.empty(0, dtype=torch.uint8)  # frombuffer refuses an empty one
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
-
-def pack(value: Any) -> bytes:
-    """`value` as bytes (labkit.checks.packing). LabError if it is too much for one call."""
-    return packing.pack(value, _Tensors())
-
-
-def unpack(data: bytes) -> Any:
-    """The inverse. ValueError for bytes that `pack` did not make."""
-    return packing.unpack(data, _Tensors())
+MAX_BYTES = 256 * 2**20  # one call's values; the course's largest are a few MiB
+MAX_HEADER = 4 * 2**20  # of these for all that is no array: JSON of 64 MB becomes gigabytes of lists
+MAX_BITS = 256  # of an int
+MAX_DIMS = 64  # torch can do next to nothing with more
+MAX_DEPTH = 20
+MAX_ITEMS = 100_000  # values in one call's: whoever reads them pays for each
+SAME_HASH = 16  # keys of one dict with the same hash: a table of such keys takes the square of their number
 
 
-class _Tensors:
+@dataclass(frozen=True)
+class Opaque:
+    """Something that is neither number, text, array nor a container of them. `kind` says what it was."""
+
+    kind: str
+
+
+class Arrays(Protocol):
+    """What arrays are on this side."""
+
+    sizes: dict[str, int]  # bytes of an element, by the dtype's name
+
+    def take(self, value: Any) -> tuple[str, list[int], bytes] | Opaque | None:
+        """(dtype, shape, memory) of an array; Opaque for one that cannot travel; None for what is no array."""
+
+    def make(self, dtype: str, shape: list[int], data: bytes) -> Any:
+        """The array again, with memory of its own."""
+
+
+@functools.cache
+def dtypes() -> dict[str, torch.dtype]:
+    """The dtypes of tensors that can travel, by name."""
+    import torch
+
+    floats = torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
+    whole = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint8, torch.bool
+    return {str(d).removeprefix("torch."): d for d in (*floats, *whole, torch.complex64, torch.complex128)}
+
+
+class Tensors:
     """Arrays are tensors on this side, and what is a NumPy array becomes one."""
 
     def __init__(self) -> None:
-        self.sizes = {name: dtype.itemsize for name, dtype in _DTYPES.items()}
+        self.sizes = {name: dtype.itemsize for name, dtype in dtypes().items()}
 
     def take(self, value: Any) -> tuple[str, list[int], bytes] | Opaque | None:
+        import torch
+
         if type(value).__module__ == "numpy" and getattr(value, "ndim", False):
             try:
                 value = torch.as_tensor(value)
@@ -54,14 +82,165 @@ class _Tensors:
         try:
             plain = value.detach().cpu().to_dense() if value.layout != torch.strided else value.detach().cpu()
             plain = plain.resolve_conj().resolve_neg().contiguous()
-            if plain.dtype not in _NAMES:
+            name = str(plain.dtype).removeprefix("torch.")
+            if name not in self.sizes:
                 return Opaque(f"a tensor of {plain.dtype}")
             # Its memory must be there: a meta tensor has none.
             data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
         except Exception as error:  # a tensor subclass may raise anything
             return Opaque(f"a tensor that could not be read ({type(error).__name__})")
-        return _NAMES[plain.dtype], list(plain.shape), data
+        return name, list(plain.shape), data
 
     def make(self, dtype: str, shape: list[int], data: bytes) -> torch.Tensor:
-        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NOTHING
-        return flat.clone().view(_DTYPES[dtype]).reshape(shape)
+        import torch
+
+        # frombuffer refuses an empty buffer
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        return flat.clone().view(dtypes()[dtype]).reshape(shape)
+
+
+def pack(value: Any, arrays: Arrays | None = None) -> bytes:
+    """`value` as bytes; arrays: None for tensors. LabError if it is too much for one call."""
+    packer = _Packer(arrays or Tensors())
+    tree = packer.tree(value, 0)
+    header = json.dumps({"tree": tree, "arrays": [[dtype, shape] for dtype, shape, _ in packer.found]}).encode()
+    blobs = [data for _, _, data in packer.found]
+    if packer.items > MAX_ITEMS:
+        raise LabError(
+            f"lists of {packer.items} values are too much for one call; at most {MAX_ITEMS} can travel: use tensors"
+        )
+    if len(header) > MAX_HEADER:
+        raise LabError(
+            f"lists and texts of {len(header)} bytes are too much for one call; at most {MAX_HEADER} can "
+            f"travel: use tensors"
+        )
+    size = 8 + len(header) + sum(map(len, blobs))
+    if size > MAX_BYTES:
+        raise LabError(f"{size} bytes are too much for one call; at most {MAX_BYTES} can travel")
+    return b"".join([len(header).to_bytes(8, "little"), header, *blobs])
+
+
+def unpack(data: bytes, arrays: Arrays | None = None) -> Any:
+    """The inverse. ValueError for bytes that `pack` did not make."""
+    arrays = arrays or Tensors()
+    try:
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"{len(data)} bytes")
+        start = 8 + int.from_bytes(data[:8], "little")
+        if start > 8 + MAX_HEADER:
+            raise ValueError("too much text")
+        text = data[8:start]
+        # An object a value, two lists an array or pair: json.loads would make them all before one is read.
+        if text.count(b"{") + text.count(b"[") > 3 * MAX_ITEMS:
+            raise ValueError(f"more than {MAX_ITEMS} values")
+        header = json.loads(text)
+        made: list[Any] = []
+        if len(header["arrays"]) > MAX_ITEMS:
+            raise ValueError(f"more than {MAX_ITEMS} arrays")
+        for dtype, shape in header["arrays"]:
+            # Also for an empty one: torch makes it, and fails later, in whoever compares it.
+            if (
+                not all(type(n) is int and n >= 0 for n in shape)
+                or len(shape) > MAX_DIMS
+                or math.prod(max(1, n) for n in shape) > MAX_BYTES
+            ):
+                raise ValueError("shape")
+            end = start + math.prod(shape) * arrays.sizes[dtype]
+            if end > len(data):
+                raise ValueError("too short")
+            made.append(arrays.make(dtype, shape, data[start:end]))
+            start = end
+        if start != len(data):
+            raise ValueError("too long")
+        reader = _Reader(made)
+        value = reader.value(header["tree"], 0)
+        if reader.taken != len(made):
+            raise ValueError("an array that is nowhere")
+        return value
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        raise ValueError(f"these bytes are not packed values ({type(error).__name__}: {error})") from None
+
+
+class _Packer:
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays, self.items = arrays, 0
+        self.found: list[tuple[str, list[int], bytes]] = []
+
+    def tree(self, value: Any, depth: int) -> Any:
+        kind, self.items = type(value), self.items + 1
+        if depth > MAX_DEPTH:
+            return {"opaque": "values nested more than 20 deep"}
+        if value is None or kind in (bool, str):
+            return value
+        if isinstance(value, int):
+            if abs(int(value)) >= 1 << MAX_BITS:
+                return {"opaque": f"an int of more than {MAX_BITS} bits"}
+            return {"int": str(int(value))}  # as text: JSON readers elsewhere may round large integers
+        if isinstance(value, float):
+            return {"float": float(value).hex()}
+        if (array := self.arrays.take(value)) is not None:
+            if isinstance(array, Opaque):
+                return {"opaque": array.kind}
+            self.found.append(array)
+            return {"tensor": len(self.found) - 1}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return {"dict": [[str(k), self.tree(v, depth + 1)] for k, v in zip(value._fields, value)]}
+        if isinstance(value, (list, tuple)):
+            items = [self.tree(v, depth + 1) for v in value]
+            return {"tuple" if isinstance(value, tuple) else "list": items}
+        if isinstance(value, dict):
+            return {"dict": [[self.tree(k, depth + 1), self.tree(v, depth + 1)] for k, v in value.items()]}
+        if kind.__module__ == "numpy" and not getattr(value, "ndim", False):
+            try:
+                return self.tree(value.item(), depth + 1)
+            except (TypeError, AttributeError):
+                pass
+        return {"opaque": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")}
+
+
+class _Reader:
+    """Builds values from a tree. Each array stands in one place of it, in order, as the packer found them: one array in
+    a hundred thousand places would be compared as often."""
+
+    def __init__(self, arrays: list[Any]) -> None:
+        self.arrays, self.taken, self.items = arrays, 0, 0
+
+    def value(self, tree: Any, depth: int) -> Any:
+        self.items += 1
+        if self.items > MAX_ITEMS:
+            raise ValueError(f"more than {MAX_ITEMS} values")
+        if depth > MAX_DEPTH + 2:
+            raise ValueError("too deep")
+        if tree is None or isinstance(tree, (bool, str)):
+            return tree
+        ((kind, content),) = tree.items()
+        if kind == "int":
+            if not isinstance(content, str) or len(content) > MAX_BITS:
+                raise ValueError("an int that is none")
+            number = int(content)
+            if abs(number) >= 1 << MAX_BITS:
+                raise ValueError("a large int")  # arithmetic with floats would overflow
+            return number
+        if kind == "float":
+            return float.fromhex(content)
+        if kind == "tensor":
+            if type(content) is not int or content != self.taken:
+                raise ValueError("an array out of its place")
+            self.taken += 1
+            return self.arrays[content]
+        if kind in ("list", "tuple"):
+            values = [self.value(v, depth + 1) for v in content]
+            return values if kind == "list" else tuple(values)
+        if kind == "dict":
+            return self.table([(self.value(k, depth + 1), self.value(v, depth + 1)) for k, v in content])
+        if kind == "opaque":
+            return Opaque(str(content))
+        raise ValueError(f"unknown kind {kind!r}")
+
+    @staticmethod
+    def table(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        """A dict. Only texts have hashes that a student's code cannot choose."""
+        alike = Counter(hash(key) for key, _ in pairs)
+        if max(alike.values(), default=0) > SAME_HASH:
+            raise ValueError("keys that collide")
+        return dict(pairs)

@@ -2,16 +2,16 @@
 
     RUN/.process.json     of the last detached run: process id, when that process started, its exit status at the end
     RUN/compare.log       what it would have said on the terminal
-    RUN/.stop             "please pause": looked for by the ranks every few seconds (labkit.compare.speed.Deadline)
+    RUN/.stop             "please pause": polled by the ranks every few seconds (labkit.compare.speed.Deadline)
 
 `detach` starts `python -m labkit` in a session of its own, so that no hang-up of a terminal reaches it; there the
 command is called through `attend`, which says that it is there and how it ended. Whether something
-writes in a folder now is asked of the lock that every writer holds (labkit.record.read.is_alive), whoever started it;
-the process file bridges the seconds until the lock is taken, and tells afterwards how the process ended: with a status,
+writes in a folder now is known by the lock that every writer holds (labkit.record.read.is_alive), whoever started it;
+the process file bridges the seconds until the lock is taken, and says afterwards how the process ended: with a status,
 or without one, and then it was killed.
 
 A process id alone proves nothing, it is given out again after a while; with the time at which the process started it
-does. A file asks for the pause, not a signal, because the one to be told is a rank, perhaps on another machine.
+does. The pause is requested by a file, not by a signal, because a rank reads it, perhaps on another machine.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def refuse_company(out: Path) -> None:
     """LabError if a run goes on in a folder beside `out`: two on one GPU spoil each other's times, and do not fit."""
     beside = (file.parent for file in sorted(out.absolute().parent.glob("*/run.json")))
     if other := next((folder for folder in beside if folder != out.absolute() and going(folder)), None):
-        told = f"a run goes on in {out.parent / other.name} (`lab status` shows it)"
+        other_run = f"a run goes on in {out.parent / other.name} (`lab status` shows it)"
         apart = "on other GPUs (CUDA_VISIBLE_DEVICES) give --out in another folder"
-        raise LabError(f"the GPU is taken: {told}; wait for it, or pause a comparison with --stop; {apart}")
+        raise LabError(f"the GPU is taken: {other_run}; wait for it, or pause a comparison with --stop; {apart}")
 
 
 def died(out: Path) -> Process | None:

@@ -15,7 +15,8 @@ A paused comparison travels as it is, and the archive says what it has. A run th
 lacks files is refused in one sentence; `--as-is` packs what is there, and the archive says so when it is read.
 
 Reading trusts nothing: an archive that was cut off, altered, or was never a bundle is one clear sentence, no file of it
-is believed before its hash is right, and nothing is unpacked before all of them are.
+is believed before its hash is right, and nothing is unpacked before all of them are. tarfile reads members into memory
+and extracts nothing: its `data` filter came with Python 3.11.4, and Debian 12 has 3.11.2.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Bundle:
         text = f"{self.name}: {self.manifest['run_kind']}, {size}, none missing or altered"
         left = self.manifest["left_out"]
         if left:
-            told = (f"{what} ({size / MiB:,.0f} MiB)" for what, size in sorted(left.items()))
-            text += f"; left behind: {', '.join(told)}"
+            each = (f"{what} ({size / MiB:,.0f} MiB)" for what, size in sorted(left.items()))
+            text += f"; left behind: {', '.join(each)}"
         said = self.manifest["state"]
         if said.startswith(PAUSED):
             return f"{text}. The run is {said}"
@@ -84,8 +85,10 @@ class Bundle:
 def state(run: Path) -> str:
     """ "whole"; "paused", and how far it came; or one sentence on why this run is not whole: it goes on, was killed,
     failed, or lacks something. LabError: no run."""
-    records = dict(_records(run, read_run(run)))
-    paused = ""
+    records, paused = {"the run": read_run(run)}, ""
+    for file in sorted(run.rglob("run.json")):
+        if file.parent != run and not any(part.startswith(".") for part in file.relative_to(run).parts):
+            records[file.parent.relative_to(run).as_posix()] = read_run(file.parent)
     for name, record in records.items():
         if record.alive:
             return f"{name} is still going on ({_progress(record)})"
@@ -135,14 +138,6 @@ def lacking(record: RunData) -> Iterator[str]:
         yield f"says that it finished, but its steps end at {last} of {steps}"
 
 
-def _records(run: Path, data: RunData) -> Iterator[tuple[str, RunData]]:
-    """The run and every record below it, by path relative to the run; the run itself is "the run"."""
-    yield "the run", data
-    for file in sorted(run.rglob("run.json")):
-        if file.parent != run and not any(part.startswith(".") for part in file.relative_to(run).parts):
-            yield file.parent.relative_to(run).as_posix(), read_run(file.parent)
-
-
 def _progress(record: RunData) -> str:
     """How far it came; a comparison has no steps of its own, only its arms have."""
     if record.is_comparison:
@@ -174,7 +169,7 @@ def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path,
         raise LabError(f"there is no folder {run}: give a run's folder, for example runs/h100")
     said = state(run)
     if said != "whole" and not said.startswith(PAUSED) and not as_is:
-        raise LabError(f"{run}: {said}. Wait for it or mend it, or pack what is there with --as-is")
+        raise LabError(f"{run}: {said}. Wait for it or repair it, or pack what is there with --as-is")
     name = scrub(run.resolve().name)
     if "/" in name or name in ("", ".", ".."):
         raise LabError(f"{run} has no name of its own: give the run's folder by its name")
@@ -234,19 +229,17 @@ def cleaned(name: str, content: bytes) -> bytes:
     kind = PurePosixPath(name).suffix.lower()
     if kind not in WORDS | PAGES:
         return content
-    with suppress(UnicodeDecodeError):
-        return _without_places(content.decode("utf-8"), by_line=kind in WORDS).encode()
-    return content
-
-
-def _without_places(text: str, by_line: bool) -> str:
-    if by_line:
-        return "".join(scrub(line) for line in text.splitlines(keepends=True))
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return content
+    if kind in WORDS:
+        return "".join(scrub(line) for line in text.splitlines(keepends=True)).encode()
     for place in {os.path.expanduser("~"), os.getcwd()}:
         if len(place) > 1:
             text = text.replace(place + "/", "~/")
     host = os.uname().nodename
-    return text.replace(host, "<host>") if scrub(host) == "<host>" else text
+    return (text.replace(host, "<host>") if scrub(host) == "<host>" else text).encode()
 
 
 def _archive(name: str, head: dict[str, Any], files: dict[str, bytes]) -> bytes:
@@ -297,12 +290,12 @@ def read(file: Path) -> Bundle:
                 if member.name in found or not _plain(member.name):
                     raise LabError(f"{file} holds the name {_shown(member.name)}, which no bundle has")
                 found[member.name] = stream.read()
-            while packed.read(MiB):  # to the end: only there the check sum of the compressed data is looked at
+            while packed.read(MiB):  # to the end: only there is the check sum of the compressed data
                 pass
     except FileNotFoundError:
         raise LabError(f"there is no file {file}") from None
     except (EOFError, tarfile.ReadError, zlib.error, gzip.BadGzipFile) as error:
-        if not _is_gzip(file):
+        if file.read_bytes()[:2] != b"\x1f\x8b":
             raise LabError(f"{file} is no bundle: it is no gzip archive") from None
         why = error or type(error).__name__
         raise LabError(f"{file} was cut off or damaged on the way ({why}): copy it again") from None
@@ -371,11 +364,6 @@ def _hash(content: bytes) -> str:
 
 def _shown(name: str) -> str:
     return ascii(name[:80])
-
-
-def _is_gzip(file: Path) -> bool:
-    with open(file, "rb") as stream:
-        return stream.read(2) == b"\x1f\x8b"
 
 
 def command(run: Path | None, out: Path | None, check: Path | None, into: Path | None, as_is: bool) -> int:

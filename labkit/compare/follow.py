@@ -19,9 +19,9 @@ from labkit.compare import background
 from labkit.compare.arms import find_run, heldout_of
 from labkit.compare.forecast import Forecast, Pace, in_words
 from labkit.compare.preset import UNENDING
+from labkit.compare.repeats import gaps_of
 from labkit.compare.summary import show
 from labkit.compare.terminal import say
-from labkit.compare.verdict import gaps
 from labkit.errors import LabError
 from labkit.record.read import RunData, is_alive, parse, read_run
 from labkit.record.schema import Began
@@ -155,7 +155,7 @@ def _outcome(data: RunData) -> str:
     for folder in sorted(data.path.parent.iterdir()):
         other = find_run(folder) if folder != data.path else None
         if other and other.training.role == "baseline":
-            pairs = gaps(own, heldout_of(other))
+            pairs = gaps_of(own, [heldout_of(other)])
             late = [gap for step, gap in pairs if step > pairs[-1][0] // 2]
             if late:
                 told += f", {sum(late) / len(late):+.3f} % from the baseline's so far"

@@ -1,4 +1,4 @@
-"""How much memory a rank of a training will need, told before the meter runs. A prediction, from shapes alone.
+"""How much memory a rank of a training will need, before anybody rents a GPU for it: predicted from shapes alone.
 
     weights, AdamW                 12 bytes a parameter, over the N ranks (FP32, FSDP2: labkit.parallel.shard)
     gathered                       the embedding, the head and two blocks in BF16 (all blocks, if they stay gathered)

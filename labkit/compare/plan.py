@@ -32,13 +32,12 @@ from labkit.compare.arms import find_run, heldout_of
 from labkit.compare.batches import Search
 from labkit.compare.budget import predict
 from labkit.compare.preset import CONTROLS, Preset, load_preset
-from labkit.compare.verdict import judge
 from labkit.errors import LabError
 from labkit.precision.registry import availability, get_backend, spec_of
 from labkit.record.clean import jsonable
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
-from labkit.record.schema import CompareRun, Item, TrainRun, Try, Verdict
+from labkit.record.schema import CompareRun, Item, TrainRun, Try
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 from labkit.train.data.batches import rows_per_micro_batch
@@ -303,17 +302,10 @@ def gate_closed(preset: Preset, arm: str, out: Path) -> str:
     if gate not in finished:
         told = f"its gate, {label}, has no finished result yet: train that arm first"
         return f"{told} (`--arms {','.join(deciding)}`)"
-    if preset.repeat:
-        verdict = repeats.judge(finished, preset, [gate])
-    else:
-        known = [name for name in deciding if name in finished]
-        roles, labels = ({name: getattr(preset.arms[name], key) for name in known} for key in ("role", "label"))
-        verdict = Verdict.model_validate(judge({name: finished[name] for name in known}, roles, labels))
-    judged = verdict.arms.get(gate)
-    if verdict.word == "pass" and judged and judged.word in ("inside", "same"):
+    verdict = repeats.judge(finished, preset, [gate])
+    if verdict.word == "pass" and verdict.arms[gate].word == "same":
         return ""
-    more = f" {judged.sentence}" if judged and judged.sentence and verdict.word != "fail" and not preset.repeat else ""
-    return f"its gate, {label}, is closed. {verdict.sentence}{more}".rstrip(".")
+    return f"its gate, {label}, is closed. {verdict.sentence}".rstrip(".")
 
 
 def first_difference(a: Any, b: Any, where: str = "") -> str:

@@ -10,6 +10,7 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     yardstick = "FP32"       what the baseline is called; default: BF16
     without_fp8 = "amp"      the preset that answers on a GPU without FP8 products
     parts = ["speed"]        only this part ("speed", "safety"); default: both, where there is a [speed]
+    check = true             without [repeat]: not whether losses are the same, only whether arms run, convert and learn
     [train]                  labkit.train.config.TrainConfig
     [arms.fp8]
     label = "FP8 tensorwise"
@@ -20,7 +21,7 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     gate = "fp8-first"       train this arm only if that one has passed: see labkit.compare.plan
 
 "broken" must be rejected, or the comparison has no power. "fine" is broken too, but so little that it may pass unseen:
-it tells how small a mistake this comparison can see. "twin" is BF16 once more, for a preset without `[repeat]`.
+it tells how small a mistake this comparison can see. "twin" is BF16 once more, as old presets had it.
 
 The loss is judged from repeated runs (labkit.compare.repeats), each from weights moved by a rounding error of its own:
 
@@ -132,6 +133,7 @@ class Preset(Config):
     device: Literal["cpu", "cuda"] = "cpu"
     world_size: int = Field(default=1, ge=0)
     parts: list[Literal["speed", "safety"]] = Field(default=["speed", "safety"], min_length=1)
+    check: bool = False
     note: str = ""
     format: str = Field(default="FP8", min_length=1)
     yardstick: str = Field(default="BF16", min_length=1)
@@ -265,11 +267,12 @@ def with_runs(preset: Preset, changed: Iterable[str] = ()) -> Preset:
 
 
 def wrong_repeat(preset: Preset) -> Iterator[str]:
-    """[repeat] judges an arm that is no candidate, or is missing where the rule of one run, FP8's, fails."""
-    if preset.repeat is None and preset.format != "FP8" and "safety" in preset.parts:
+    """[repeat] judges an arm that is no candidate, or is missing where losses are to be judged."""
+    if preset.repeat is None and not preset.check and "safety" in preset.parts:
         yield (
-            f'preset {preset.name} has format = "{preset.format}" and no [repeat]: the rule that judges one run of an '
-            "arm is for FP8's rounding; add [repeat]"
+            f"preset {preset.name} has no [repeat]: one run of an arm cannot tell whether its loss is another's. Add "
+            "[repeat], empty for the usual number of runs; or check = true, to know only whether the arms run, convert "
+            'and learn; or parts = ["speed"]'
         )
     candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
     for name in preset.repeat.judged if preset.repeat else ():
@@ -309,6 +312,8 @@ def wrong_gates(preset: Preset) -> Iterator[str]:
         where = f"arm {name} of preset {preset.name}"
         if arm.gate is None:
             continue
+        if preset.repeat is None:
+            yield f"{where} has a gate, and without [repeat] nothing is judged that could open it"
         if roles.get(arm.gate) != "candidate":
             yield f"{where} has the gate '{arm.gate}', which must be an arm with role = \"candidate\""
         for other in (arm.gate, *(n for n in names if roles[n] in CONTROLS)):

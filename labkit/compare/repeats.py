@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 
 from labkit.compare.preset import ArmConfig, Preset, Repeat
 from labkit.compare.statistic import ACCEPTED, Answer, Spread, answers, tail
-from labkit.compare.verdict import weakness
 from labkit.record.schema import Band, Judged, Verdict
 
 GROSS = 10 * ACCEPTED  # per cent
+FEWEST = 5  # judged evaluations
+LEARNED = 0.05  # the baseline's held-out loss must fall by this share, first to last evaluation
 STATISTIC = (
     "gap of the mean logarithm of the held-out loss over the second half of the run, mean over runs, in per cent; its "
     "error from repeated runs; same: its interval lies within 0.25 %; different: zero is excluded at 1 %"
@@ -189,6 +190,20 @@ def interval(gap: float | None, low: float | None = None, high: float | None = N
     if low is None or high is None or math.isinf(low):
         return _signed(gap) + " %"
     return f"{_signed(gap)} % [{_end(low)}, {_end(high)}]"
+
+
+def weakness(baseline: Mapping[int, float], from_step: int) -> str:
+    """Why nothing may be passed, whatever the gaps are; "" if nothing speaks against it."""
+    judged = sum(step >= from_step for step in baseline)
+    first, last = baseline[min(baseline)], baseline[max(baseline)]
+    if judged < FEWEST:
+        return f"only {judged} evaluations are judged, and it takes {FEWEST}: train longer, or evaluate more often"
+    if last > first * (1 - LEARNED):
+        return (
+            f"the baseline's held-out loss only went from {first:.3f} to {last:.3f}, and models that hardly learn "
+            "hardly differ: train longer"
+        )
+    return ""
 
 
 # ---- parts

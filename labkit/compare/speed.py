@@ -86,7 +86,7 @@ class Window(Hook):
             "warmup": self.warmup,
             "window_s": sum(seconds),
             "memory": memory_by_category(loop.model, loop.optimizer, loop._peak()),
-            "taken_bytes": measure.taken_bytes(loop.group.device),
+            "taken_bytes": measure.device_used_bytes(loop.group.device),
             "shortages": measure.shortages(loop.group.device) - self.shortages,
             "meter": self.meter.stop() if self.meter else None,
             "kernels": None,

@@ -13,12 +13,12 @@ from rich.console import Console
 from labkit.compare import repeats, table
 from labkit.compare.arms import Arm, answers, arm_rows, heldout_of, timed_arms
 from labkit.compare.budget import Budget, predict, price_of
+from labkit.compare.check import judge_check
 from labkit.compare.plan import Plan
 from labkit.compare.report import recommended, report
 from labkit.compare.speed_verdict import cost_sentence, speed_results
 from labkit.compare.statistic import ACCEPTED, MOST
 from labkit.compare.terminal import say
-from labkit.compare.verdict import judge
 from labkit.errors import LabError
 from labkit.record.read import RunData, read_run
 from labkit.record.run import RunRecord
@@ -62,15 +62,8 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     if preset.repeat:
         verdict = repeats.judge(finished, preset, plan.asked, skipped)
     else:
-        roles, labels = ({n: getattr(arm, key) for n, arm in arms.items()} for key in ("role", "label"))
-        verdict = Verdict.model_validate(judge(finished, roles, labels, skipped))
+        verdict = judge_check(arms, preset, skipped, {item.arm for item in budget.left if item.part == "safety"})
     verdict.reasons += [f"{preset.arms[name].label}: failed, {why}" for name, why in of_safety.items()]
-    waiting = [item for item in budget.left if item.part == "safety" and preset.arms[item.arm].role == "candidate"]
-    if waiting and verdict.word != "incomplete" and not preset.repeat:
-        judged = sum(arm.role == "candidate" and arm.status == "finished" for arm in arms.values())
-        verdict.sentence += (
-            f" {judged} of {judged + len(waiting)} {preset.format} arms judged: the others are left for another call."
-        )
     if different := differing([run.arms[name].training for name in finished]):
         verdict.word = "incomplete"
         verdict.sentence = (

@@ -184,7 +184,9 @@ def of_losses(arms: Iterable[Arm], band: Band | None) -> list[Column]:
     def done(value: Callable[[Arm], Any]) -> Callable[[Arm], Any]:
         return lambda arm: value(arm) if arm.status == "finished" else None
 
-    rate = lambda arm: arm.speed.tokens_per_s if arm.status == "finished" else arm.status  # noqa: E731
+    def rate(arm: Arm) -> Any:
+        return arm.speed.tokens_per_s if arm.status == "finished" else arm.status
+
     return [
         Column("arm", "label", narrow="\narm"),
         Column("tokens/s", rate, lambda value: value if isinstance(value, str) else f"{value:,.0f}", "\ntokens/s"),
@@ -205,8 +207,10 @@ def gap_interval(arm: Arm) -> str:
 def _gap(arm: Arm) -> str:
     if arm.status != "finished":
         return ""
-    if arm.judged is None or arm.judged.word == "baseline":
+    if arm.role == "baseline":
         return "baseline"
+    if arm.judged is None:
+        return ""
     if arm.judged.runs:
         return f"{gap_interval(arm).replace(' %', '')} {arm.judged.word}"
     value = arm.judged.value

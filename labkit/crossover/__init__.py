@@ -23,8 +23,8 @@ What the map does not know. A lone linear cannot share its quantising with the n
 it, which a compiled block can. Here the backends run as they are meant to: Transformer Engine eager, torchao compiled.
 
     grid.py       the shapes, the arms, a cell of the map, why FP8 loses in it
-    measure.py    one linear, timed and taken apart, on a GPU or a CPU
+    linear.py     one linear, timed and taken apart, on a GPU or a CPU
     record.py     crossover.json: written after every shape, so that a killed run goes on
     pictures.py   the maps (numbers in every cell) and the split
-    command.py    what `lab crossover` does
+    crossover.py  what `lab crossover` does
 """

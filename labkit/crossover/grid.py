@@ -51,22 +51,19 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """One arm at one shape. `seconds` of one forward and backward, `spread` (largest - smallest) / median of its
-    repeats, `queue` seconds that the CPU needs to queue them, `parts` seconds by PARTS, which add up to `seconds`;
-    `error` = |y - y_exact| / |y_exact|, the proof of what rounded. `why_not`: the sentence if it could not be
-    measured; then the rest is empty."""
+    """One arm at one shape."""
 
     M: int
     K: int
     N: int
     arm: str
-    seconds: float | None = None
-    spread: float | None = None
-    queue: float | None = None
-    parts: dict[str, float] = field(default_factory=dict)
-    error: float | None = None
-    fp8_kernels: bool | None = None  # did the device run FP8 products? None: a CPU has no kernels to look at
-    why_not: str = ""
+    seconds: float | None = None  # of one forward and backward
+    spread: float | None = None  # (largest - smallest) / median of its repeats
+    queue: float | None = None  # seconds that the CPU needs to queue them
+    parts: dict[str, float] = field(default_factory=dict)  # seconds by PARTS, which add up to `seconds`
+    error: float | None = None  # |y - y_exact| / |y_exact|, the proof of what rounded
+    fp8_kernels: bool | None = None  # did the device run FP8 products? None: a CPU has no kernels to inspect
+    why_not: str = ""  # the sentence if it could not be measured; then the rest is empty
 
     @property
     def shape(self) -> Shape:
@@ -82,7 +79,7 @@ class Cell:
 
 
 def parse_sizes(text: str, name: str) -> list[int]:
-    """ "1024,4K" -> [1024, 4096]; LabError for what is no list of positive whole numbers."""
+    """Parse "1024,4K" to [1024, 4096]; LabError for what is no list of positive whole numbers."""
     sizes = []
     for word in filter(None, (part.strip() for part in text.split(","))):
         found = re.fullmatch(r"(\d{1,9})([kK]?)", word)
@@ -95,12 +92,12 @@ def parse_sizes(text: str, name: str) -> list[int]:
 
 
 def shapes(M: Iterable[int], K: Iterable[int], N: Iterable[int]) -> list[Shape]:
-    """All combinations, the small ones first: a run that is stopped early has the most cells."""
+    """Return all combinations, the small ones first: a run that is stopped early has the most cells."""
     return sorted((Shape(*each) for each in itertools.product(M, K, N)), key=lambda s: (s.flops, s))
 
 
 def parse_arms(text: str | None) -> list[str]:
-    """Names of arms by comma, the baseline always first; None: all. LabError names an unknown one."""
+    """Parse names of arms by comma, the baseline always first; None: all. LabError names an unknown one."""
     wanted = list(ARMS) if text is None else [word.strip() for word in text.split(",") if word.strip()]
     for word in wanted:
         if word not in ARMS:
@@ -111,25 +108,25 @@ def parse_arms(text: str | None) -> list[str]:
 
 
 def speedup(base: Cell | None, cell: Cell | None) -> float | None:
-    """How many times as fast as the baseline; None if either was not measured."""
+    """Return how many times as fast as the baseline it is; None if either was not measured."""
     return base.took / cell.took if base and cell and base.took and cell.took else None
 
 
 def without_waiting(base: Cell, cell: Cell) -> float | None:
-    """The speed-up if the CPU kept up: of the kernels alone. None if either was not measured."""
+    """Return the speed-up of the kernels alone, as if the CPU kept up; None if either was not measured."""
     mine, theirs = (c.parts.get("product", 0.0) + c.parts.get("quantise", 0.0) for c in (cell, base))
     return theirs / mine if mine and theirs else None
 
 
 def extra(base: Cell, cell: Cell) -> dict[str, float]:
-    """Seconds by part that `cell` needs more than the baseline (negative: saves)."""
+    """Return the seconds by part that `cell` needs more than the baseline (negative: saves)."""
     return {part: cell.parts.get(part, 0.0) - base.parts.get(part, 0.0) for part in PARTS}
 
 
 def reason(base: Cell | None, cell: Cell | None) -> str | None:
-    """Why FP8 does not win here: "launch" where its kernels alone would win, else the part of which it pays most more
-    than the baseline; "product" says that its products are slower themselves. None where it wins, was not measured, or
-    is no FP8."""
+    """Say why FP8 does not win here: "launch" where its kernels alone would win, else the part of which it pays most
+    more than the baseline; "product": its products themselves are slower. None where it wins, was not measured, or is
+    no FP8."""
     gain = speedup(base, cell)
     if not base or not cell or gain is None or gain > 1 + TIE or cell.arm not in FP8:
         return None
@@ -140,8 +137,8 @@ def reason(base: Cell | None, cell: Cell | None) -> str | None:
     return max(more, key=lambda part: more[part])
 
 
-def in_words(base: Cell, cell: Cell) -> str:
-    """One sentence about one cell."""
+def describe(base: Cell, cell: Cell) -> str:
+    """Describe one cell in a sentence."""
     gain, why = speedup(base, cell), reason(base, cell)
     if gain is None:
         return f"{ARMS[cell.arm][2]} at {cell.shape}: not measured" + (f" ({cell.why_not})" if cell.why_not else "")

@@ -6,14 +6,15 @@ alone.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.crossover.grid import ARMS, BASE, PARTS, REASONS, TIE, Cell, Shape, reason, shapes, speedup, without_waiting
-from labkit.crossover.record import Cells, cells, pair, todo
+from labkit.crossover.grid import ARMS, BASE, PARTS, REASONS, TIE, Cell, Shape, reason, shapes, speedup
+from labkit.crossover.record import Cells, cells, label, list_missing, pair
 from labkit.record import plotting as plot
 
 LOSES, WINS = "#b34700", "#005a9c"
@@ -22,7 +23,7 @@ WORDS = {"q": "quantising", "w": "waiting: the GPU for the CPU's launches", "p":
 
 
 def heat_map(record: dict[str, Any], arm: str, folder: Path) -> plot.Picture | None:
-    """A panel for each M; rows K, columns N. None if the arm has no cell with a time."""
+    """Draw a panel for each M; rows K, columns N. None if the arm has no cell with a time."""
     have, grid = cells(record), record["grid"]
     if not any(cell.seconds for (_, name), cell in have.items() if name == arm):
         return None
@@ -41,10 +42,10 @@ def heat_map(record: dict[str, Any], arm: str, folder: Path) -> plot.Picture | N
         for ax in axes[len(M) :]:
             ax.axis("off")
         used = {REASONS[why] for both in pairs.values() if (why := reason(*both))}
-        told = "; ".join(f"{letter}: {words}" for letter, words in WORDS.items() if letter in used)
+        reasons = "; ".join(f"{letter}: {words}" for letter, words in WORDS.items() if letter in used)
         waits = any(cell.parts.get("launch") for (_, name), cell in have.items() if name == arm)
         alone = "; in brackets: the kernels alone, where the CPU sets the pace" if waits and not small else ""
-        losses = f"\nHatched: not faster. Why: {told}." if told else ""
+        losses = f"\nHatched: not faster. Why: {reasons}." if reasons else ""
         look = {"fontsize": 8.2, "color": plot.MUTED, "va": "bottom", "linespacing": 1.3}
         fig.text(0.01, 0.015, f"Times as fast as BF16{alone}.{losses}", **look)
         fig.tight_layout(pad=0.5, h_pad=1.0, w_pad=0.8, rect=(0, 0.44 / high, 1, 1))
@@ -73,33 +74,29 @@ def _panel(ax: Any, have: Cells, arm: str, m: int, K: list[int], N: list[int], m
     ax.set_title(f"M = {_k(m)} tokens", pad=5)
     ax.set_xlabel("N", fontsize=8, labelpad=1)
     ax.set_ylabel("K", fontsize=8, labelpad=1)
-    for i, k in enumerate(K):
-        for j, n in enumerate(N):
-            base, cell = pair(have, Shape(m, k, n), arm)
-            gain, why = speedup(base, cell), reason(base, cell)
-            box: Callable[..., Any] = partial(Rectangle, (j + 0.03, i + 0.03), width=0.94, height=0.94)
-            middle = {"ha": "center", "va": "center"}
-            if not base or not cell or gain is None:
-                ax.add_patch(box(facecolor=plot.PAPER, edgecolor=plot.GRID, linewidth=0.8))
-                ax.text(j + 0.5, i + 0.5, "-", color=plot.MUTED, fontsize=8, **middle)
-                continue
-            strength = min(1.0, abs(math.log2(gain)) / most)
-            ax.add_patch(box(facecolor=WINS if gain > 1 else LOSES, alpha=0.10 + 0.45 * strength, linewidth=0))
-            color, width, hatch = (plot.MUTED, 0.5, "///") if why else (plot.INK, 1.1, "")
-            ax.add_patch(box(facecolor="none", edgecolor=color, alpha=0.55, linewidth=width, hatch=hatch))
-            label = f"{gain:.2f}" + (f" {REASONS[why]}" if why else "")
-            if cell.parts.get("launch") and not small:
-                label += f"\n({without_waiting(base, cell):.2f})"
-            words: dict[str, Any] = {"fontsize": 6.6 if small else 7.8, "color": plot.INK, "linespacing": 1.15}
-            words |= {"fontweight": "normal" if why else "bold"}
-            under = {"boxstyle": "round,pad=0.12", "facecolor": plot.PAPER, "edgecolor": "none", "alpha": 0.85}
-            ax.text(j + 0.5, i + 0.52, label, bbox=under, **middle, **words)
+    middle = {"ha": "center", "va": "center"}
+    under = {"boxstyle": "round,pad=0.12", "facecolor": plot.PAPER, "edgecolor": "none", "alpha": 0.85}
+    for (i, k), (j, n) in itertools.product(enumerate(K), enumerate(N)):
+        both = pair(have, Shape(m, k, n), arm)
+        gain, why = speedup(*both), reason(*both)
+        box: Callable[..., Any] = partial(Rectangle, (j + 0.03, i + 0.03), width=0.94, height=0.94)
+        if gain is None:
+            ax.add_patch(box(facecolor=plot.PAPER, edgecolor=plot.GRID, linewidth=0.8))
+            ax.text(j + 0.5, i + 0.5, "-", color=plot.MUTED, fontsize=8, **middle)
+            continue
+        strength = min(1.0, abs(math.log2(gain)) / most)
+        ax.add_patch(box(facecolor=WINS if gain > 1 else LOSES, alpha=0.10 + 0.45 * strength, linewidth=0))
+        color, width, hatch = (plot.MUTED, 0.5, "///") if why else (plot.INK, 1.1, "")
+        ax.add_patch(box(facecolor="none", edgecolor=color, alpha=0.55, linewidth=width, hatch=hatch))
+        words: dict[str, Any] = {"fontsize": 6.6 if small else 7.8, "color": plot.INK, "linespacing": 1.15}
+        words |= {"fontweight": "normal" if why else "bold"}
+        ax.text(j + 0.5, i + 0.52, label(*both, "" if small else "\n"), bbox=under, **middle, **words)
 
 
 def split(record: dict[str, Any], folder: Path) -> plot.Picture | None:
-    """Where one step's time goes, a group of bars for each of three shapes: the smallest, a middle and the largest."""
+    """Draw where one step's time goes, a group of bars for each of three shapes: smallest, middle and largest."""
     have = cells(record)
-    left = todo(record)
+    left = list_missing(record)
     whole = [shape for shape in shapes(**record["grid"]) if shape not in left and have[shape, BASE].seconds]
     if not whole:
         return None
@@ -109,15 +106,15 @@ def split(record: dict[str, Any], folder: Path) -> plot.Picture | None:
         fig = figure(plot.WIDTH, sum(0.24 * len(row) + 0.62 for row in rows) + 0.35)
         heights = {"height_ratios": [len(row) + 2.2 for row in rows]}
         axes = fig.subplots(len(at), 1, gridspec_kw=heights, squeeze=False)[:, 0]
-        told = []
+        words = []
         for ax, shape, row in zip(axes, at, rows):
             _bars(ax, shape, row)
             arms = (f"{ARMS[cell.arm][2]} {_time(cell.took)} ({_shares(cell)})" for cell in row)
-            told.append(f"{shape}: {', '.join(arms)}")
+            words.append(f"{shape}: {', '.join(arms)}")
         fig.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=8.5)
         plot.margins(fig, 0.32, 0.4, left=0.225, right=0.985, hspace=0.32)
         note = "product: kernels that multiply. quantise: all other kernels. launch: the GPU waits."
-        return plot.save(fig, folder, "crossover_split", "Where the time goes", ". ".join(told) + ".", note)
+        return plot.save(fig, folder, "crossover_split", "Where the time goes", ". ".join(words) + ".", note)
 
 
 def _bars(ax: Any, shape: Shape, row: list[Cell]) -> None:

@@ -8,6 +8,7 @@ stopped or killed keeps what it has, and the same command goes on.
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ Cells = dict[tuple[Shape, str], Cell]
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A map; `path` is its folder or file. LabError in one sentence if there is none or it is not whole."""
+    """Load a map; `path` is its folder or file. LabError in one sentence if there is none or it is not whole."""
     file = path / FILE if path.is_dir() else path
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
@@ -44,24 +45,24 @@ def save(record: dict[str, Any], folder: Path) -> None:
 
 
 def cells(record: dict[str, Any]) -> Cells:
-    """(shape, arm) -> Cell."""
+    """Return {(shape, arm): Cell}."""
     return {(cell.shape, cell.arm): cell for cell in (Cell(**row) for row in record["cells"])}
 
 
 def pair(have: Cells, shape: Shape, arm: str) -> tuple[Cell | None, Cell | None]:
-    """The baseline's cell and the arm's, for one shape."""
+    """Return the baseline's cell and the arm's, for one shape."""
     return have.get((shape, BASE)), have.get((shape, arm))
 
 
-def todo(record: dict[str, Any]) -> list[Shape]:
-    """The shapes that are not measured yet, small ones first."""
+def list_missing(record: dict[str, Any]) -> list[Shape]:
+    """List the shapes that are not measured yet, small ones first."""
     have = cells(record)
     return [shape for shape in shapes(**record["grid"]) if any((shape, arm) not in have for arm in record["arms"])]
 
 
 def resume(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
-    """The map in `folder` to go on with, or `fresh` where there is none. LabError if it is of something else: a map of
-    two machines, or of two versions, would compare what was never measured side by side."""
+    """Return the map in `folder` to go on with, or `fresh` where there is none. LabError if it is of something else."""
+    # A map of two machines, or of two versions, would compare what was never measured side by side.
     if not (folder / FILE).exists():
         return fresh
     there, new = load(folder), jsonable(fresh)
@@ -73,20 +74,20 @@ def resume(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(record: dict[str, Any], arm: str) -> str:
-    """The speed-ups of one arm as Markdown, a line for each M and K, a column for each N; the letter says why FP8 does
-    not win, and in brackets stands the speed-up of the kernels alone, where the CPU sets the pace."""
+    """Write the speed-ups of one arm as Markdown, a line for each M and K, a column for each N; the letter says why FP8
+    does not win, and in brackets stands the speed-up of the kernels alone, where the CPU sets the pace."""
     have, grid = cells(record), record["grid"]
     lines = [f"| M | K | {' | '.join(f'N = {n}' for n in grid['N'])} |", "| --: | --: |" + " --: |" * len(grid["N"])]
-    for m in grid["M"]:
-        for k in grid["K"]:
-            words = [_words(*pair(have, Shape(m, k, n), arm)) for n in grid["N"]]
-            lines.append(f"| {m} | {k} | {' | '.join(words)} |")
+    for m, k in itertools.product(grid["M"], grid["K"]):
+        words = [label(*pair(have, Shape(m, k, n), arm), " ") or "-" for n in grid["N"]]
+        lines.append(f"| {m} | {k} | {' | '.join(words)} |")
     return f"{ARMS[arm][2]}\n\n" + "\n".join(lines)
 
 
-def _words(base: Cell | None, cell: Cell | None) -> str:
+def label(base: Cell | None, cell: Cell | None, gap: str) -> str:
+    """Write the speed-up, the letter of its reason, and behind `gap` that of the kernels alone; "": not measured."""
     gain, why = speedup(base, cell), reason(base, cell)
     if not base or not cell or gain is None:
-        return "-"
-    alone = f" ({without_waiting(base, cell):.2f})" if cell.parts.get("launch") else ""
+        return ""
+    alone = f"{gap}({without_waiting(base, cell):.2f})" if gap and cell.parts.get("launch") else ""
     return f"{gain:.2f}{f' {REASONS[why]}' if why else ''}{alone}"

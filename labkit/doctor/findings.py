@@ -4,7 +4,7 @@ The doctor must answer where nothing else works: torch that crashes on import, a
 
 - every probe (machine.py, frameworks.py, grading.py) runs in a process of its own with a time limit. One that raises,
   crashes, hangs or prints rubbish becomes a failed check with its reason; the others do not notice;
-- probes try the thing itself (two gloo ranks exchange numbers, the GPU multiplies, a sandbox starts) rather than look
+- probes try the thing itself (two gloo ranks exchange numbers, the GPU multiplies, a sandbox starts) rather than ask
   whether it is installed;
 - this module imports nothing but the standard library.
 
@@ -78,14 +78,14 @@ SETUP = (
     if os.environ.get("NVIDIA_PYTORCH_VERSION")
     else "run `make setup`"
 )
-_TORCH = "see whether `python -c 'import torch'` and `nvidia-smi` answer; mend torch (`make setup`) or the driver"
+_TORCH = "see whether `python -c 'import torch'` and `nvidia-smi` answer; repair torch (`make setup`) or the driver"
 _GLOO = "see whether `python -c 'import torch.distributed'` answers, and what the firewall does to 127.0.0.1"
 _AO = "install the pinned torch and torchao together: `make setup`"
 _TE = "see what `python -c 'import transformer_engine.pytorch'` says"
 _ROOM, _GPU = ("memory", "disk", "temporary files", "/dev/shm"), ("torch", "GPU", "FP8 hardware", "NCCL")
 PROBES = (
     Probe("labkit.doctor.machine:basics", ("Python", "operating system", "packages", "notebook"), SETUP),
-    Probe("labkit.doctor.machine:room", _ROOM, "look at `df -h` and `free -h`"),
+    Probe("labkit.doctor.machine:room", _ROOM, "see `df -h` and `free -h`"),
     Probe("labkit.doctor.frameworks:torch_and_gpu", _GPU, _TORCH, 120.0),
     Probe("labkit.doctor.frameworks:gloo", ("gloo",), _GLOO, 120.0),
     Probe("labkit.doctor.frameworks:bf16_products", ("BF16 products",), _TORCH, 120.0),
@@ -136,7 +136,7 @@ def verdicts(checks: Iterable[Check], groups: Sequence[Group] = GROUPS) -> list[
         return name in by_name and by_name[name].ok is True
 
     def why(names: Iterable[str]) -> str:
-        return "; ".join(f"{name} ({by_name[name].detail if name in by_name else 'not looked at'})" for name in names)
+        return "; ".join(f"{name} ({by_name[name].detail if name in by_name else 'not tried'})" for name in names)
 
     found = []
     for group in groups:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import socket
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,11 +15,10 @@ from importlib import metadata
 from typing import Any
 
 from labkit.doctor.findings import SETUP, Check, in_words
-from labkit.doctor.requirements import TE, TORCH, dotted
-from labkit.precision.recipes import FP8_UNITS
+from labkit.doctor.requirements import TORCH, dotted
+from labkit.precision.recipes import FP8_UNITS, INSTALL_TE
 from labkit.record import hardware
 
-INSTALL_TE = 'pip install --no-build-isolation -e ".[te]" (not in NVIDIA\'s PyTorch container, which brings its own)'
 NEED_GPU = (
     f"use a machine with an NVIDIA GPU of compute capability {dotted(FP8_UNITS.least)} or newer (L40S, RTX 4090, H100, "
     "H200, B200)"
@@ -57,7 +57,7 @@ def _torch_version(torch: Any) -> Check:
 
 def _gpu(torch: Any, listed: list[dict]) -> Iterator[Check]:
     names = ", ".join(sorted({gpu["name"] for gpu in listed}))
-    none = Check("FP8 hardware", None, "no GPU to look at; the CPU demo computes with real FP8 numbers, slowly", AS_GPU)
+    none = Check("FP8 hardware", None, "no GPU to try; the CPU demo computes with real FP8 numbers, slowly", AS_GPU)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         usable = torch is not None and torch.cuda.is_available()
@@ -84,8 +84,8 @@ def _gpu(torch: Any, listed: list[dict]) -> Iterator[Check]:
         yield none
         return
     fp8 = capability >= FP8_UNITS.least
-    told = f"compute capability {dotted(capability)} " + ("multiplies FP8" if fp8 else "has no FP8 units")
-    yield Check("FP8 hardware", fp8, told, NEED_GPU)
+    detail = f"compute capability {dotted(capability)} " + ("multiplies FP8" if fp8 else "has no FP8 units")
+    yield Check("FP8 hardware", fp8, detail, NEED_GPU)
 
 
 def _unusable(torch: Any, listed: list[dict], names: str, said: list[warnings.WarningMessage]) -> Check:
@@ -143,8 +143,8 @@ def gloo() -> Iterator[Check]:
     except Exception as error:
         good, why = False, in_words(error)
     fix = "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1"
-    told = f"two ranks talk over {loopback}" if good else f"two ranks cannot talk over {loopback}: {why}"
-    yield Check("gloo", good, told, fix)
+    detail = f"two ranks talk over {loopback}" if good else f"two ranks cannot talk over {loopback}: {why}"
+    yield Check("gloo", good, detail, fix)
 
 
 def _sum(group: Any, x: Any) -> Any:
@@ -184,8 +184,8 @@ def bf16_products() -> Iterator[Check]:
         return
     same = torch.equal(results[products.NATIVE], results[products.FP32])
     ratio = seconds[products.NATIVE] / seconds[products.FP32]
-    told = f"{found}; natively one of 256 x 256 x 256 takes {ratio:.1f} times as long as through FP32"
-    yield Check(name, same, told if same else f"{told}, and the results differ", f"{fix} {products.VARIABLE}")
+    detail = f"{found}; natively one of 256 x 256 x 256 takes {ratio:.1f} times as long as through FP32"
+    yield Check(name, same, detail if same else f"{detail}, and the results differ", f"{fix} {products.VARIABLE}")
 
 
 def _shortest(work: Callable[[], object], times: int = 3) -> float:
@@ -198,40 +198,21 @@ def _shortest(work: Callable[[], object], times: int = 3) -> float:
     return min(found)
 
 
-# Transformer Engine's ways to fail on import, the most special first (FileNotFoundError is an OSError).
-_TE_WORDS = (
-    (ModuleNotFoundError, "a module that it needs is missing"),
-    (ImportError, "its compiled part does not fit this torch or this CUDA"),
-    (FileNotFoundError, "one of its own files is missing: it is only half installed"),
-    (OSError, "a shared library (CUDA, cuDNN, the driver) does not load"),
-    (AssertionError, "its packages do not fit together"),
-    (RuntimeError, "its core or a CUDA library was not found"),
-)
-
-
 def transformer_engine() -> Iterator[Check]:
-    """Whether it imports, is new enough, and takes this GPU for FP8."""
+    """Whether it imports, is new enough, and takes this GPU for FP8: by the backend's own rules."""
     name = "Transformer Engine"
     if importlib.util.find_spec("transformer_engine") is None:
         yield Check(name, None, "not installed; only GPU machines need it", f"on a GPU machine: {INSTALL_TE}")
         return
-    gpu = bool(hardware.gpus())
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            te = importlib.import_module("transformer_engine.pytorch")
-    except (Exception, SystemExit) as error:
-        words = next((words for kind, words in _TE_WORDS if isinstance(error, kind)), "an error of its own")
-        fix = "there is no NVIDIA GPU here, and it needs one: on a CPU use the torchao arms"
-        fix = f"install it anew for this torch: {INSTALL_TE}" if gpu else fix
-        yield Check(name, False, f"installed, but does not import: {words} ({in_words(error)})", fix)
-        return
-    version = str(getattr(importlib.import_module("transformer_engine"), "__version__", "of unknown version"))
-    if not hasattr(te, "autocast"):
-        old = f"{version} is older than {dotted(TE)} (it has no te.autocast)"
-        yield Check(name, False, old, f"update it: {INSTALL_TE}")
-    elif not gpu:
+    able = importlib.import_module("labkit.precision.registry").availability("te")
+    package, gpu = sys.modules.get("transformer_engine"), bool(hardware.gpus())
+    version = str(getattr(package, "__version__", "of unknown version"))
+    if able.ok:
+        yield Check(name, True, version)
+    elif gpu:
+        yield Check(name, False, f"{version}: {able.reason}", able.fix)
+    elif "transformer_engine.pytorch" in sys.modules:
         yield Check(name, None, f"{version} imports, but there is no GPU for it", NEED_GPU)
     else:
-        ok, reason = te.is_fp8_available(return_reason=True)
-        yield Check(name, bool(ok), f"{version}" + ("" if ok else f": {reason}"), NEED_GPU)
+        fix = "there is no NVIDIA GPU here, and it needs one: on a CPU use the torchao arms"
+        yield Check(name, False, f"installed, but {able.reason}", fix)

@@ -62,21 +62,25 @@ def _memory() -> Check:
 def _disk() -> Check:
     from labkit.train.data.cache import cache_root
 
-    told, bad = [], []
+    found, bad = [], []
     places: tuple[tuple[str, Callable[[], str | Path], str], ...] = (
         ("the working directory", os.getcwd, "cd to a folder that you may write to"),
-        ("the cache", lambda: _existing(cache_root()), "set LABKIT_CACHE to a folder that you may write to"),
+        (
+            "the cache",
+            lambda: next(folder for folder in (cache_root(), *cache_root().absolute().parents) if folder.exists()),
+            "set LABKIT_CACHE to a folder that you may write to",
+        ),
     )
     for label, place, fix in places:
         try:
             free = _free(place())
-            told.append(f"{gib(free)} free in {label}")
+            found.append(f"{gib(free)} free in {label}")
             if free < DEMO_DISK:
                 bad.append(f"free {gib(DEMO_DISK)} in {label}")
         except OSError as error:
-            told.append(f"{label} cannot be written ({in_words(error)})")
+            found.append(f"{label} cannot be written ({in_words(error)})")
             bad.append(fix)
-    return Check("disk", not bad, "; ".join(told), "; ".join(bad))
+    return Check("disk", not bad, "; ".join(found), "; ".join(bad))
 
 
 def _temporary() -> Check:
@@ -107,11 +111,6 @@ def _free(folder: str | Path) -> int:
         file.write(b"x" * 4096)
         file.flush()
     return shutil.disk_usage(folder).free
-
-
-def _existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that exists."""
-    return next(folder for folder in (path, *path.absolute().parents) if folder.exists())
 
 
 def gib(size: float) -> str:

@@ -1,4 +1,4 @@
-"""What is asked for, as in pyproject.toml (a test holds them together)."""
+"""What is required, as in pyproject.toml (a test holds them together)."""
 
 from __future__ import annotations
 

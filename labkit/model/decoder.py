@@ -13,7 +13,7 @@ With `experts` in its config the feed-forward network is a mixture of experts (l
 
 Nothing about parallelism or precision is written here. Both come from outside:
 
-  - all linears, the head among them, are built by the `linear` argument, which is told each one's name and can so make
+  - all linears, the head among them, are built by the `linear` argument, which gets each one's name and can so make
     some column-parallel, some FP8; the embedding is built by `embedding`;
   - `layers` cuts the model into stages for a pipeline: a stage is this class with some of the blocks, under the names
     that they have in the whole model ("layers.3.attn.wq.weight"), so that first values and checkpoints fit every cut;
@@ -249,7 +249,7 @@ class Transformer(nn.Module):
     def loss(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Mean loss from the last norm's output.
 
-        The seam for a loss that never holds all logits at once: at V = 128256 the fp32 logits of 16384 tokens are
+        The place for a loss that never holds all logits at once: at V = 128256 the fp32 logits of 16384 tokens are
         8.4 GB, and their gradient as much again. Replace it from outside (`model.loss = ...`).
         """
         assert self.head is not None, "only the last stage has a loss"

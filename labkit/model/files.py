@@ -81,7 +81,7 @@ SUFFIXES = (".toml", ".json")
 TYPES = {
     "llama": "",  # arXiv:2302.13971, arXiv:2407.21783
     "mistral": "",  # arXiv:2310.06825
-    "mixtral": "",  # arXiv:2401.04088; its experts are told by a key
+    "mixtral": "",  # arXiv:2401.04088; its experts stand in a key
     "qwen2": "qwen2 has biases in q, k and v, and the decoder has none",  # arXiv:2407.10671
     "qwen3": "qwen3 norms q and k, and the decoder does not",  # arXiv:2505.09388
 }
@@ -143,49 +143,51 @@ def _read(path: Path) -> tuple[Model, list[str]]:
         raise LabError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(values, Mapping):
         raise LabError(f"{path} is no config.json: it holds no table of settings")
-    return _from_hugging_face(values, path)
+    return _from_hugging_face(_without_nulls(values), path)
 
 
-def _from_hugging_face(values: Mapping[str, Any], path: Path) -> tuple[Model, list[str]]:
+def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A key with null says as much as no key."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _from_hugging_face(values: dict[str, Any], path: Path) -> tuple[Model, list[str]]:
     kind = values.get("model_type")
     if kind not in TYPES:
         known = ", ".join(TYPES)
         raise LabError(f"{path}: model_type {kind!r} is another architecture than the decoder's: known are {known}")
-    if missing := [key for key in KEYS.values() if values.get(key) is None]:
+    if missing := [key for key in KEYS.values() if key not in values]:
         raise LabError(f"{path}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     shape = {ours: values[theirs] for ours, theirs in KEYS.items()}
     heads, hidden, length = (values[KEYS[key]] for key in ("heads", "hidden", "seq"))
     given = {
-        "kv_heads": _or(values.get("num_key_value_heads"), heads),
-        "tied": _or(values.get("tie_word_embeddings"), False),
-        "norm_eps": _or(values.get("rms_norm_eps"), 1e-6),  # what transformers takes where the file is silent
-        "experts": _or(values.get("num_local_experts"), 0),
+        "kv_heads": values.get("num_key_value_heads", heads),
+        "tied": values.get("tie_word_embeddings", False),
+        "norm_eps": values.get("rms_norm_eps", 1e-6),  # what transformers takes where the file is silent
+        "experts": values.get("num_local_experts", 0),
     }
-    given["topk"] = _or(values.get("num_experts_per_tok"), 0) if given["experts"] else 0
+    given["topk"] = values.get("num_experts_per_tok", 0) if given["experts"] else 0
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}  # the first since transformers 5
-    rope = rope if isinstance(rope, Mapping) else {"rope_type": str(rope)}
-    given["rope_theta"] = _or(values.get("rope_theta"), _or(rope.get("rope_theta"), 10_000.0))
+    rope = _without_nulls(rope) if isinstance(rope, Mapping) else {"rope_type": str(rope)}
+    given["rope_theta"] = values.get("rope_theta", rope.get("rope_theta", 10_000.0))
     model = strict_validate(Model, {**shape, **given}, str(path))
 
-    if values.get("head_dim") not in (None, hidden // heads):
-        told = f"head_dim is {values['head_dim']}, and heads are {hidden // heads} wide here (hidden_size / heads)"
-        raise LabError(f"{path}: {told}")
+    if (width := values.get("head_dim", hidden // heads)) != hidden // heads:
+        raise LabError(f"{path}: head_dim is {width}, and heads are {hidden // heads} wide here (hidden_size / heads)")
     window = values.get("sliding_window") if values.get("use_sliding_window", True) else None
     if window is not None and not (isinstance(window, int) and window >= length):
-        raise LabError(f"{path}: attention looks through a sliding_window of {window} tokens, and here it looks at all")
+        raise LabError(f"{path}: attention sees a sliding_window of {window} tokens, and here it sees all")
     if (act := values.get("hidden_act", "silu")) not in ("silu", "swish"):
         raise LabError(f"{path}: hidden_act is {act!r}, and the MLP here is SwiGLU, with silu")
     others = [TYPES[kind]] if TYPES[kind] else []
     others += [
         f"{key} is true, and the decoder has no biases" for key in ("attention_bias", "mlp_bias") if values.get(key)
     ]
-    if (turned := _or(rope.get("rope_type"), rope.get("type"))) not in PLAIN_ROPE:
-        told = f"rope_scaling {turned!r} stretches the positions, and the decoder turns them by plain RoPE"
-        others.append(f"{told} (a copy with null in its place has the same shapes, so the same speed)")
-    if (part := _or(values.get("partial_rotary_factor"), 1.0)) != 1.0:
+    if (turned := rope.get("rope_type", rope.get("type"))) not in PLAIN_ROPE:
+        others.append(
+            f"rope_scaling {turned!r} stretches the positions, and the decoder turns them by plain RoPE (a copy with "
+            "null in its place has the same shapes, so the same speed)"
+        )
+    if (part := values.get("partial_rotary_factor", 1.0)) != 1.0:
         others.append(f"partial_rotary_factor is {part}, and the decoder turns all of a head")
     return model, others
-
-
-def _or(value: Any, default: Any) -> Any:
-    return default if value is None else value

@@ -22,7 +22,7 @@ Switch adds in training (section 2.2, equations 4 to 6; here with K choices a to
     balance = E * sum over e of f_e * P_e       f_e: share of all choices that fell on e;  P_e: mean of p_e
 
 f is counted and has no gradient; P has. It is `imbalance` of each layer after a forward in training; the decoder adds
-`config.balance` times their sum to its loss. Held-out losses are without it.
+`config.balance` times their sum to its loss. Validation losses are without it.
 
 Shape suffixes: N tokens, D model width, E experts, K chosen, F an expert's width, M rows of the sorted buffer.
 """
@@ -138,7 +138,7 @@ def grouped(x_MI: Tensor, w_EOI: Tensor, ends_E: Tensor) -> Tensor:
     return one_by_one(x_MI, w_EOI, ends_E)
 
 
-@torch.compiler.disable  # as many rows as the data say: a compiler would have to be told
+@torch.compiler.disable  # as many rows as the data say: a compiler cannot know
 def one_by_one(x_MI: Tensor, w_EOI: Tensor, ends_E: Tensor) -> Tensor:
     """`grouped`, an expert at a time: where torch has no kernel for it. Waits for the device, to know the ends."""
     ends = ends_E.tolist()

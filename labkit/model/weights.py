@@ -1,6 +1,6 @@
-"""The values of the weights: first values, and the small perturbation that makes a twin.
+"""The values of the weights: first values, and the small perturbation that makes a perturbed baseline.
 
-A comparison of number formats is void unless both arms start from the same weights. So a weight's first value depends
+A comparison of number formats is void unless both variants start from the same weights. So a weight's first value depends
 on its name, its shape and the seed, and on nothing else: not on the linear type (te.Linear draws its own), not on the
 order in which modules were built, not on the stage it is in, not on how it is sharded, not on compile or checkpoint
 wrappers.
@@ -106,7 +106,7 @@ def perturb(model: nn.Module, relative: float, seed: int) -> nn.Module:
     """w <- w * (1 + relative * u), u ~ uniform(-1, 1), for every weight, in place; returns the model.
 
     With relative = 2**-9 (half a unit in bf16's last place) this moves the weights by what rounding them could have
-    done: the twin that gives a comparison of formats its band. Call it on the fp32 master weights.
+    done: this perturbed baseline gives a comparison of formats its band. Call it on the fp32 master weights.
     """
     if relative == 0:
         return model

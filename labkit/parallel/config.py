@@ -9,7 +9,7 @@ from labkit.strict import Config, CountOrOff
 
 
 class TransformConfig(Config):
-    """What `labkit.parallel.transforms.prepare` asks of a configuration. A TrainConfig is one."""
+    """The settings that `labkit.parallel.transforms.prepare` reads. A TrainConfig is one."""
 
     precision: PrecisionConfig = PrecisionConfig()
     activation_checkpointing: Literal["none", "block"] = "none"

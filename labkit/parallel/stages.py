@@ -6,6 +6,8 @@ slowest stage, so the last one, which has the head and the loss too, gets fewer 
 
 from __future__ import annotations
 
+import math
+
 from labkit.errors import LabError
 from labkit.model.config import ModelConfig
 from labkit.model.flops import linear_params
@@ -20,23 +22,14 @@ def stage_layers(config: ModelConfig, stages: int, stage: int) -> range:
         raise LabError(f"there is no stage {stage} of {stages}")
     if stages > config.n_layers:
         raise LabError(f"{config.n_layers} blocks cannot be {stages} stages: each stage has one at least")
-    head_size = config.vocab_size * config.d_model
-    head = head_size * config.n_layers / (linear_params(config) - head_size)
-    most = min(_slowest(config.n_layers, stages, last, head) for last in _choices(config.n_layers, stages))
-    last = next(k for k in _choices(config.n_layers, stages) if _slowest(config.n_layers, stages, k, head) == most)
     if stages == 1:
         return range(config.n_layers)
-    rest, others = config.n_layers - last, stages - 1
+    head_size = config.vocab_size * config.d_model
+    head = head_size * config.n_layers / (linear_params(config) - head_size)
+    others = stages - 1
+    # How many blocks the last stage has: the heaviest stage is as light as can be, and of such numbers the largest.
+    choices = range(config.n_layers - others, 0, -1)
+    last = min(choices, key=lambda blocks: max(blocks + head, math.ceil((config.n_layers - blocks) / others)))
+    rest = config.n_layers - last
     cuts = [rest * k // others for k in range(stages)]
     return range(rest, config.n_layers) if stage == others else range(cuts[stage], cuts[stage + 1])
-
-
-def _choices(layers: int, stages: int) -> range:
-    """How many blocks the last stage can have, the largest first."""
-    return range(layers, layers - 1, -1) if stages == 1 else range(layers - stages + 1, 0, -1)
-
-
-def _slowest(layers: int, stages: int, last: int, head: float) -> float:
-    """The weight of the heaviest stage if the last one has `last` blocks."""
-    others = -(-(layers - last) // (stages - 1)) if stages > 1 else 0
-    return max(last + head, others)

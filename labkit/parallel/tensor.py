@@ -56,7 +56,7 @@ def check(config: ModelConfig, ranks: int) -> None:
 
 
 def plan(model: Transformer, positions: bool) -> dict[str, ParallelStyle]:
-    """What `parallelize_module` is told, by module name."""
+    """The plan for `parallelize_module`, by module name."""
     between, whole = Shard(1) if positions else Replicate(), Replicate()
     found: dict[str, ParallelStyle] = {}
     for i in model.layers:

@@ -17,7 +17,7 @@ block's own part.)
    before the block runs, in forward, in recomputation and in backward, and the compiler never sees a collective.
 
 Checkpointing and compiling replace the `forward` of a module instead of wrapping it in another module: parameter names
-stay those of the plain model, so that initial weights and checkpoints fit every arm.
+stay those of the plain model, so that initial weights and checkpoints fit every variant.
 """
 
 from __future__ import annotations

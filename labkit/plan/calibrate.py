@@ -1,7 +1,7 @@
 """`lab plan --calibrate`: what this machine does, in the planner's own units, kept in a small file for `--gpu FILE`.
 
     products     a decoder's shapes, forward and backward: the share of peak and the `start` with which `work.product`
-                 is least wrong. What that leaves is told: it is the best that the formula can do here
+                 is least wrong. The error that is left is reported: it is the best that the formula can do here
     attention    torch's fused kernel, causal, forward and backward
     memory       a copy that no cache holds
     link         all-gathers among this machine's ranks: one large, for the rate, and one small, for alpha
@@ -27,8 +27,8 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.plan.constants import Constants, constants
 from labkit.plan.machine import alone, find_chip
-from labkit.plan.own import DEFAULT, Machine, Rates, text
-from labkit.plan.wires import measured_links
+from labkit.plan.machine_file import DEFAULT, Machine, Rates, write_text
+from labkit.plan.wires import measure_links
 from labkit.plan.work import FULL_POWER, REACHED, product
 from labkit.precision.recipes import FP8_UNITS
 from labkit.record.chips import PCIE5, Chip
@@ -61,9 +61,10 @@ CPU = Scale(
 )  # fmt: skip
 
 
-def timed(call: Callable[[], Any], device: str, budget: float) -> float:
-    """Seconds of a call: the median on a GPU, which its power slows now and then; the least on a CPU, where others run,
-    too, and only ever add. Calls are timed in bundles of at least 2 ms, so that the clock's own cost is small."""
+def time_call(call: Callable[[], Any], device: str, budget: float) -> float:
+    """Return the seconds of a call, timed for `budget` seconds: the median on a GPU, the least on a CPU."""
+    # A GPU's power slows it now and then; on a CPU others run, too, and only ever add. Calls are timed in bundles of at
+    # least 2 ms, so that the clock's own cost is small.
     from labkit.record.measure import Stopwatch
 
     watch = Stopwatch(device)
@@ -83,28 +84,30 @@ def timed(call: Callable[[], Any], device: str, budget: float) -> float:
     return statistics.median(laps) if device == "cuda" else min(laps)
 
 
-def fitted(
+def fit_products(
     chip: Chip, shapes: list[tuple[int, int, int]], seconds: list[float], k: Constants
 ) -> tuple[Constants, float]:
-    """The two constants of a product with which these are least wrong, and the mean |log error| left. For each `start`
-    the best share of peak is the median of what the rows ask for; the start with the least error wins."""
+    """Fit the two constants of a product to these seconds; return them and the mean |log error| left."""
+    # For each `start` the best share of peak is the median of what the rows need; the start with the least error wins.
     kind = "gemm_recent" if chip.recent else "gemm_older"
     m, n, depth = np.array(shapes, dtype=np.float64).T
-    c, one, plain = alone(chip, len(shapes)), np.ones(len(shapes)), np.zeros(len(shapes))
+    c, measured = alone(chip, len(shapes)), np.array(seconds)
     best, least = k, np.inf
     for start in STARTS:
         tried = k._replace(**{kind: 1.0, "start": float(start)})
         for _ in range(3):  # a product held by memory does not follow the share: once more with the share found
-            off = np.log(np.array(seconds) / product(c, tried, m, n, depth, one, plain))
+            off = np.log(measured / product(c, tried, (m, n, depth)))
             tried = tried._replace(**{kind: float(getattr(tried, kind) * np.exp(-np.median(off)))})
-        error = float(np.mean(np.abs(np.log(product(c, tried, m, n, depth, one, plain) / np.array(seconds)))))
+        error = float(np.mean(np.abs(np.log(product(c, tried, (m, n, depth)) / measured))))
         if error < least:
             best, least = tried, error
     return best, least
 
 
-def products(shapes: tuple[tuple[int, int, int], ...], device: str, scale: Scale) -> dict[tuple[int, int, int], float]:
-    """{(m, n, depth): seconds} of the three products of each linear: its output, its input's gradient, its weight's."""
+def time_products(
+    shapes: tuple[tuple[int, int, int], ...], device: str, scale: Scale
+) -> dict[tuple[int, int, int], float]:
+    """Return {(m, n, depth): seconds} of the three products of each linear: output, input's gradient, weight's."""
     import torch
 
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
@@ -113,23 +116,23 @@ def products(shapes: tuple[tuple[int, int, int], ...], device: str, scale: Scale
         x, w, dy = (
             torch.randn(s, device=device).to(dtype) for s in ((rows, inputs), (outputs, inputs), (rows, outputs))
         )
-        out[rows, outputs, inputs] = timed(partial(torch.matmul, x, w.T), device, scale.each / 3)
-        out[rows, inputs, outputs] = timed(partial(torch.matmul, dy, w), device, scale.each / 3)
-        out[outputs, inputs, rows] = timed(partial(torch.matmul, dy.T, x), device, scale.each / 3)
+        out[rows, outputs, inputs] = time_call(partial(torch.matmul, x, w.T), device, scale.each / 3)
+        out[rows, inputs, outputs] = time_call(partial(torch.matmul, dy, w), device, scale.each / 3)
+        out[outputs, inputs, rows] = time_call(partial(torch.matmul, dy.T, x), device, scale.each / 3)
     return out
 
 
 def copy_rate(device: str, scale: Scale) -> float:
-    """Bytes/s, read and written, of a copy."""
+    """Return the bytes/s, read and written, of a copy."""
     import torch
 
     source = torch.randn(scale.copied // 4, device=device)
     target = torch.empty_like(source)
-    return 2 * scale.copied / timed(lambda: target.copy_(source), device, scale.each)
+    return 2 * scale.copied / time_call(lambda: target.copy_(source), device, scale.each)
 
 
-def attention_seconds(device: str, scale: Scale) -> float:
-    """Forward and backward of causal attention, heads of 128 numbers, by the fastest of torch's fused kernels."""
+def time_attention(device: str, scale: Scale) -> float:
+    """Time forward and backward of causal attention, heads of 128 numbers, by the fastest of torch's fused kernels."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention as attend
@@ -146,7 +149,7 @@ def attention_seconds(device: str, scale: Scale) -> float:
     for kernel in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)[: 2 if device == "cuda" else 1]:
         try:
             with sdpa_kernel(kernel):
-                found.append(timed(both, device, scale.each))
+                found.append(time_call(both, device, scale.each))
         except RuntimeError:  # not on this GPU or in this torch
             continue
     if not found:
@@ -155,7 +158,7 @@ def attention_seconds(device: str, scale: Scale) -> float:
 
 
 def fp8_rate(scale: Scale) -> float:
-    """FLOP/s of one large FP8 product, or 0 where the GPU has none."""
+    """Return the FLOP/s of one large FP8 product, or 0 where the GPU has none."""
     import torch
 
     if torch.cuda.get_device_capability() < FP8_UNITS.least:
@@ -167,13 +170,13 @@ def fp8_rate(scale: Scale) -> float:
         return torch._scaled_mm(a, b.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
     try:
-        return 2 * side**3 / timed(call, "cuda", scale.each)
+        return 2 * side**3 / time_call(call, "cuda", scale.each)
     except RuntimeError:
         return 0.0
 
 
 def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None = None) -> Machine | None:
-    """This machine; None on every rank of torchrun but the first. LabError: a device that is not there."""
+    """Measure this machine; None on every rank of torchrun but the first. LabError: a device that is not there."""
     import torch
 
     from labkit.record.hardware import cpu_model, memory_bytes
@@ -187,7 +190,7 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
     first = not int(os.environ.get("RANK", 0))
     if first:
         say(f"{name}: {'about a minute' if cuda else 'some seconds'}.")
-    here, within, between = measured_links(device, scale.message)
+    here, within, between = measure_links(device, scale.message)
     if not first:
         return None
     torch.manual_seed(1)
@@ -197,8 +200,8 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
     heat = torch.randn(side, side, device=device).to(dtype)
     end = time.perf_counter() + scale.heat
     while time.perf_counter() < end:
-        timed(lambda: heat @ heat, device, 0.1)
-    seconds = products(scale.shapes, device, scale)
+        time_call(lambda: heat @ heat, device, 0.1)
+    seconds = time_products(scale.shapes, device, scale)
     shapes, times = list(seconds), list(seconds.values())
     best = max(2 * m * n * d / s for (m, n, d), s in seconds.items()) / T
     recent = bool(known.recent if known else cuda and torch.cuda.get_device_capability() >= (9, 0))
@@ -209,11 +212,11 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
         known.tflops if known else best, 0.0, known.memory_gb if known else memory / G, rate / REACHED, sms, FULL_POWER,
         recent, link_gbs,
     )  # fmt: skip
-    k, error = fitted(chip, shapes, times, constants())
+    k, error = fit_products(chip, shapes, times, constants())
     share = k.gemm_recent if recent else k.gemm_older
     heads, positions = scale.attention
     flops = 7 * positions * positions * heads * 128  # as work.attention counts them: 2 forward, 5 backward, causal
-    flash = flops / attention_seconds(device, scale) / (chip.tflops * T)
+    flash = flops / time_attention(device, scale) / (chip.tflops * T)
     fp8 = fp8_rate(scale) / T / share if cuda else 0.0
     generation = "recent" if recent else "older"
     rates: dict[str, Any] = {f"gemm_{generation}": share, "start": k.start, f"flash_{generation}": flash}
@@ -238,8 +241,8 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
     )
 
 
-def told(machine: Machine) -> list[str]:
-    """What was found, in lines: beside it what the planner would have taken."""
+def describe(machine: Machine) -> list[str]:
+    """Describe in lines what was found, and what the planner takes without it."""
     known, k = machine.rates.model_dump(exclude_none=True), constants()
     lines = [
         f"peak {machine.tflops:.4g} TFLOP/s, FP8 {machine.fp8_tflops:.4g}; {machine.memory_gb:.4g} GB, copied at "
@@ -257,7 +260,7 @@ def told(machine: Machine) -> list[str]:
 
 
 def calibrate(out: Path | None = None, device: str | None = None, say: Callable[[str], None] = print) -> int:
-    """Measure, say it, write it. Returns 0."""
+    """Measure this machine, print what was found, write it into `out`; return 0."""
     import torch
 
     from labkit.record.files import explained, replace_file
@@ -267,10 +270,10 @@ def calibrate(out: Path | None = None, device: str | None = None, say: Callable[
     out = out or DEFAULT
     machine = measure(device or ("cuda" if torch.cuda.is_available() else "cpu"), say)
     if machine is not None:
-        for line in told(machine):
+        for line in describe(machine):
             say(line)
         with explained(out):
             out.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(out, text(machine))
+            replace_file(out, write_text(machine))
         say(f"written: {out}; plan with it: lab plan --gpu {out}")
     return 0

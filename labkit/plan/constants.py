@@ -92,7 +92,7 @@ ABOUT = {
 
 
 def start() -> Constants:
-    """Where a fit begins."""
+    """Return the constants with which a fit begins."""
     return Constants(**{name: about.start for name, about in ABOUT.items()})
 
 
@@ -102,11 +102,11 @@ def _fitted() -> dict[str, dict[str, float]]:
 
 
 def constants() -> Constants:
-    """The fitted values."""
+    """Return the fitted values."""
     return Constants(**_fitted()["constants"])
 
 
 def accuracy() -> dict[str, float]:
-    """The errors that they leave. `interval`: of log(seconds), kept by four of five stacks
-    that the fit had not seen; `tie`: of log(seconds), between plans of one sweep."""
+    """Return the errors that they leave. `interval`: of log(seconds), kept by four of five stacks that the fit had not
+    seen; `tie`: of log(seconds), between plans of one sweep."""
     return _fitted()["accuracy"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.plan.cases import FULL
-from labkit.plan.memory import GIB
+from labkit.plan.footprint import GIB
 from labkit.plan.search import PLAN, Found, ties
 from labkit.plan.step import Step
 
@@ -26,7 +26,7 @@ WORDS = {
     "optimizer": "the optimizer",
     "host": "the CPU is too slow",
 }
-WORTH = 0.03  # share of a step for which a plan is told of at all
+WORTH = 0.03  # share of a step for which a plan is mentioned at all
 BINDING = {
     "tensor": "TP messages",
     "context": "CP messages",
@@ -45,7 +45,7 @@ OTHERS = {
 
 
 def name(plan: dict[str, int]) -> str:
-    """A plan in words that `--explain` reads again: dp16.tp4.pp1.mbs2.zero1.recompute.fp8."""
+    """Name a plan in words that `--explain` reads again: dp16.tp4.pp1.mbs2.zero1.recompute.fp8."""
     shown = [f"{key}{plan[key]}" for key in ("dp", "tp", "pp")]
     shown += [f"{key}{plan[key]}" for key in ("vp", "cp", "ep") if plan[key] > 1]
     shown += [f"mbs{plan['mbs']}", f"zero{plan['zero']}"]
@@ -54,12 +54,12 @@ def name(plan: dict[str, int]) -> str:
 
 
 def parts(step: Step, row: int) -> dict[str, float]:
-    """Seconds of a row, by part."""
+    """Return the seconds of a row, by part."""
     return {key: float(value[row]) for key, value in step._asdict().items()}
 
 
 def binding(found: Found, row: int) -> tuple[str, float]:
-    """(what a plan loses most to, the share of its step that this costs); computing itself is no loss."""
+    """Return (what a plan loses most to, the share of its step that this costs); computing itself is no loss."""
     of = parts(found.step, row)
     most = max(BINDING, key=lambda key: of[key])
     share = of[most] / float(found.seconds[row])
@@ -67,7 +67,7 @@ def binding(found: Found, row: int) -> tuple[str, float]:
 
 
 def next_constraint(found: Found, best: int) -> str:
-    """The least memory with which a plan would be faster by more than `WORTH`, and by how much."""
+    """Name the least memory with which a plan would be faster by more than `WORTH`, and by how much."""
     faster = np.flatnonzero(~found.fits & (found.seconds < (1 - WORTH) * found.seconds[best]))
     if not faster.size:
         return f"More memory would gain less than {100 * WORTH:.0f} %."
@@ -78,7 +78,7 @@ def next_constraint(found: Found, best: int) -> str:
 
 
 def neighbours(found: Found, best: int) -> list[str]:
-    """A sentence for each plan that differs in one choice: the best of those with the other degrees alike."""
+    """Write a sentence for each plan that differs in one choice: the best of those with the other degrees alike."""
     out = []
     here = found.plan(best)
     for key in ("tp", "pp", "cp", "ep", "vp", "zero", "mbs", "recompute", "fp8"):
@@ -99,7 +99,7 @@ def neighbours(found: Found, best: int) -> list[str]:
 
 
 def why_not(found: Found, best: int, rows: np.ndarray, key: str, value: int) -> str:
-    """What is wrong with the best of `rows`, which have another value of `key`."""
+    """Say what is wrong with the best of `rows`, which have another value of `key`."""
     label = {"recompute": "computing activations again" if value else "keeping all activations"}.get(key)
     label = label or {"fp8": "FP8" if value else "BF16", "zero": f"ZeRO {value}"}.get(key) or f"{key} {value}"
     able = rows[found.fits[rows]]
@@ -131,16 +131,14 @@ def why_not(found: Found, best: int, rows: np.ndarray, key: str, value: int) -> 
     return f"{label}: {100 * abs(slower):.0f} % {word}; {reason}, {change}."
 
 
-def chosen(found: Found, text: str, order: list[int]) -> int:
-    """The row that `--explain` means: a rank in the list, or a plan's name or a part of it (the quickest that has
-    it)."""
+def choose(found: Found, text: str, order: list[int]) -> int:
+    """Return the row that `--explain` means: a rank in the list, or the quickest plan that has a name or a part of it."""
     if text.isdigit():
         if not 1 <= int(text) <= len(order):
             raise LabError(f"--explain {text}: the list has {len(order)} plans")
         return order[int(text) - 1]
-    asked = {part for part in text.lower().split(".") if part}
-    names = [(row, told(found.plan(row))) for row in np.argsort(found.seconds).tolist()]
-    like = [row for row, parts_ in names if asked <= parts_]
+    wanted = {part for part in text.lower().split(".") if part}
+    like = [row for row in np.argsort(found.seconds).tolist() if wanted <= all_words(found.plan(row))]
     if not like:
         raise LabError(
             f"--explain '{text}': no plan of this model on this cluster has it; one is {name(found.plan(order[0]))}"
@@ -148,15 +146,15 @@ def chosen(found: Found, text: str, order: list[int]) -> int:
     return next((row for row in like if found.fits[row]), like[0])
 
 
-def told(plan: dict[str, int]) -> set[str]:
-    """The words of a plan's name, and those that its name leaves out: cp1, recompute's absence as keep, bf16."""
+def all_words(plan: dict[str, int]) -> set[str]:
+    """Return the words of a plan's name, and those that it leaves out: cp1, recompute's absence as keep, bf16."""
     ones = {f"{key}1" for key in ("vp", "cp", "ep") if plan[key] == 1}
     without = ["keep"] * (plan["recompute"] != FULL) + ["bf16"] * (not plan["fp8"])
     return {*name(plan).split("."), *ones, *without}
 
 
-def compared(found: Found, a: int, b: int) -> list[tuple[str, float, float]]:
-    """(what, of a, of b) line by line: seconds by part, then GiB by kind. What neither plan has is left out."""
+def compare_lines(found: Found, a: int, b: int) -> list[tuple[str, float, float]]:
+    """Return (what, of a, of b) line by line: seconds by part, then GiB by kind. What neither plan has is left out."""
 
     def both(what: str, column: Any, unit: float = 1.0) -> tuple[str, float, float]:
         return what, float(column[a]) / unit, float(column[b]) / unit
@@ -169,7 +167,7 @@ def compared(found: Found, a: int, b: int) -> list[tuple[str, float, float]]:
 
 
 def as_json(found: Found, rows: list[int], sigma: float) -> list[dict[str, Any]]:
-    """The plans with all that is known of them."""
+    """Return the plans with all that is known of them."""
     tied = ties(found, rows)
     return [
         {

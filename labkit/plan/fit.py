@@ -1,4 +1,4 @@
-"""Fit the constants, and tell how wrong they are on what they have not seen: python -m labkit.plan.fit [--write]
+"""Fit the constants, and report how wrong they are on unseen runs: python -m labkit.plan.fit [--write]
 
 Least squares by Gauss and Newton, of log(predicted / measured), over data/shown.csv and data/own.csv. Three rules:
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,17 +30,32 @@ NUDGE, LEAP, ROUNDS = 1e-3, 0.3, 8  # of log(constant): for the slope; the longe
 
 
 def measured() -> list[Row]:
-    """The rows with a time, of both files."""
+    """Read the rows with a time, of both files."""
     return [row for name in ("shown", "own") for row in read(DATA / f"{name}.csv") if number(row, "step_s")]
 
 
+class Data(NamedTuple):
+    """The measured runs: their cases, log(seconds) and the software stack of each."""
+
+    runs: Runs
+    wanted: Array
+    stacks: list[str]
+
+
+def load_data() -> Data:
+    """Make cases of all measured rows."""
+    found = runs(measured())
+    wanted = np.log([number(row, "step_s") or 0.0 for row in found.rows])
+    return Data(found, wanted, [row["framework"] for row in found.rows])
+
+
 def predict(found: Runs, k: Constants) -> Array:
-    """log(seconds) of each row."""
+    """Return log(seconds) of each row."""
     return np.log(found.spread(step(found.cases, k).total)[0])
 
 
 def fit(found: Runs, wanted: Array, weights: Array, begin: Constants, rounds: int = ROUNDS) -> Constants:
-    """Constants under which the rows' log(seconds) come nearest to `wanted`. A row of weight 0 is not seen."""
+    """Fit constants under which the rows' log(seconds) come nearest to `wanted`. A row of weight 0 is not seen."""
     names = [name for name, about in ABOUT.items() if about.width]
     width = np.array([ABOUT[name].width for name in names])
     origin = np.log([ABOUT[name].start for name in names])
@@ -61,23 +77,24 @@ def fit(found: Runs, wanted: Array, weights: Array, begin: Constants, rounds: in
 
 
 def votes(groups: list[str], seen: Array) -> Array:
-    """1 / (rows of the same stack) for each row that is seen, else 0."""
+    """Return 1 / (rows of the same stack) for each row that is seen, else 0."""
     count = Counter(group for group, one in zip(groups, seen) if one)
     return np.array([1.0 / count[group] if one else 0.0 for group, one in zip(groups, seen)])
 
 
-def left_out(found: Runs, wanted: Array, stacks: list[str], folds: list[str], begin: Constants, rounds: int) -> Array:
-    """log(predicted / measured) of each row, by constants that have not seen its fold."""
-    off = np.zeros(len(wanted))
+def left_out(data: Data, folds: list[str], begin: Constants, rounds: int = ROUNDS) -> Array:
+    """Return log(predicted / measured) of each row, by constants that have not seen its fold."""
+    off = np.zeros(len(data.wanted))
     for fold in sorted(set(folds)):
         mine = np.array([one == fold for one in folds])
-        off[mine] = (predict(found, fit(found, wanted, votes(stacks, ~mine), begin, rounds)) - wanted)[mine]
+        k = fit(data.runs, data.wanted, votes(data.stacks, ~mine), begin, rounds)
+        off[mine] = (predict(data.runs, k) - data.wanted)[mine]
     return off
 
 
 def within_sweeps(rows: list[Row], off: Array) -> float:
-    """How far plans of one sweep are off against one another: the median |log error| around their sweep's median. What
-    two plans on one machine must differ by to be told apart."""
+    """Return how far plans of one sweep are off against one another: the median |log error| around their sweep's median."""
+    # It is what two plans on one machine must differ by to be distinguished.
     groups = [row.get("sweep_group", "") for row in rows]
     spread: list[float] = []
     for name in {one for one in groups if one and groups.count(one) >= 3}:
@@ -86,17 +103,15 @@ def within_sweeps(rows: list[Row], off: Array) -> float:
     return float(np.median(spread))
 
 
-def fitted(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
-    """(constants, their accuracy); `say` is told what a reader wants to know of it."""
-    rows = measured()
-    found = runs(rows)
-    wanted = np.log([number(row, "step_s") or 0.0 for row in found.rows])
-    stacks = [row["framework"] for row in found.rows]
+def fit_all(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
+    """Return (constants, their accuracy); `say` gets a line for each error."""
+    data = load_data()
+    found, wanted, stacks = data
     everything = np.ones(len(wanted))
     k = fit(found, wanted, votes(stacks, everything), start())
     seen = predict(found, k) - wanted
-    stack_out = left_out(found, wanted, stacks, stacks, start(), ROUNDS)
-    row_out = left_out(found, wanted, stacks, [str(i) for i in range(len(wanted))], k, 2)
+    stack_out = left_out(data, stacks, start())
+    row_out = left_out(data, [str(i) for i in range(len(wanted))], k, 2)
     out: dict[str, float] = {}
     for name, off in (("seen", seen), ("stack_out", stack_out), ("row_out", row_out)):
         size = np.abs(np.exp(off) - 1)
@@ -115,14 +130,14 @@ def fitted(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
 
 
 def kept_by(share: float, off: Array, weights: Array) -> float:
-    """The least |log error| within which rows of this share of all votes lie: a weighted quantile."""
+    """Return the least |log error| within which rows of this share of all votes lie: a weighted quantile."""
     order = np.argsort(off)
     reached = np.cumsum(weights[order]) >= share * weights.sum() - 1e-9
     return float(off[order][np.argmax(reached)])
 
 
-def text(k: Constants, found: dict[str, float]) -> str:
-    """data/fitted.toml."""
+def write_text(k: Constants, found: dict[str, float]) -> str:
+    """Return the text of data/fitted.toml."""
     lines = [
         "# Written by `python -m labkit.plan.fit --write`; what each means: labkit/plan/constants.py",
         "[constants]",
@@ -133,8 +148,7 @@ def text(k: Constants, found: dict[str, float]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    k, found = fitted(print)
-    written = text(k, found)
+    written = write_text(*fit_all(print))
     print(written)
     if "--write" in argv:
         (DATA / "fitted.toml").write_text(written)

@@ -10,8 +10,8 @@ runs on both levels at once, and takes what the slower one takes:
 which is a ring's time where nodes are many, and less where they are two: a tree or a two-level ring crosses the network
 with (nodes-1)/nodes of the vector, a flat ring with (N-1)/N.
 
-What arrives of a datasheet's bandwidth is `wire` of NVLink and `network` of the cards; a message of few bytes gets
-less, which the alpha of each step tells.
+What arrives of a datasheet's bandwidth is `wire` of NVLink and `network` of the cards; the alpha of each step is what a
+message of few bytes takes beyond that.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from labkit.plan.constants import Constants
 
 
 def inside(c: Cases, size: Array, stride: Array) -> Array:
-    """Ranks of a group that share a node; a group has `size` ranks, `stride` apart."""
+    """Return the ranks of a group that share a node; a group has `size` ranks, `stride` apart."""
     return np.clip(np.floor(c.per_node / stride), 1.0, size)
 
 
 def lap(c: Cases, k: Constants, size: Array, stride: Array, nbytes: Array) -> Array:
-    """Seconds of an all-gather or a reduce-scatter of a vector of `nbytes`. Alphas count by levels, too: the other
-    ranks in a node, then the other nodes."""
+    """Return the seconds of an all-gather or a reduce-scatter of a vector of `nbytes`."""
+    # Alphas count by levels, too: the other ranks in a node, then the other nodes.
     r = inside(c, size, stride)
     nodes = np.ceil(size / r)
     near = (size - 1) / size * nbytes / (k.wire * c.intra)
@@ -38,29 +38,29 @@ def lap(c: Cases, k: Constants, size: Array, stride: Array, nbytes: Array) -> Ar
 
 
 def tensor_lap(c: Cases, k: Constants) -> Array:
-    """One all-gather or reduce-scatter of a micro-batch's rows among tensor-parallel ranks. An all-reduce is two."""
+    """Time one all-gather or reduce-scatter of a micro-batch among tensor-parallel ranks. An all-reduce is two."""
     return lap(c, k, c.tp, np.ones_like(c.tp), 2 * c.tokens * c.hidden)
 
 
 def context_hop(c: Cases, k: Constants) -> Array:
-    """One step of the ring of context-parallel ranks: each sends its chunk of keys and values to its neighbour, through
-    its own network card where the ring leaves the node. All ranks wait for the slowest hop."""
+    """Time one step of the ring of context-parallel ranks: each sends its chunk of keys and values to its neighbour."""
+    # Through its own network card where the ring leaves the node. All ranks wait for the slowest hop.
     near, far = k.wire * c.intra, k.network * c.inter
     speed = np.where(inside(c, c.cp, c.tp) >= c.cp, near, np.minimum(near, far))
     return np.where(c.cp > 1, 2 * 2 * c.tokens * c.d_kv / c.tp / speed + k.alpha, 0.0)
 
 
 def context_added(hop: Array, steps: Array, core: Array, drag: float) -> Array:
-    """Seconds that `steps` hops of a ring add to attention, of which each step computes `core`: what a step does not
-    hide, and what the hidden part costs the kernels beside it."""
+    """Return the seconds that `steps` hops of a ring add to attention, of which each step computes `core`: what a step
+    does not hide, and what the hidden part costs the kernels beside it."""
     hidden = np.minimum(hop, core)
     return steps * (hop - hidden + drag * hidden)
 
 
 def expert_exchange(c: Cases, k: Constants) -> Array:
-    """Two all-to-alls of a layer's forward: tokens to their experts, and back. Expert-parallel ranks are data-parallel
-    ranks, so they lie tp apart; of a token's copies (ep-1)/ep leave the rank, through its own network card where the
-    group spans nodes."""
+    """Time the two all-to-alls of a layer's forward: tokens to their experts, and back."""
+    # Expert-parallel ranks are data-parallel ranks, so they lie tp apart; of a token's copies (ep-1)/ep leave the rank,
+    # through its own network card where the group spans nodes.
     r = inside(c, c.ep, c.tp)
     away = np.where(r >= c.ep, k.wire * c.intra, np.minimum(k.wire * c.intra, k.network * c.inter))
     nbytes = 2 * c.tokens * c.chosen * c.hidden / np.where(c.sp > 0, c.tp, 1.0)
@@ -69,7 +69,7 @@ def expert_exchange(c: Cases, k: Constants) -> Array:
 
 
 def stage_message(c: Cases, k: Constants) -> Array:
-    """One micro-batch's rows to the next stage. Each of tp ranks sends its part, and the next stage gathers them."""
+    """Time one micro-batch's way to the next stage. Each of tp ranks sends its part, and the next stage gathers them."""
     across = np.minimum(k.wire * c.intra, k.network * c.inter)  # in one node only if all stages are
     speed = np.where(c.gpus <= c.per_node, k.wire * c.intra, across)
     seconds = 2 * c.tokens * c.hidden / c.tp / speed + k.alpha
@@ -77,5 +77,5 @@ def stage_message(c: Cases, k: Constants) -> Array:
 
 
 def data_lap(c: Cases, k: Constants, nbytes: Array) -> Array:
-    """One all-gather or reduce-scatter among the ranks that hold the same part of the model (dp x cp)."""
+    """Time one all-gather or reduce-scatter among the ranks that hold the same part of the model (dp x cp)."""
     return lap(c, k, c.dp * c.cp, c.tp, nbytes)

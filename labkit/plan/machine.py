@@ -50,10 +50,19 @@ def described(tflops: float, fp8_tflops: float, memory_gb: float, hbm: float | N
     return near._replace(tflops=tflops, fp8_tflops=fp8_tflops, memory_gb=memory_gb, hbm=hbm, nvlink=PCIE5, known=False)
 
 
+def columns_of(chip: Chip) -> dict[str, float]:
+    """Return the columns of `Cases` that a chip decides."""
+    return {
+        "peak": chip.tflops * T,
+        "peak_fp8": (chip.fp8_tflops or chip.tflops) * T,
+        "hbm": chip.hbm,
+        "sms": chip.sms,
+        "watts": chip.watts,
+        "recent": float(chip.recent),
+        "memory": chip.memory_gb * G,
+    }
+
+
 def alone(chip: Chip, rows: int) -> Cases:
-    """Cases of which only the machine matters, as `work.product` asks for them."""
-    machine = {
-        "peak": chip.tflops * T, "peak_fp8": chip.fp8_tflops * T, "hbm": chip.hbm, "sms": chip.sms, "watts": chip.watts,
-        "recent": float(chip.recent), "memory": chip.memory_gb * G,
-    }  # fmt: skip
-    return cases({**dict.fromkeys(COLUMNS, np.ones(rows)), **machine})
+    """Return cases of which only the machine matters, for `work.product`."""
+    return cases({**dict.fromkeys(COLUMNS, np.ones(rows)), **columns_of(chip)})

@@ -1,4 +1,4 @@
-"""The models that a plan can be asked for: by name, or in a file (labkit.model.files). Nothing here imports torch."""
+"""The models that can be planned for: by name, or in a file (labkit.model.files). Nothing here imports torch."""
 
 from __future__ import annotations
 

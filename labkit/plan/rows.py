@@ -18,7 +18,7 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.plan.cases import COLUMNS, FLASH, FULL, NONE, OPERATIONS, SDPA, SELECTIVE, UNFUSED, Array, Cases, cases
-from labkit.plan.machine import described, find_chip
+from labkit.plan.machine import columns_of, described, find_chip
 
 Row = dict[str, str]
 MOST = 64  # combinations of a row; beyond it the last fields take their first value
@@ -35,7 +35,7 @@ class Runs(NamedTuple):
     left_out: list[str]
 
     def spread(self, seconds: Array) -> tuple[Array, Array, Array]:
-        """(geometric mean, least, most) of each row's cases."""
+        """Return (geometric mean, least, most) of each row's cases."""
         logs = np.log(seconds)
         mean = np.bincount(self.owner, logs) / np.bincount(self.owner)
         least, most = np.full(len(self.rows), np.inf), np.full(len(self.rows), -np.inf)
@@ -45,17 +45,11 @@ class Runs(NamedTuple):
 
 
 def read(path: Path | str) -> list[Row]:
-    """The rows of a CSV, as text. LabError: no such file, no line, no header that says what it must."""
+    """Read the rows of a CSV, as text. LabError: no such file, no line, no header that says what it must."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = [
-                {
-                    (key or "").strip(): (value or "").strip()
-                    for key, value in row.items()
-                    if isinstance(value, str | None)
-                }
-                for row in csv.DictReader(file)
-            ]
+            found = [[each for each in row.items() if isinstance(each[1], str | None)] for row in csv.DictReader(file)]
+            rows = [{(key or "").strip(): (value or "").strip() for key, value in row} for row in found]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise LabError(f"{path} cannot be read as a CSV file: {error}") from None
     if not rows:
@@ -66,7 +60,7 @@ def read(path: Path | str) -> list[Row]:
 
 
 def runs(rows: list[Row]) -> Runs:
-    """Every row's cases, in the rows' order. A row whose model or machine is unknown is left out, with the reason."""
+    """Make every row's cases, in the rows' order. A row of an unknown model or machine is left out, with the reason."""
     made: dict[str, list[float]] = {name: [] for name in COLUMNS}
     owner: list[int] = []
     kept: list[Row] = []
@@ -93,7 +87,7 @@ def runs(rows: list[Row]) -> Runs:
 
 
 def number(row: Row, *names: str) -> float | None:
-    """The first of these columns that holds one number."""
+    """Return the number of the first of these columns that holds one."""
     for name in names:
         text = row.get(name, "").replace("_", "")
         try:
@@ -106,31 +100,29 @@ def number(row: Row, *names: str) -> float | None:
 
 
 def size(row: Row, *names: str) -> float | None:
-    """The same for what is no size unless it is above 0."""
+    """Return the same for what is no size unless it is above 0."""
     return next((value for name in names if (value := number(row, name) or 0.0) > 0), None)
 
 
 def several(row: Row, name: str, default: list[float]) -> list[float]:
-    """The values that a field may have: one number, or the numbers in a text like `0/1?`, or the default."""
+    """Return the values that a field may have: one number, or the numbers in a text like `0/1?`, or the default."""
     if (value := number(row, name)) is not None:
         return [value]
     text = row.get(name, "")
-    found = (
-        [float(part) for part in re.findall(r"(?<![\w.])\d+(?:\.\d+)?", text)] if text.lower() not in UNKNOWN else []
-    )
-    return sorted(set(found)) or default
+    found = [] if text.lower() in UNKNOWN else re.findall(r"(?<![\w.])\d+(?:\.\d+)?", text)
+    return sorted(set(map(float, found))) or default
 
 
 def flag(row: Row, name: str, absent: list[float]) -> list[float]:
-    """yes / no / n/a as 1 / 0 / 0, anything else as `absent`."""
-    said = row.get(name, "").lower().rstrip("?")
-    if said in ("yes", "true", "1", "1.0"):
+    """Return yes / no / n/a as 1 / 0 / 0, anything else as `absent`."""
+    text = row.get(name, "").lower().rstrip("?")
+    if text in ("yes", "true", "1", "1.0"):
         return [1.0]
-    return [0.0] if said in ("no", "false", "0", "0.0", "n/a", "na") else absent
+    return [0.0] if text in ("no", "false", "0", "0.0", "n/a", "na") else absent
 
 
 def choices(row: Row) -> dict[str, list[float]]:
-    """{column: the values that it may have} of one row."""
+    """Return {column: the values that it may have} of one row."""
     who = row.get("id", "a row")
     hidden, layers = size(row, "hidden"), size(row, "layers")
     billions = size(row, "params_b", "active_params_b")
@@ -186,34 +178,35 @@ def choices(row: Row) -> dict[str, list[float]]:
         "tp_overlap": flag(row, "tp_overlap", [0.0, 1.0] if degrees["tp"] > 1 else [0.0]),
         "dp_overlap": flag(row, "dp_overlap", [0.0, 1.0] if dp > 1 else [0.0]),
         "fp8": [1.0 if "8" in row.get("precision", "") else 0.0],
-        **machine(row, gpus or dp * product),
+        **machine_columns(row, gpus or dp * product),
     }
     active = size(row, "active_params_b")
     if active and options["experts"][0] > 1:
-        options["topk"] = [chosen(active * 1e9, {name: values[0] for name, values in options.items()})]
+        options["topk"] = [count_mlps(active * 1e9, {name: values[0] for name, values in options.items()})]
     return options
 
 
-def chosen(active: float, shape: dict[str, float]) -> float:
-    """MLPs that a token goes through, where the active parameters say more than `topk`: shared experts count, too."""
+def count_mlps(active: float, shape: dict[str, float]) -> float:
+    """Count the MLPs that a token goes through; the active parameters may say more than `topk`: shared experts."""
     h = shape["hidden"]
     attention = h * (2 * h + 2 * h * shape["kv_heads"] / shape["heads"])
     roots = shape["vocab"] * h * (1 if shape["tied"] else 2)
     mlp = h * shape["ffn"] * (2 + shape["gated"])
-    told = (active - roots - shape["layers"] * attention) / (shape["layers"] * mlp)
-    return told if shape["topk"] / 2 < told < 4 * shape["topk"] else shape["topk"]
+    count = (active - roots - shape["layers"] * attention) / (shape["layers"] * mlp)
+    return count if shape["topk"] / 2 < count < 4 * shape["topk"] else shape["topk"]
 
 
-def recomputed(said: str) -> list[float]:
-    if said in UNKNOWN:
+def recomputed(text: str) -> list[float]:
+    """Return what a row's word says that the backward computes again."""
+    if text in UNKNOWN:
         return [float(NONE), float(FULL)]
-    if "op" in said:
+    if "op" in text:
         return [float(OPERATIONS)]
-    return [float(SELECTIVE if said.startswith("sel") else NONE if said in ("none", "no", "0") else FULL)]
+    return [float(SELECTIVE if text.startswith("sel") else NONE if text in ("none", "no", "0") else FULL)]
 
 
-def machine(row: Row, gpus: float) -> dict[str, list[float]]:
-    """The machine's columns. Peak and memory are the row's own where it says them."""
+def machine_columns(row: Row, gpus: float) -> dict[str, list[float]]:
+    """Return the machine's columns. Peak and memory are the row's own where it says them."""
     chip = find_chip(row.get("gpu", ""))
     peak = size(row, "peak_tflops_bf16") or (chip.tflops if chip else None)
     if peak is None:
@@ -221,16 +214,16 @@ def machine(row: Row, gpus: float) -> dict[str, list[float]]:
         raise LabError(f"{who}: the GPU '{row.get('gpu', '')}' is unknown, and peak_tflops_bf16 is no number")
     memory = size(row, "gpu_mem_gb") or (chip.memory_gb if chip else 80.0)
     chip = chip or described(peak, size(row, "peak_tflops_fp8") or 0.0, memory, None)
+    fp8 = size(row, "peak_tflops_fp8") or chip.fp8_tflops
+    columns = {
+        name: [float(value)]
+        for name, value in columns_of(chip._replace(tflops=peak, fp8_tflops=fp8, memory_gb=memory)).items()
+    }
     inter = size(row, "inter_bw_GBps_per_gpu")
     return {
+        **columns,
         "per_node": [size(row, "gpus_per_node") or min(gpus, 8.0)],
-        "peak": [peak * 1e12],
-        "peak_fp8": [(size(row, "peak_tflops_fp8") or chip.fp8_tflops or peak) * 1e12],
-        "hbm": [chip.hbm],
-        "sms": [float(chip.sms)],
-        "watts": [chip.watts],
-        "recent": [float(chip.recent)] if chip.known else [0.0, 1.0],
-        "memory": [memory * G],
+        "recent": columns["recent"] if chip.known else [0.0, 1.0],
         "intra": [(size(row, "intra_bw_GBps_per_gpu_unidir") or chip.nvlink) * G],
         "inter": [inter * G] if inter is not None else [12.5 * G, 50 * G],
     }

@@ -1,16 +1,17 @@
 """All plans of a model on a cluster: enumerated, refused, predicted, ranked. One call of the model for all of them.
 
 A plan is a choice of dp x tp x pp x cp (their product is the number of GPUs), ep inside dp x cp, the ZeRO stage, the
-micro-batch, interleaving, recomputation and precision. Tried are powers of two, and for pp whatever
-shares the layers out nearly evenly.
-What a framework would refuse is not enumerated: heads that tp does not divide, interleaving where micro-batches do not
+micro-batch, interleaving, recomputation and precision. Powers of two are tried, and for pp whatever shares the layers
+out nearly evenly. What a framework would refuse is not enumerated: heads that tp does not divide, interleaving where micro-batches do not
 come in rounds of pp, ZeRO-3 under a pipeline. Software is today's: the chip's own attention, fused or compiled blocks,
 sequence parallelism with tp, messages of tensor and data parallelism overlapped.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,12 +20,12 @@ from labkit.errors import LabError
 from labkit.model.files import Model
 from labkit.plan.cases import FLASH, FULL, NONE, Array, Cases, cases
 from labkit.plan.constants import accuracy, constants
-from labkit.plan.memory import Memory, memory
+from labkit.plan.footprint import Memory, memory
+from labkit.plan.machine import columns_of
 from labkit.plan.step import Step, step
 from labkit.precision.recipes import find_recipe
 from labkit.record.chips import Chip
 
-G = 1e9
 MICRO, INTERLEAVED, CONTEXT = (1, 2, 4, 8), (1, 2, 4, 5, 8, 10), (1, 2, 4, 8, 16)
 DEEPEST, WIDEST = 64, 64  # stages; tensor-parallel ranks
 UNEVEN = 1.1  # stages need not be alike, as in Llama 3 405B, whose 126 layers ran on 16; what this wastes at most
@@ -63,12 +64,12 @@ class Found(NamedTuple):
         return self.cases.gbs * self.cases.seq / self.seconds / self.cases.gpus
 
     def mfu(self) -> Array:
-        """Of the BF16 peak, by the data's convention (full attention)."""
+        """Return the share of the BF16 peak, by the data's convention (full attention)."""
         return self.tokens_s_gpu() * self.cases.model_flops / self.cases.peak
 
 
 def fp8_refusal(model: Model, chip: Chip) -> str | None:
-    """Why this model cannot compute in FP8 on this chip, or None."""
+    """Say why this model cannot compute in FP8 on this chip, or return None."""
     if not chip.fp8_tflops:
         return "it has no FP8 units"
     multiple = find_recipe(*FP8_RECIPE)[1].multiple
@@ -76,90 +77,90 @@ def fp8_refusal(model: Model, chip: Chip) -> str | None:
     return f"{' and '.join(odd)} must be a multiple of {multiple}" if odd else None
 
 
-def enumerated(model: Model, cluster: Cluster, gbs: int, precisions: tuple[str, ...]) -> Cases:
-    """Every plan that a framework would accept, whether it fits or not. LabError: there is none."""
-    rows = []
-    pps = [p for p in range(1, DEEPEST + 1) if p <= model.layers and padded(model.layers, p) <= UNEVEN * model.layers]
+class Degrees(NamedTuple):
+    """How the GPUs are shared out."""
+
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    dp: int
+
+
+def list_degrees(model: Model, gpus: int, gbs: int) -> Iterator[Degrees]:
+    """Yield the degrees that a framework would accept."""
+    layers = model.layers
+    # Layers that all stages would have if each were as full as the fullest.
+    pps = [p for p in range(1, min(DEEPEST, layers) + 1) if -(-layers // p) * p <= UNEVEN * layers]
     tps = [t for t in powers(WIDEST) if model.heads % t == 0 and model.kv_heads % t == 0 and model.ffn % t == 0]
     cps = [c for c in CONTEXT if c == 1 or (model.seq >= LONG and model.seq % (2 * c) == 0)]
     eps = [e for e in powers(model.experts) if model.experts % e == 0] if model.experts else [1]
-    for tp in tps:
-        for pp in pps:
-            for cp in cps:
-                dp, rest = divmod(cluster.gpus, tp * pp * cp)
-                if rest or not dp or gbs % dp:
-                    continue
-                for ep in (e for e in eps if (dp * cp) % e == 0):
-                    rows += list(inner(model, tp, pp, cp, ep, dp, gbs))
+    for tp, pp, cp, ep in itertools.product(tps, pps, cps, eps):
+        dp, rest = divmod(gpus, tp * pp * cp)
+        if not rest and dp and gbs % dp == 0 and (dp * cp) % ep == 0:
+            yield Degrees(tp, pp, cp, ep, dp)
+
+
+def list_choices(model: Model, d: Degrees, gbs: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the choices inside one set of degrees: (mbs, vp, zero, recompute)."""
+    for mbs in MICRO:
+        micro, rest = divmod(gbs, d.dp * mbs)
+        if rest or not micro:
+            continue
+        for vp in INTERLEAVED:
+            if vp > 1 and (d.pp == 1 or -(-model.layers // d.pp) % vp or micro % d.pp):
+                continue
+            for zero in (0,) if d.dp * d.cp == 1 else (0, 1) if d.pp > 1 else (0, 1, 3):
+                for recompute in (NONE, FULL):
+                    yield mbs, vp, zero, recompute
+
+
+def powers(most: int) -> list[int]:
+    """List the powers of two up to `most`."""
+    return [2**i for i in range(int(math.log2(max(1, most))) + 1)]
+
+
+def enumerate_plans(model: Model, cluster: Cluster, gbs: int, precisions: tuple[str, ...]) -> Cases:
+    """Return every plan that a framework would accept, whether it fits or not. LabError: there is none."""
+    degrees = list_degrees(model, cluster.gpus, gbs)
+    rows = [(*each, *choice) for each in degrees for choice in list_choices(model, each, gbs)]
     if not rows:
         raise LabError(
             f"no plan divides {cluster.gpus} GPUs for this model with {gbs} sequences a step: take a number of GPUs "
             "that is a power of two, or a --batch-tokens that is a multiple of GPUs x sequence length"
         )
     table = np.array([(*row, name == "fp8") for row in rows for name in precisions], dtype=np.float64).T
-    columns: dict[str, object] = dict(
-        zip(("tp", "pp", "cp", "ep", "dp", "mbs", "vp", "zero", "recompute", "fp8"), table)
-    )
-    chip = cluster.chip
+    columns = dict(zip((*Degrees._fields, "mbs", "vp", "zero", "recompute", "fp8"), table))
     return cases(
-        columns
-        | {name: float(getattr(model, name)) for name in Model.model_fields}
-        | {
+        {
+            **columns,
+            **{name: float(getattr(model, name)) for name in Model.model_fields},
+            **columns_of(cluster.chip),
             "gbs": gbs,
-            "sp": columns["tp"] > np.ones(1),  # type: ignore[operator]  # both are arrays
+            "sp": columns["tp"] > 1,
             "attention": FLASH,
             "tp_overlap": 1,
             "dp_overlap": 1,
             "per_node": cluster.per_node,
-            "peak": chip.tflops * 1e12,
-            "peak_fp8": (chip.fp8_tflops or chip.tflops) * 1e12,
-            "hbm": chip.hbm,
-            "sms": chip.sms,
-            "watts": chip.watts,
-            "recent": float(chip.recent),
-            "memory": chip.memory_gb * G,
             "intra": cluster.intra,
             "inter": cluster.inter,
         }
     )
 
 
-def inner(model: Model, tp: int, pp: int, cp: int, ep: int, dp: int, gbs: int):
-    """The choices inside one set of degrees: (tp, pp, cp, ep, dp, mbs, vp, zero, recompute)."""
-    for mbs in MICRO:
-        micro, rest = divmod(gbs, dp * mbs)
-        if rest or not micro:
-            continue
-        for vp in INTERLEAVED:
-            if vp > 1 and (pp == 1 or -(-model.layers // pp) % vp or micro % pp):
-                continue
-            for zero in (0,) if dp * cp == 1 else (0, 1) if pp > 1 else (0, 1, 3):
-                for recompute in (NONE, FULL):
-                    yield tp, pp, cp, ep, dp, mbs, vp, zero, recompute
-
-
-def padded(layers: int, pp: int) -> int:
-    """Layers that all stages would have if each were as full as the fullest."""
-    return -(-layers // pp) * pp
-
-
-def powers(most: int) -> list[int]:
-    return [2**i for i in range(int(math.log2(max(1, most))) + 1)]
-
-
 def search(model: Model, cluster: Cluster, gbs: int, precisions: tuple[str, ...]) -> Found:
-    """Every plan, predicted."""
-    c = enumerated(model, cluster, gbs, precisions)
+    """Predict every plan."""
+    c = enumerate_plans(model, cluster, gbs, precisions)
     k = constants()._replace(**dict(cluster.chip.rates))
     parts, held = step(c, k), memory(c)
     return Found(c, parts, held, parts.total, held.needed <= c.memory, model, cluster)
 
 
 def ranked(found: Found, goal: Goal) -> list[int]:
-    """Rows of the plans that fit, best first; of plans with the same degrees, ZeRO stage and precision only the best.
+    """Return the rows of the plans that fit, best first; of plans alike in degrees, ZeRO stage and precision the best.
 
     time: the shortest step. memory: the least memory among those at most a quarter slower. cost is time here: the
-    command asks for it on several numbers of GPUs."""
+    command searches on several numbers of GPUs."""
     order = np.argsort(np.where(found.fits, found.seconds, np.inf), kind="stable")[: int(found.fits.sum())]
     if goal == "memory" and order.size:
         quick = order[found.seconds[order] <= 1.25 * found.seconds[order[0]]]
@@ -174,6 +175,6 @@ def ranked(found: Found, goal: Goal) -> list[int]:
 
 
 def ties(found: Found, rows: list[int]) -> list[bool]:
-    """Which of these are within the model's own error of the quickest of them."""
+    """Say which of these are within the model's own error of the quickest of them."""
     least = min(float(found.seconds[row]) for row in rows)
     return [bool(np.log(found.seconds[row] / least) <= accuracy()["tie"]) for row in rows]

@@ -24,7 +24,7 @@ import numpy as np
 from labkit.plan import links
 from labkit.plan.cases import FULL, NONE, OPERATIONS, SELECTIVE, UNFUSED, Array, Cases
 from labkit.plan.constants import Constants
-from labkit.plan.memory import held_parameters
+from labkit.plan.footprint import held_parameters
 from labkit.plan.work import REACHED, Layer, layer
 
 MERGED = 10  # bytes of one number: a chunk's result read (BF16), the sum so far read and written (FP32)
@@ -52,8 +52,9 @@ class Step(NamedTuple):
 
 
 def repeated(c: Cases, one: Layer) -> tuple[Array, Array, Array, Array]:
-    """Seconds of what a layer's backward computes again: (products, attention, moved, casts). `OPERATIONS` keeps every
-    second product's output and attention's, and computes the rest again; `SELECTIVE` attention's core alone."""
+    """Return the seconds of what a layer's backward computes again: (products, attention, moved, casts)."""
+    # `OPERATIONS` keeps every second product's output and attention's, and computes the rest again; `SELECTIVE`
+    # computes attention's core alone.
     all_of = (c.recompute == FULL).astype(float)
     half = (c.recompute == OPERATIONS).astype(float)
     core = all_of + (c.recompute == SELECTIVE)
@@ -61,7 +62,7 @@ def repeated(c: Cases, one: Layer) -> tuple[Array, Array, Array, Array]:
 
 
 def step(c: Cases, k: Constants) -> Step:
-    """The parts of each case's step."""
+    """Return the parts of each case's step."""
     one = layer(c, k)
     again = repeated(c, one)
     M, depth = c.micro, c.depth
@@ -97,9 +98,10 @@ def step(c: Cases, k: Constants) -> Step:
 
 
 def around_the_ring(c: Cases, k: Constants, one: Layer, full: Array) -> Array:
-    """Seconds that context parallelism adds to a layer and micro-batch. Forward, cp - 1 hops of keys and values, each
-    behind the attention of the chunk that is there; then what each further chunk found is merged into what was there.
-    Backward, two messages a hop: the gradients of keys and values travel along, and one hop further, home."""
+    """Return the seconds that context parallelism adds to a layer and micro-batch."""
+    # Forward, cp - 1 hops of keys and values, each behind the attention of the chunk that is there; then what each
+    # further chunk found is merged into what was there. Backward, two messages a hop: the gradients of keys and values
+    # travel along, and one hop further, home.
     hop, core = links.context_hop(c, k), one.attention_f / c.cp
     merged = (c.cp - 1) * MERGED * c.tokens * c.hidden / c.tp / (REACHED * c.hbm)
     forward = links.context_added(hop, c.cp - 1, core, k.drag) + merged
@@ -108,8 +110,7 @@ def around_the_ring(c: Cases, k: Constants, one: Layer, full: Array) -> Array:
 
 
 def data_exposed(c: Cases, k: Constants, window: Array) -> Array:
-    """Seconds that messages of data parallelism add to a step whose computing leaves `window` seconds to hide
-    behind."""
+    """Return the seconds that messages of data parallelism add to a step with `window` seconds to hide them behind."""
     held = held_parameters(c)
     gradients = np.where(c.zero >= 3, 4.0, 2.0)
     down = links.data_lap(c, k, gradients * held)

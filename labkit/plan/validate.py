@@ -5,7 +5,7 @@ stacks kept) and measured; then the errors, by GPU and by framework; for each sw
 model, GPUs and batch, other plans) Kendall's tau and the regret of taking the plan predicted best; memory by how it was
 measured; and whether a plan that ran out of memory is called fitting.
 
-A row with blanks is predicted with a wider interval. A row whose model or machine nobody can know is told and left out.
+A row with blanks is predicted with a wider interval. A row of an unknown model or machine is reported and left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.plan.cases import Array
 from labkit.plan.constants import accuracy, constants
-from labkit.plan.memory import FRAGMENTS, GIB, fits, memory
+from labkit.plan.footprint import FRAGMENTS, GIB, fits, memory
 from labkit.plan.rows import Row, number, read, runs
 from labkit.plan.step import step
 
@@ -28,29 +28,26 @@ NO = ("no", "oom", "false", "0")
 
 
 def kendall(a: Array, b: Array) -> float:
-    """Kendall's tau-b of two rankings: pairs in the same order less pairs in the other, over pairs without ties."""
+    """Return Kendall's tau-b of two rankings: pairs in the same order less pairs in the other, over those without ties."""
     from scipy.stats import kendalltau  # here: it takes a second to import
 
     return float(kendalltau(a, b).statistic)
 
 
 def regret(predicted: Array, measured: Array) -> float:
-    """How much longer than the best step that of the plan predicted best is, as a share."""
+    """Return how much longer than the best step that of the plan predicted best is, as a share."""
     return float(measured[int(np.argmin(predicted))] / measured.min() - 1)
 
 
 def summary(errors: list[float]) -> dict[str, float]:
-    """n, and mean, median and 90 % quantile of |predicted / measured - 1|."""
+    """Return n, and mean, median and 90 % quantile of |predicted / measured - 1|."""
     size = np.abs(errors)
-    return {"n": len(errors), "mean": float(size.mean()), "median": float(np.median(size)), "p90": p90(size)}
-
-
-def p90(size: Array) -> float:
-    return float(np.quantile(size, 0.9))
+    p90 = float(np.quantile(size, 0.9))
+    return {"n": len(errors), "mean": float(size.mean()), "median": float(np.median(size)), "p90": p90}
 
 
 def judge(rows: list[Row]) -> dict[str, Any]:
-    """Everything that is printed, as JSON. Order and names of columns' owners change nothing in it but the labels."""
+    """Return everything that is printed, as JSON."""
     found = runs(rows)
     seconds, least, most = found.spread(step(found.cases, constants()).total)
     room = accuracy()["interval"]
@@ -87,6 +84,7 @@ def judge(rows: list[Row]) -> dict[str, Any]:
 
 
 def summaries(each: list[dict[str, Any]]) -> dict[str, Any]:
+    """Summarise the runs: errors by GPU and framework, sweeps, memory, and what was called fitting."""
     timed = [one for one in each if one["error"] is not None]
     by: dict[str, dict[str, list[float]]] = {"gpu": defaultdict(list), "framework": defaultdict(list)}
     for one in timed:
@@ -98,13 +96,8 @@ def summaries(each: list[dict[str, Any]]) -> dict[str, Any]:
     sweeps = {}
     for name, members in sorted(groups.items()):
         if name and len(members) >= 3:
-            predicted = np.array([one["predicted_s"] for one in members])
-            measured = np.array([one["measured_s"] for one in members])
-            sweeps[name] = {
-                "n": len(members),
-                "tau": kendall(predicted, measured),
-                "regret": regret(predicted, measured),
-            }
+            pair = [np.array([one[key] for one in members]) for key in ("predicted_s", "measured_s")]
+            sweeps[name] = {"n": len(members), "tau": kendall(*pair), "regret": regret(*pair)}
     kinds = defaultdict(list)
     for one in each:
         if one["gib_error"] is not None:
@@ -123,11 +116,11 @@ def summaries(each: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def show(said: dict[str, Any]) -> None:
+def show(found: dict[str, Any]) -> None:
     """Print what `judge` found."""
     heads = f"{'predicted s':>12s} {'interval':>19s} {'measured s':>11s} {'error %':>8s} {'GiB':>7s} {'meas.':>7s}"
     print(f"{'run':40s} {heads}")
-    for one in said["rows"]:
+    for one in found["rows"]:
         between = f"{one['least_s']:.4g} to {one['most_s']:.4g}"
         measured = f"{one['measured_s']:.4g}" if one["measured_s"] else "-"
         error = f"{100 * one['error']:+.1f}" if one["error"] is not None else "-"
@@ -137,45 +130,45 @@ def show(said: dict[str, Any]) -> None:
             f"{one['id'][:40]:40s} {one['predicted_s']:12.4f} {between:>19s} {measured:>11s} {error:>8s} "
             f"{one['gib']:7.1f} {gib:>7s}{note}"
         )
-    for sentence in said["left_out"]:
+    for sentence in found["left_out"]:
         print(f"left out: {sentence}")
-    if said["time"]:
+    if found["time"]:
         print(f"\n{'time error, %':40s} {'runs':>5s} {'mean':>6s} {'median':>6s} {'p90':>6s}")
-        line("all", said["time"])
+        print_line("all", found["time"])
         for key in ("gpu", "framework"):
-            for name, one in said[f"time_by_{key}"].items():
-                line(f"  {name}", one)
-        print(f"inside their interval: {100 * said['inside_interval']:.0f} %")
-    for name, one in said["sweeps"].items():
+            for name, one in found[f"time_by_{key}"].items():
+                print_line(f"  {name}", one)
+        print(f"inside their interval: {100 * found['inside_interval']:.0f} %")
+    for name, one in found["sweeps"].items():
         print(f"sweep {name}: {one['n']} plans, Kendall's tau {one['tau']:.3f}, regret {100 * one['regret']:.1f} %")
-    for name, one in said["memory"].items():
-        line(f"memory, {name}", one)
+    for name, one in found["memory"].items():
+        print_line(f"memory, {name}", one)
     print(
-        f"ran out of memory: {said['out_of_memory']}, of them called fitting: {said['called_fitting']}; "
-        f"ran: {said['ran']}, of them called too large: {said['called_too_large']}"
+        f"ran out of memory: {found['out_of_memory']}, of them called fitting: {found['called_fitting']}; "
+        f"ran: {found['ran']}, of them called too large: {found['called_too_large']}"
     )
 
 
-def line(name: str, one: dict[str, float]) -> None:
+def print_line(name: str, one: dict[str, float]) -> None:
     print(
         f"{name[:40]:40s} {one['n']:5.0f} {100 * one['mean']:6.1f} {100 * one['median']:6.1f} {100 * one['p90']:6.1f}"
     )
 
 
 def main(argv: list[str]) -> int:
-    """Status 0; 2 and one sentence if the file cannot be used."""
+    """Print a file's errors; return 0, or 2 after one sentence if the file cannot be used."""
     files = [one for one in argv if not one.startswith("-")]
     try:
         if len(files) != 1 or set(argv) - {*files, "--json"}:
             raise LabError("usage: python -m labkit.plan.validate FILE.csv [--json]")
-        said = judge(read(files[0]))
+        found = judge(read(files[0]))
     except LabError as error:
         print(f"validate: {error}", file=sys.stderr)
         return 2
     if "--json" in argv:
-        print(json.dumps(said, indent=1))
+        print(json.dumps(found, indent=1))
     else:
-        show(said)
+        show(found)
     return 0
 
 

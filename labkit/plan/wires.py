@@ -17,8 +17,8 @@ class Link(NamedTuple):
     alpha: float
 
 
-def gathered(group: Any, nbytes: int, rounds: int) -> float:
-    """Median seconds of an all-gather whose result has about `nbytes`; the slowest rank's in each round."""
+def time_gather(group: Any, nbytes: int, rounds: int) -> float:
+    """Return the median seconds of an all-gather whose result has about `nbytes`, the slowest rank's in each round."""
     import torch
 
     part = torch.randn(max(1, nbytes // 4 // group.size), device=group.device)
@@ -36,25 +36,25 @@ def gathered(group: Any, nbytes: int, rounds: int) -> float:
     return float(slowest.median())
 
 
-def link(group: Any, message: int) -> Link:
-    """Of one group whose ranks are alike: the formulas of links.py turned round."""
+def measure_link(group: Any, message: int) -> Link:
+    """Measure one group whose ranks are alike."""
     N = group.size
-    small, large = gathered(group, 4096, 20), gathered(group, message, 8)
+    small, large = time_gather(group, 4096, 20), time_gather(group, message, 8)
     return Link((N - 1) / N * message / max(large - small, 1e-9) / G, small / (N - 1))
 
 
-def links(group: Any, per_node: int, message: int) -> list[list[float] | None]:
-    """[within a machine, between machines] of this rank; None where there is one rank, or one machine."""
+def links_of_rank(group: Any, per_node: int, message: int) -> list[list[float] | None]:
+    """Measure [within a machine, between machines] on this rank; None where there is one rank, or one machine."""
     size = group.size
     nodes = [list(range(i, i + per_node)) for i in range(0, size, per_node)]
     alike = [list(range(i, size, per_node)) for i in range(per_node)]
-    within = link(group.split(nodes, "node"), message) if per_node > 1 else None
-    between = link(group.split(alike, "alike"), message) if size > per_node else None
+    within = measure_link(group.split(nodes, "node"), message) if per_node > 1 else None
+    between = measure_link(group.split(alike, "alike"), message) if size > per_node else None
     return [None if one is None else list(one) for one in (within, between)]
 
 
-def measured_links(device: str, message: int) -> tuple[int, Link | None, Link | None]:
-    """(ranks of a machine, the link within, the link between), over all GPUs here, or two processes of a CPU, or
+def measure_links(device: str, message: int) -> tuple[int, Link | None, Link | None]:
+    """Return (ranks of a machine, the link within, the link between), over all GPUs here, or two processes of a CPU, or
     whatever torchrun started."""
     import torch
 
@@ -67,7 +67,8 @@ def measured_links(device: str, message: int) -> tuple[int, Link | None, Link | 
         size = here
     if size < 2:
         return 1, None, None
-    each = run_ranks(links, here, message, size=size if not under_torchrun() else None, timeout=120, device=device)
+    ranks = None if under_torchrun() else size
+    each = run_ranks(links_of_rank, here, message, size=ranks, timeout=120, device=device)
     slowest = [
         None if which[0] is None else Link(min(one[0] for one in which), statistics.median(one[1] for one in which))
         for which in zip(*each)

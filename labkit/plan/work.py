@@ -1,12 +1,12 @@
 """How long one rank computes on one layer and one micro-batch: products, attention, what only moves bytes, casts.
 
 A product [m, k] @ [k, n] is cut into tiles, one a multiprocessor at a time. The last wave of tiles is rarely full, and
-each tile pays for its start (loads before the first multiply, the store after the last), which is told as extra depth:
+each tile pays for its start (loads before the first multiply, the store after the last), which counts as extra depth:
 
     seconds = waves * tile * (k + start) * 2 / (share * peak / SMs)        and never less than its bytes / HBM
 
-Everything else that a layer does reads and writes what is in memory and is told in bytes: norms, residual sums, rotary
-turns, the activation function, FP8's casts, and, where attention is not fused, its scores.
+Everything else that a layer does reads and writes what is in memory and is counted in bytes: norms, residual sums,
+rotary turns, the activation function, FP8's casts, and, where attention is not fused, its scores.
 
 Legend: n tokens of a micro-batch on this rank; h hidden, f feed-forward, t = tp. Seconds in, seconds out.
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.plan.cases import FLASH, SDPA, UNFUSED, Array, Cases
+from labkit.plan.cases import SDPA, UNFUSED, Array, Cases
 from labkit.plan.constants import Constants
 
 TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.9), (64, 128, 0.7))  # rows, columns, rate against the largest
@@ -40,38 +40,41 @@ class Layer(NamedTuple):
     head: Array  # the output projection with its loss, forward and backward: once a micro-batch, on the last stage
 
 
-def rate(c: Cases, k: Constants, fp8: Array) -> Array:
-    """FLOP/s of a large product, BF16 or FP8. Chips since Hopper are held by their power, so that a board of fewer
-    watts clocks lower; earlier ones come near their peak."""
+def rate(c: Cases, k: Constants, fp8: Array | float) -> Array:
+    """Return the FLOP/s of a large product, BF16 or FP8."""
+    # Chips since Hopper are held by their power, so that a board of fewer watts clocks lower; earlier ones come near
+    # their peak.
     clock = np.where(c.recent > 0, np.cbrt(np.minimum(c.watts, FULL_POWER) / FULL_POWER), 1.0)
     share = np.where(c.recent > 0, k.gemm_recent, k.gemm_older) * clock
-    return share * np.where(fp8 > 0, c.peak_fp8, c.peak)
+    return share * np.where(np.asarray(fp8) > 0, c.peak_fp8, c.peak)
 
 
-def product(c: Cases, k: Constants, m: Array, n: Array, depth: Array, count: Array, fp8: Array) -> Array:
-    """Seconds of `count` products [m, depth] @ [depth, n] that run as one kernel."""
+def product(
+    c: Cases, k: Constants, shape: tuple[Array, Array, Array], count: Array | float = 1.0, fp8: Array | float = 0.0
+) -> Array:
+    """Return the seconds of `count` products [m, depth] @ [depth, n] of shape (m, n, depth) that run as one kernel."""
+    m, n, depth = shape
     of_one = rate(c, k, fp8) / c.sms
     best = np.full(np.broadcast(m, n, depth).shape, np.inf)
     for rows, columns, speed in TILES:
         waves = np.ceil(count * np.ceil(m / rows) * np.ceil(n / columns) / c.sms)
         best = np.minimum(best, waves * rows * columns * 2 * (depth + k.start) / (of_one * speed))
     odd = (np.floor(m) % ALIGNED != 0) | (np.floor(n) % ALIGNED != 0) | (np.floor(depth) % ALIGNED != 0)
-    size = np.where(fp8 > 0, 1.0, 2.0)
+    size = np.where(np.asarray(fp8) > 0, 1.0, 2.0)
     moved = count * ((m + n) * depth * size + 2 * m * n) / (REACHED * c.hbm)
     return np.maximum(best / np.where(odd, UNALIGNED, 1.0), moved)
 
 
 def linear(c: Cases, k: Constants, rows: Array, inputs: Array, outputs: Array, count: Array) -> tuple[Array, Array]:
-    """(forward, backward) of a linear; backward has two products, one for the input's gradient and one for the
+    """Return (forward, backward) of a linear; backward has a product for the input's gradient and one for the
     weight's."""
-    forward = product(c, k, rows, outputs, inputs, count, c.fp8)
-    back = product(c, k, rows, inputs, outputs, count, c.fp8) + product(c, k, outputs, inputs, rows, count, c.fp8)
-    return forward, back
+    of_input, of_weight = (rows, inputs, outputs), (outputs, inputs, rows)
+    forward = product(c, k, (rows, outputs, inputs), count, c.fp8)
+    return forward, product(c, k, of_input, count, c.fp8) + product(c, k, of_weight, count, c.fp8)
 
 
 def linears(c: Cases, k: Constants) -> tuple[Array, Array]:
-    """(forward, backward) of all linears of a layer. Columns are cut by tp in the first of a pair, rows in the
-    second."""
+    """Return (forward, backward) of all linears of a layer. tp cuts columns in the first of a pair, rows in the second."""
     n, h, one = c.tokens, c.hidden, np.ones_like(c.tokens)
     groups = np.where(c.moe, c.experts / c.ep, 1.0)  # experts that live here
     routed = np.where(c.moe, np.ceil(n * c.chosen / groups / ALIGNED) * ALIGNED, n)  # tokens of each, padded
@@ -85,24 +88,24 @@ def linears(c: Cases, k: Constants) -> tuple[Array, Array]:
 
 
 def attention(c: Cases, k: Constants) -> tuple[Array, Array]:
-    """(forward, backward) of softmax(q k^T) v. Fused: only the causal half is computed, and backward costs 2.5 times
-    the forward (five products for two). Unfused: all of it, in small products, with the scores in memory several
-    times."""
+    """Return (forward, backward) of softmax(q k^T) v."""
+    # Fused: only the causal half is computed, and backward costs 2.5 times the forward (five products for two). Unfused:
+    # all of it, in small products, with the scores in memory several times.
     n, s, heads = c.tokens, c.seq, c.heads / c.tp
     padded = np.ceil(c.d_head / 32) * 32  # a head's width in a kernel's tiles
     share = np.where(c.recent > 0, k.flash_recent, k.flash_older)
     share = share * np.where((c.attention == SDPA) & (c.recent > 0), k.sdpa, 1.0)
     fused = 2 * n * s * heads * padded / (share * c.peak)
-    many, none = c.mbs * heads, np.zeros_like(n)
-    products = product(c, k, s / c.cp, s, c.d_head, many, none) + product(c, k, s / c.cp, c.d_head, s, many, none)
+    many = c.mbs * heads
+    products = product(c, k, (s / c.cp, s, c.d_head), many) + product(c, k, (s / c.cp, c.d_head, s), many)
     scores = k.scores * n * s * heads / (REACHED * c.hbm) / 3
     plain = c.attention == UNFUSED
     return np.where(plain, products + scores, fused), np.where(plain, 2 * products + 2 * scores, 2.5 * fused)
 
 
 def moved(c: Cases, k: Constants) -> Array:
-    """Forward's seconds of all that only moves bytes: backward's are twice as many. Norms, residual sums and dropout
-    see whole rows of h on every rank, unless sequence parallelism cuts them, too."""
+    """Return forward's seconds of all that only moves bytes; backward's are twice as many."""
+    # Norms, residual sums and dropout see whole rows of h on every rank, unless sequence parallelism cuts them, too.
     rows = 10 * c.hidden / np.where(c.sp > 0, c.tp, 1.0)
     inside = (4 * c.hidden + (2 + c.gated) * c.ffn * c.chosen) / c.tp
     times = np.where(c.attention == SDPA, k.elementwise_torch, k.elementwise)
@@ -110,7 +113,7 @@ def moved(c: Cases, k: Constants) -> Array:
 
 
 def casts(c: Cases, k: Constants) -> tuple[Array, Array]:
-    """(forward, backward) of making FP8 of what the products read: activations and weights, then gradients."""
+    """Return (forward, backward) of making FP8 of what the products read: activations and weights, then gradients."""
     n, h, t = c.tokens, c.hidden, c.tp
     weights = (c.attention_weights + c.mlp_weights * np.where(c.moe, c.experts / c.ep, 1.0)) / t
     inputs = n * (h + h / t + (h + c.ffn / t) * c.chosen)
@@ -123,19 +126,16 @@ LOGIT_BYTES = 16  # traffic of one logit: BF16 written, FP32 for the loss, and t
 
 
 def head(c: Cases, k: Constants) -> Array:
-    """The output projection, always BF16, and the loss: forward and backward."""
-    n, h, v, zero, one = c.tokens, c.hidden, c.vocab / c.tp, np.zeros_like(c.tokens), np.ones_like(c.tokens)
-    products = product(c, k, n, v, h, one, zero) + product(c, k, n, h, v, one, zero) + product(c, k, v, h, n, one, zero)
+    """Return the output projection, always BF16, and the loss: forward and backward."""
+    n, h, v = c.tokens, c.hidden, c.vocab / c.tp
+    products = product(c, k, (n, v, h)) + product(c, k, (n, h, v)) + product(c, k, (v, h, n))
     return products + LOGIT_BYTES * n * v / (REACHED * c.hbm)
 
 
 def layer(c: Cases, k: Constants) -> Layer:
-    """All of it."""
+    """Return all of a layer's parts."""
     gemm_f, gemm_b = linears(c, k)
     attention_f, attention_b = attention(c, k)
     cast_f, cast_b = casts(c, k)
     once = moved(c, k)
     return Layer(gemm_f, gemm_b, attention_f, attention_b, once, 2 * once, cast_f, cast_b, head(c, k))
-
-
-__all__ = ["FLASH", "SDPA", "UNFUSED", "Layer", "layer", "product", "rate"]

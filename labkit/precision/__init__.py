@@ -1,7 +1,7 @@
-"""Precision: what the linears of a decoder compute in, behind one small face (`base.Backend`, seam (e)).
+"""Precision: what the linears of a decoder compute in, behind one small interface (`base.Backend`).
 
-Here belong: backends, what a run may ask of them (config), a schedule's phases, the probe, the flags that a checkpoint
-carries, and the matrix of what goes with what. Not here: the order in which a model is converted, compiled and sharded
+Here belong: backends, what a run may configure of them (config), what each recipe needs and refuses (recipes, and the
+matrix made of them), a schedule's phases, the probe, and the flags that a checkpoint carries. Not here: the order in which a model is converted, compiled and sharded
 (labkit.parallel), the optimizer's master weights (labkit.train), and how FP8 numbers and scales are computed: that is
 week 16's, so backends use torch's casts and what their libraries bring.
 
@@ -13,6 +13,6 @@ torchao           torchao's float8 training: tensorwise, rowwise, rowwise_with_g
 te                Transformer Engine: bf16, delayed, current, block; GPU
 week16            your own FP8 linear, when it is finished
 emulated          week 16's reference, FP8 values multiplied in BF16: tensorwise, block; anywhere, when it is finished
-broken-<mistake>  FP8 spoilt on purpose: e5m2, unscaled, unscaled-forward, stale, inverse
+broken-<mistake>  negative controls, FP8 with one mistake: e5m2, unscaled, unscaled-forward, stale, inverse
                   ("broken" takes the mistake as its recipe)
 """

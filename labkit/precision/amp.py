@@ -15,7 +15,7 @@ al., arXiv:1710.03740, section 3.2), which is the training loop's: labkit.train.
 Autocast knows operators, not modules: it takes every product, the head's too. A skip list would promise what it does
 not do, and is refused.
 
-What ran is told by a probe: the SQNR of a linear's output against FP32 is about 51 dB in BF16 and 69 dB in FP16
+A probe shows what ran: the SQNR of a linear's output against FP32 is about 51 dB in BF16 and 69 dB in FP16
 (a micro decoder on a CPU, torch 2.13).
 """
 

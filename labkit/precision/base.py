@@ -1,7 +1,7 @@
-"""Seam (e): what a precision backend is, and what all backends do the same way.
+"""What a precision backend is, and what all backends do the same way.
 
 A backend replaces the linears of a model by linears that compute in another format, keeps the weights as they are, and
-can say afterwards what it did. Eight things are asked of it, and nobody writes into it:
+can say afterwards what it did. Its interface has eight methods and attributes, and nobody writes into it:
 
     backend = get_backend("torchao")
     report = backend.convert(model, PrecisionSpec("tensorwise", skip=("head",)))     # which linears, into what; why not
@@ -19,7 +19,7 @@ can say afterwards what it did. Eight things are asked of it, and nobody writes 
     backend.state                                                    # flags and scaling state, for checkpoints
     backend.parameters                                               # FP8 parameters, if the spec asks for them
 
-What ran is told from `evidence`, never from the flag that asked for it.
+What ran is reported from `evidence`, never from the setting that requested it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from labkit.errors import LabError
 from labkit.precision.choose import check_dims, choose_linears, in_words, is_linear, type_name
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, of_operand
+from labkit.precision.matrix import Conflict
 from labkit.precision.phases import BF16, FP8, set_plain
 from labkit.precision.probe import Probe, ScaleStat
 from labkit.precision.products import use as use_products
@@ -116,7 +117,7 @@ def local_part(x: Tensor) -> Any:
 def pieces(x: Tensor) -> dict[str, Tensor]:
     """{what it is: an ordinary tensor}: this rank's part itself, as "", or what lies inside an FP8 tensor of a library.
 
-    Such a tensor is a wrapper around codes and scales, and tells the size of what it stands for, not its own."""
+    Such a tensor is a wrapper around codes and scales, whose size is that of the values, not of the codes."""
     local = local_part(x)
     inside = {name.strip("_"): piece for name, piece in vars(local).items() if isinstance(piece, Tensor)}
     return {"": local} if type(local) in (Tensor, nn.Parameter) or not inside else inside
@@ -150,7 +151,7 @@ class Backend:
         self._scales: Mapping[str, str] = {}
         self._linears: list[str] = []  # names as `convert` found them; fusing changes `modules`
 
-    # ---- the face
+    # ---- the interface
 
     def convert(self, model: nn.Module, spec: PrecisionSpec) -> ConversionReport:
         """Replace every nn.Linear of `model` that no pattern of `spec.skip` names; in place; weights are kept, not
@@ -218,7 +219,7 @@ class Backend:
         """What the model holds now: {"backend", "recipe", "converted", "module_types": {type: count}}.
 
         Counted over the model, not remembered: linears converted and later replaced by something else do not count.
-        In FP8 also "power_of_two" and "amax_epsilon" of the scales (labkit.precision.flags), asked from the recipe that
+        In FP8 also "power_of_two" and "amax_epsilon" of the scales (labkit.precision.flags), read from the recipe that
         the linears have. With FP8 parameters also "fp8_parameters": how many weights hold nothing but FP8 values.
         """
         present = {id(module) for module in model.modules()}
@@ -258,7 +259,7 @@ class Backend:
         return dict(HIGH)
 
     def _in_fp8(self) -> bool:
-        """Do the converted linears compute in FP8 now? Told from the modules."""
+        """Do the converted linears compute in FP8 now? Read from the modules."""
         return bool(self.modules) and not any(getattr(module, "plain", False) for module in self.modules.values())
 
     def _plain(self, weight: Tensor) -> Tensor:
@@ -291,7 +292,7 @@ class Backend:
             return self._able(self._check_recipe(recipe), where, fp8_parameters)
         except LabError as error:
             return Availability(False, str(error))
-        except (Exception, SystemExit) as error:  # a broken install raises whatever it likes, SystemExit included
+        except (Exception, SystemExit) as error:  # a damaged installation raises whatever it likes, SystemExit included
             fix = "choose another backend or repair the installation"
             return Availability(False, f"{self.name} cannot be used: {in_words(error)}", fix)
 
@@ -316,7 +317,7 @@ class Backend:
             )
         for feature, wanted in (("fused", spec.fused), (PARAMETERS, spec.fp8_parameters)):
             if wanted and (word := declared.word(feature)).state == NO:
-                raise LabError(f"{who} and {feature} do not go together: {word.why}")
+                raise LabError(str(Conflict((who, feature), word.why)))
         if (spec.amax_epsilon or spec.scales) and not declared.scalable:
             keys = " and ".join(key for key in ("amax_epsilon", "scales") if getattr(spec, key))
             raise LabError(

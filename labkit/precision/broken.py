@@ -1,13 +1,13 @@
-"""FP8 recipes that are wrong on purpose.
+"""The negative controls: FP8 recipes that are wrong on purpose, called "broken" in configurations and records.
 
-A comparison that has never rejected anything proves nothing by accepting. So a broken arm runs along with the others,
+A comparison that has never rejected anything proves nothing by accepting. So a negative control runs along with the others,
 on the same data from the same weights, and the verdict counts only if it is rejected. Each recipe is torchao's
 tensorwise one (its scales, E4M3 forward and E5M2 for gradients) with one thing spoilt, and each stands for a mistake
 that people make:
 
 `e5m2`       Both formats are E5M2: someone swapped the two, or set the gradient's format for everything. Activations
-             and weights lose one mantissa bit: twice the rounding error, no overflow, no NaN, a loss curve that looks
-             fine. The subtle one; Transformer Engine refuses it ("Pure E5M2 training is not supported").
+             and weights lose one mantissa bit: twice the rounding error, no overflow, no NaN, an ordinary loss
+             curve. The subtle one; Transformer Engine refuses it ("Pure E5M2 training is not supported").
 
 `unscaled`   The scale is always 1: a bare `x.to(float8)`. The weights that write into the residual stream start around
              0.005 and fall into E4M3's subnormals; gradients of a mean loss over many tokens fall below E5M2's smallest
@@ -140,7 +140,7 @@ class Broken(Backend):
     # Compiled whole by torch 2.11 for a GPU, all gradients of such a linear came out as zero (eager and compiled for a
     # CPU they are right), and `stale` keeps something from one forward to the next: it stays eager.
     compiles = "between"
-    note = "broken on purpose, and emulated: FP8 values multiplied in BF16; it must be rejected"
+    note = "wrong on purpose, and emulated: FP8 values multiplied in BF16; it must be rejected"
 
     def __init__(self, only: str | None = None) -> None:
         super().__init__()

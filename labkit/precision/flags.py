@@ -1,7 +1,7 @@
 """What a number written in FP8 means: the settings a checkpoint carries, and what happens where two runs disagree.
 
 The same codes are other weights under another scale, and a history of amax values is nonsense under another format. So
-a checkpoint says, beside its configuration, what the precision backend really used, asked from the library's own
+a checkpoint says, beside its configuration, what the precision backend really used, read from the library's own
 objects (a default can change with its version, or by an environment variable, and no configuration would notice):
 
     backend, recipe      "te", "block"

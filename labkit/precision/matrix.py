@@ -56,6 +56,16 @@ class Cell(NamedTuple):
     proof: str = ""
 
 
+class Conflict(NamedTuple):
+    """A recipe or a setting, what it was combined with, and why they do not go together."""
+
+    who: tuple[str, ...]
+    why: str
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.who[:-1])} and {self.who[-1]} do not go together: {self.why}"
+
+
 def cell(row: str, column: str, gpu: Capability | None = None) -> Cell:
     """The matrix's word; KeyError: no such row or column. gpu: of a machine's column, the compute capability that is
     meant, by default the lowest of its generation."""
@@ -110,28 +120,26 @@ def requested(config: Any, world: int = 1) -> tuple[str, list[str]]:
     return row, [column for column, there in features.items() if there]
 
 
-def reasons(config: Any, gpu: Capability | None, world: int = 1) -> list[str]:
-    """Why this config cannot run on this machine, one sentence a conflict; [] if nothing speaks against it."""
+def conflicts(config: Any, gpu: Capability | None, world: int = 1) -> list[Conflict]:
+    """Why this config cannot run on this machine; [] if nothing speaks against it. `config`, `world` as `requested`'s;
+    gpu: what `this_gpu` returns."""
     recipe, features = requested(config, world)
     columns = (*features, generation(gpu))
     rows = [recipe, *(row for row in ACROSS if row in features)]
-    found = [cell(row, column, gpu) for row in rows for column in columns if column != row]
-    pairs: dict[str, str] = {}
-    for c in found:
+    found: dict[str, Conflict] = {}
+    for c in (cell(row, column, gpu) for row in rows for column in columns if column != row):
         if c.state == NO:  # what two rows forbid for one reason is said once
-            pairs.setdefault(c.why, f"{c.recipe.removesuffix(' *')} and {c.column}")
-    for apart, why in ROWS[recipe].apart.items():
-        if set(apart) <= set(features):
-            pairs[why] = f"{', '.join((recipe, *apart[:-1]))} and {apart[-1]}"
-    return [f"{pair} do not go together: {why}" for why, pair in pairs.items()]
+            found.setdefault(c.why, Conflict((c.recipe.removesuffix(" *"), c.column), c.why))
+    apart = [
+        Conflict((recipe, *several), why) for several, why in ROWS[recipe].apart.items() if {*several} <= {*features}
+    ]
+    return [*found.values(), *apart]
 
 
 def refuse(config: Any, gpu: Capability | None, world: int = 1) -> None:
-    """LabError with every reason if the matrix says that this config cannot run on this machine; call it before a run.
-
-    config: a TrainConfig or the same as mappings. gpu: what `this_gpu` returns. world: ranks."""
-    if found := reasons(config, gpu, world):
-        raise LabError("; ".join(found))
+    """LabError with every conflict, if there is one; call it before a run."""
+    if found := conflicts(config, gpu, world):
+        raise LabError("; ".join(map(str, found)))
 
 
 def table() -> dict[str, Any]:

@@ -68,28 +68,28 @@ def set_plain(modules: Iterable[nn.Module], plain: bool) -> None:
 class PrecisionSchedule:
     """The phases of a run of `steps`, and the `base.Backend` (or None) that follows them.
 
-    asked None: what the backend computes in.
+    config None: always what the backend computes in.
     """
 
-    def __init__(self, asked: ScheduleConfig | None, steps: int, backend: Any) -> None:
-        self.asked, self.steps, self.backend = asked, steps, backend
+    def __init__(self, config: ScheduleConfig | None, steps: int, backend: Any) -> None:
+        self.config, self.steps, self.backend = config, steps, backend
         self.now: str | None = None
-        if asked and backend is None:
+        if config and backend is None:
             raise LabError(
                 "a precision schedule needs a precision backend: give `train` the one that converted the model"
             )
 
     def phase(self, step: int) -> str:
         """What step `step` (1, 2, ..., steps) computes in: "bf16" or "fp8"."""
-        if not self.asked:
+        if not self.config:
             return FP8
-        first, last = self.asked.bf16_steps(self.steps)
+        first, last = self.config.bf16_steps(self.steps)
         return FP8 if first < step <= self.steps - last else BF16
 
     def enter(self, step: int) -> str | None:
         """Bring the backend into the phase of `step`; a sentence if that was a switch within this run."""
         was, self.now = self.now, self.phase(step)
-        if self.backend is None or not self.asked or was == self.now:
+        if self.backend is None or not self.config or was == self.now:
             return None
         self.backend.switch(self.now)
         return was and f"the linears now compute in {self.now.upper()}, until here in {was.upper()}"

@@ -1,4 +1,4 @@
-"""The backends that leave nn.Linear alone: the yardsticks of every comparison. (A third one is amp.py.)
+"""The backends that leave nn.Linear alone: the baselines of every comparison. (A third one is amp.py.)
 
 `bf16`: weights are gathered and multiplied in BF16 (8 bits of mantissa less than FP32's 24, the same range).
 `fp32`: nothing is rounded below FP32.

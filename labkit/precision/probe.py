@@ -1,4 +1,4 @@
-"""Looking inside a training step: what FP8 does to each tensor, at the steps where one looks.
+"""What FP8 does to each tensor of a training step, at the steps that are probed.
 
 Between `__enter__` and `__exit__` every converted linear carries a hook. It sees the input x and the weight w that the
 layer really got (under FSDP2: gathered, since we are inside the block's forward), the output y that it really gave, and
@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-CHUNK = 1 << 22  # elements looked at at a time: bounds the temporaries to a few dozen MB
+CHUNK = 1 << 22  # elements in one piece: bounds the temporaries to a few dozen MB
 OUTPUT_ROWS = 512  # rows (tokens) of the output that are computed again in FP32, evenly spread
 LARGEST = torch.finfo(torch.float32).max
 SQNR_EXACT = 200.0  # dB; stands for "no error at all", so that a record never holds an infinity

@@ -2,7 +2,7 @@
 
 Many CPUs have no BF16 instructions: Intel's Core and AMD's Ryzen before Zen 4, Apple's M1. torch computes BF16 products
 there all the same, in loops that nobody tuned: [1024, 256] @ [256, 1024] takes 475 ms, and 11 ms in FP32 (AMD Zen 3,
-one thread, torch 2.13; pytorch/pytorch#146508 tells the same). So there
+one thread, torch 2.13; pytorch/pytorch#146508 reports the same). So there
 
     y = round(a.float() @ b.float())        two casts, FP32's tuned kernel, one rounding
 
@@ -10,7 +10,7 @@ It is the same arithmetic. A product of two BF16 numbers has 16 significant bits
 native kernels add the products up in FP32 too, and round the sum once. Only the order of the additions differs.
 
 **Where it takes hold.** At torch's dispatcher: the CPU's kernels of `mm`, `addmm`, `bmm` and `baddbmm` are replaced by
-ones that look at their operands' type. That is below autograd, autocast, checkpointing, FSDP2 and torch.compile, and so
+ones that depend on their operands' type. That is below autograd, autocast, checkpointing, FSDP2 and torch.compile, and so
 it reaches every product: forward and both of the backward's, the head, a library's own (torchao's BF16 weight
 gradients), a student's. It holds for the whole process, as threads share one dispatcher. The other places were worse:
 
@@ -21,7 +21,7 @@ gradients), a student's. It holds for the whole process, as threads share one di
 Products of other types take torch's own kernel, 0.03 ms later. Attention and `_scaled_mm` are left alone: torch is fast
 at these on every CPU.
 
-**FP16** goes the same way wherever it is asked for (`use(half=True)`, by amp's recipe fp16): [512, 128] @ [128, 384]
+**FP16** goes the same way where it is requested (`use(half=True)`, by amp's recipe fp16): [512, 128] @ [128, 384]
 takes 7.7 ms natively on a CPU with avx512_bf16, and 0.7 ms in FP32 (AMD EPYC, one thread, torch 2.13). A product of two
 FP16 numbers has 22 significant bits at most, so the argument above holds.
 
@@ -68,7 +68,7 @@ class Products:
 
 
 def this_cpu() -> Products:
-    """The path that this machine's products should take. LabError: the variable asks for one that there is not."""
+    """The path that this machine's products should take. LabError: the variable names one that does not exist."""
     mac = platform.system() == "Darwin"
     return decide(
         platform.machine(),
@@ -81,10 +81,10 @@ def this_cpu() -> Products:
 def decide(machine: str, cpuinfo: str, *, onednn: bool, environment: Any) -> Products:
     """machine: as platform.machine() has it. cpuinfo: the text of /proc/cpuinfo. onednn: does this torch have oneDNN,
     which brings the BF16 products? What nobody knows goes through FP32: right everywhere, and never slow."""
-    if asked := environment.get(VARIABLE):
-        if asked not in (NATIVE, FP32):
-            raise LabError(f"{VARIABLE} takes {FP32} or {NATIVE}, not '{asked}'")
-        return Products(asked, f"{VARIABLE} says so")
+    if requested := environment.get(VARIABLE):
+        if requested not in (NATIVE, FP32):
+            raise LabError(f"{VARIABLE} takes {FP32} or {NATIVE}, not '{requested}'")
+        return Products(requested, f"{VARIABLE} says so")
     kind = "ARM" if machine.lower() in ("aarch64", "arm64") else "x86"
     cores = [set(line.split()) for line in re.findall(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.M)]
     have = set.intersection(*cores) if cores else set()  # a process may run on any core

@@ -1,7 +1,7 @@
 """What week 16 gives to the comparison, once it is finished: the student's own FP8 linear, and the week's reference.
 
 Nothing depends on either: before that, availability says so and the arm is skipped. `PARTS` is the one table of such
-parts, as "module:name", looked up when asked for:
+parts, as "module:name", imported when a run requests one:
 
     week16      a class with nn.Linear's constructor, (in_features, out_features, bias=False, ...), and its `weight`.
                 Buffers would not survive: a model is built without memory, and only its parameters are given values.
@@ -38,7 +38,7 @@ def backend(name: str) -> Backend:
     try:
         return look_up(name)()
     except (Exception, SystemExit) as error:
-        return Absent(told(name, error))
+        return Absent(explain(name, error))
 
 
 class Absent(Backend):
@@ -61,7 +61,7 @@ class Student(Backend):
     compiles = "between"  # nobody knows whether it can be compiled
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
-        return tried(self.name, lambda linear: self._replace(linear, recipe), device)
+        return try_out(self.name, lambda linear: self._replace(linear, recipe), device)
 
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
         kind = look_up(self.name)
@@ -97,7 +97,7 @@ def look_up(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def tried(name: str, replace: Callable[[nn.Linear], nn.Module], device: torch.device | None) -> Availability:
+def try_out(name: str, replace: Callable[[nn.Linear], nn.Module], device: torch.device | None) -> Availability:
     """Able to run one small forward and backward pass?"""
     try:
         with torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")):  # not the caller's "meta"
@@ -105,29 +105,26 @@ def tried(name: str, replace: Callable[[nn.Linear], nn.Module], device: torch.de
             x = torch.ones(16, 16, requires_grad=True)
             new(x).sum().backward()
     except (Exception, SystemExit) as error:
-        return told(name, error)
+        return explain(name, error)
     missing = [what for what, grad in (("its input", x.grad), ("its weight", new.weight.grad)) if grad is None]
     if missing:
         return Availability(False, f"{NAMES[name]} gives no gradient to {missing[0]}: arm skipped", "see week 16")
     return Availability(True)
 
 
-def _is_there(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ImportError:
-        return False
-
-
-def told(name: str, error: BaseException) -> Availability:
-    """An error of a part in words; a hole that is still open is one."""
+def explain(name: str, error: BaseException) -> Availability:
+    """An error of a part in words; NotImplementedError is a task that is not solved yet."""
     module, _, attribute = PARTS[name].partition(":")
     how = "fails"
     if isinstance(error, NotImplementedError) or (isinstance(error, AttributeError) and error.name == attribute):
         return Availability(False, f"{NAMES[name]} is not finished: arm skipped", "finish week 16 and run it again")
     if isinstance(error, ModuleNotFoundError):
         if error.name and module.startswith(error.name):
-            if _is_there(module.partition(".")[0]):
+            try:
+                there = importlib.util.find_spec(module.partition(".")[0]) is not None
+            except ImportError:
+                there = False
+            if there:
                 return Availability(False, f"{module} is not written yet: arm skipped", "write week 16's own linear")
             return Availability(False, f"there is no {module} here: arm skipped", "run from the course's folder")
         how = "does not import"

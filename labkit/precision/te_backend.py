@@ -1,6 +1,6 @@
 """Transformer Engine (2.20): te.Linear, under `te.autocast` with one of its recipes.
 
-    bf16       te.Linear without FP8: the yardstick that tells FP8's gain from Transformer Engine's other kernels
+    bf16       te.Linear without FP8: a baseline that separates FP8's gain from Transformer Engine's other kernels
     delayed    DelayedScaling: the scale of a tensor comes from its largest amax of the last 1024 steps; E4M3 / E5M2
     current    Float8CurrentScaling: the scale comes from the tensor at hand; E4M3 / E5M2
     block      Float8BlockScaling: one power-of-two scale per 1x128 (activations, gradients) or 128x128 (weights);
@@ -26,7 +26,7 @@ What it needs, and what is done about it here:
   shard that nobody reads (see `no_flat_copy`). One cost remains: probing dequantises.
 - **te.Linear stays eager.** Compiling it breaks the graph; `transforms` compiles what lies between the linears.
 - **Delayed scaling starts blind.** Scale 1 and an empty history: in the first step small gradients are flushed to zero.
-  `[precision] calibrate` lets it look first (`PrecisionSchedule.begins`, `Loop._calibrate`).
+  `[precision] calibrate` measures first, without an update (`PrecisionSchedule.begins`, `Loop._calibrate`).
 
 With several ranks delayed scaling takes the largest amax over all of them (Transformer Engine reduces over the default
 process group when the autocast region is left), so that all ranks round the gathered weights alike.
@@ -54,11 +54,20 @@ from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, OPERANDS, compact
 from labkit.precision.matrix import this_gpu
 from labkit.precision.phases import FP8
+from labkit.precision.recipes import INSTALL_TE
 from labkit.precision.recipes import RECIPES as DECLARED
 from labkit.precision.torchao_backend import float8_utils
 
 TESTED = "2.20"
-INSTALL = f"on a CUDA machine: pip install 'transformer-engine[pytorch]>={TESTED}', or use NVIDIA's PyTorch container"
+# Its ways to fail on import, the most special first (FileNotFoundError is an OSError).
+FAILURES = (
+    (ModuleNotFoundError, "a module that it needs is missing"),
+    (ImportError, "its compiled part does not fit this torch or this CUDA"),
+    (FileNotFoundError, "one of its own files is missing: it is only half installed"),
+    (OSError, "a shared library (CUDA, cuDNN, the driver) does not load"),
+    (AssertionError, "its packages do not fit together"),
+    (RuntimeError, "its core or a CUDA library was not found"),
+)
 RECIPES = {"delayed": "DelayedScaling", "current": "Float8CurrentScaling", "block": "Float8BlockScaling"}
 TILES = "transformer_engine.pytorch.tensor.float8_blockwise_tensor"
 # Where Transformer Engine keeps a linear's quantisation state: fp8_meta[direction], entry number.
@@ -79,20 +88,17 @@ class TransformerEngine(Backend):
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
         if device is not None and device.type != "cuda":
-            return Availability(False, f"Transformer Engine needs a CUDA GPU, the model is on '{device}'", INSTALL)
+            return Availability(False, f"Transformer Engine needs a CUDA GPU, the model is on '{device}'", INSTALL_TE)
         try:
             te = _te()
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] == "transformer_engine":
-                return Availability(False, "Transformer Engine is not installed", INSTALL)
-            return Availability(False, f"Transformer Engine lacks a module ({in_words(error)})", INSTALL)
         except (Exception, SystemExit) as error:
-            # No driver: OSError from a missing library; no extension: FileNotFoundError; another torch: ImportError;
-            # a torch or cuDNN too old: AssertionError, RuntimeError.
-            return Availability(False, f"Transformer Engine does not import ({in_words(error)})", INSTALL)
+            if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "transformer_engine":
+                return Availability(False, "Transformer Engine is not installed", INSTALL_TE)
+            why = next((words for kind, words in FAILURES if isinstance(error, kind)), "an error of its own")
+            return Availability(False, f"Transformer Engine does not import: {why} ({in_words(error)})", INSTALL_TE)
         needed = ("autocast", "Linear", "checkpoint") + ("quantized_model_init",) * fp8_parameters
         if missing := [name for name in needed if not hasattr(te, name)]:
-            return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL)
+            return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL_TE)
         if not torch.cuda.is_available():
             fix = "run on a GPU machine; on a CPU take backend 'torchao' or 'emulated'"
             return Availability(False, "Transformer Engine needs a CUDA GPU, and torch sees none", fix)
@@ -173,7 +179,7 @@ class TransformerEngine(Backend):
             )
 
     def switch(self, phase: str) -> None:
-        self._phase = phase  # what `autocast` looks at; the modules stay as they are
+        self._phase = phase  # `autocast` reads it; the modules stay as they are
 
     def checkpoint(self, forward: Callable, *args: Any) -> Any:
         from labkit.precision.te_fused import recomputed

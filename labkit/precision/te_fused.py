@@ -12,7 +12,7 @@ On an H200 at d_model 2048 and 49152 tokens a step, delayed scaling, this took 3
 below another 2 % (2026-11-21; week16_fp8/results).
 
 The weights stay where they were, under their old names: `attn.wq.weight` is the same Parameter, so initial values,
-checkpoints and FSDP2 see the plain model. A fused module has no parameter of its own; it asks for the weights at each
+checkpoints and FSDP2 see the plain model. A fused module has no parameter of its own; it reads the weights at each
 forward, when FSDP2 has gathered them, and joins them (q, k, v: one copy in BF16, 0.05 % of the step's traffic).
 
 **A joined weight is in memory only while it is used.** Transformer Engine keeps what it was given until the graph is
@@ -189,7 +189,7 @@ class _Borrowing(nn.Module):
         self.__dict__["borrowed"] = (norm, weights)
 
     def _lend(self) -> None:
-        """Put the norm's weight, as it is gathered now, where the module looks for it; nothing is joined yet."""
+        """Put the norm's weight, as it is gathered now, where the module reads it; nothing is joined yet."""
         self.__dict__["layer_norm_weight"] = self.borrowed[0].weight
         self.__dict__.setdefault("layer_norm_bias", None)
         self.__dict__["whole"] = None
@@ -211,7 +211,7 @@ class _Borrowing(nn.Module):
         return torch.cat(self.parts())
 
     def _whole(self) -> Tensor:
-        """The first product's weight, one for the whole forward, however often it is asked for."""
+        """The first product's weight, one for the whole forward, however often it is used."""
         if self.__dict__.get("whole") is None:
             self.__dict__["whole"] = self.joined()
         return self.__dict__["whole"]

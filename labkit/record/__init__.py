@@ -13,5 +13,5 @@ measure.py   honest timing, throughput without warm-up, peak memory, tokens/s to
 meter.py     clock, watts and their limit, while a GPU works
 benchmark.py what every benchmark's record begins with; writing and reading it
 kernels.py   where each millisecond of a step goes, by class of kernel
-plotting.py  one look for all pictures
+plotting.py  one style for all pictures
 """

@@ -1,4 +1,4 @@
-"""Writing files that others read meanwhile: they see the old one or the new one; a failure is told in one sentence."""
+"""Writing files that others read meanwhile: they see the old one or the new one; a failure becomes one sentence."""
 
 from __future__ import annotations
 

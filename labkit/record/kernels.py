@@ -8,7 +8,7 @@ Every moment of the profiled span belongs to exactly one class, so the classes a
 
     no kernel runs                              idle
     only communication runs                     communication (exposed: it costs time)
-    communication and computing run together    the computing's class; the communication is told beside as "hidden"
+    communication and computing run together    the computing's class; the communication is reported beside as "hidden"
     several computing kernels run               shared equally among them
 
 The class is read from the kernel's name, by the first pattern that fits. Names are what cuBLAS, cuDNN, CUTLASS, NCCL,

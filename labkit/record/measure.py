@@ -1,10 +1,10 @@
 """Measuring without fooling oneself: time, throughput, memory, and what fraction of the machine that is.
 
 Time. A GPU call returns before the GPU is done; a clock read then measures the launch. `Stopwatch` records CUDA events,
-which the GPU stamps when it gets there, and waits for them before it tells a number. On the CPU it reads the clock.
+which the GPU stamps when it gets there, and waits for them before it returns a number. On the CPU it reads the clock.
 
 Throughput. The first steps compile, allocate and tune; they are left out by count, never by looking for slow ones. The
-median step tells the usual speed, and one hiccup of the machine does not move it; the mean rate tells what an hour
+median step is the usual speed, and one hiccup of the machine does not move it; the mean rate is what an hour
 costs. Both are given. A large difference between them means that something stalls now and then.
 
 Memory. On the CPU: the most that this process ever had resident. On CUDA: what tensors take (allocated) and what the
@@ -56,7 +56,7 @@ class Stopwatch:
         if not self._cuda:
             return self._begin - begin
         self._begin.synchronize()
-        return begin.elapsed_time(self._begin) / 1e3  # CUDA tells milliseconds
+        return begin.elapsed_time(self._begin) / 1e3  # CUDA has milliseconds
 
     def _mark(self) -> Any:
         if not self._cuda:
@@ -152,9 +152,9 @@ def memory(device: Any = "cpu") -> dict[str, int]:
     return {"peak_bytes": peak_rss_bytes()}
 
 
-def taken_bytes(device: Any = "cpu") -> int | None:
-    """What the driver says that is taken of this GPU, by whomever: the allocator's reserve, CUDA's context, NCCL's and
-    cuDNN's buffers. It is what a full GPU is full of. None on a CPU."""
+def device_used_bytes(device: Any = "cpu") -> int | None:
+    """Bytes of this GPU that are in use, by any process, as the driver counts them. None on a CPU."""
+    # More than torch allocated: the allocator's reserve, CUDA's context, NCCL's and cuDNN's buffers. This runs out first.
     if not str(device).startswith("cuda"):
         return None
     import torch
@@ -164,17 +164,17 @@ def taken_bytes(device: Any = "cpu") -> int | None:
 
 
 def needed(device: Any) -> dict[str, int]:
-    """Bytes of this CUDA device that a training needs and, as "rest", what stays between two steps: of its tensors, the
-    most since the last reset or those of now, and beside either what the driver holds outside the allocator."""
+    """Bytes of this CUDA device in use: "need" at the peak since the last reset, "rest" now, between two steps."""
+    # The allocator's reserve is left out: it can be given back. What the driver holds outside the allocator stays.
     import torch
 
-    outside = (taken_bytes(device) or 0) - torch.cuda.memory_reserved(device)
+    outside = (device_used_bytes(device) or 0) - torch.cuda.memory_reserved(device)
     most, now = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
     return {"need": most + outside, "rest": now + outside}
 
 
 def shortages(device: Any = "cpu") -> int:
-    """How often the allocator had to give back what it kept, since the GPU was full: each time the GPU waits."""
+    """How often the GPU was full and the allocator had to free its cache, for which the GPU waits."""
     if not str(device).startswith("cuda"):
         return 0
     import torch
@@ -221,5 +221,5 @@ def efficiency(tokens_per_s: float, flops_per_token: dict[str, float], gpu: str 
         return Efficiency(rate, {}, gpu, f"peak unknown for {gpu!r}, MFU not given")
     peaks = {"bf16": chip.tflops * 1e12} | ({"fp8": chip.fp8_tflops * 1e12} if chip.fp8_tflops else {})
     shares = {(name, kind): flops / peak for name, flops in rate.items() for kind, peak in peaks.items()}
-    told = ", ".join(f"{kind} {peak / 1e12:,.0f} TFLOP/s" for kind, peak in peaks.items())
-    return Efficiency(rate, shares, gpu, f"dense peaks of {gpu}: {told}")
+    known = ", ".join(f"{kind} {peak / 1e12:,.0f} TFLOP/s" for kind, peak in peaks.items())
+    return Efficiency(rate, shares, gpu, f"dense peaks of {gpu}: {known}")

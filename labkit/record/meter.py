@@ -1,11 +1,11 @@
 """What a GPU does to its clock while it works: SM clock, watts, and the limit of watts that it may draw.
 
-A GPU that would draw more than its limit lowers its clock until it does not. Two arms of a comparison then run at two
+A GPU that would draw more than its limit lowers its clock until it does not. Two runs of a comparison then have two
 clocks, and the ratio of their speeds holds for cards with that limit alone: on an H100 at its 700 W, BF16 ran at 1,477
 MHz and FP8 at 1,608. So a speed is recorded with its clock.
 
-NVML, the driver's own library, is asked by NVIDIA's `nvidia-ml-py` (module `pynvml`), from a thread, twice a second: it
-touches neither CUDA nor the work. Where package, driver or card do not answer, there is no reading, and no failure.
+NVML, the driver's own library, is read through NVIDIA's `nvidia-ml-py` (module `pynvml`), from a thread, twice a second:
+it touches neither CUDA nor the work. Where driver or card do not answer, there is no reading, and no failure.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Sample(NamedTuple):
 
 
 class Meter:
-    """Samples in a thread of its own, from `start` to `stop`. look: gives one sample."""
+    """Samples in a thread of its own, from `start` to `stop`. read: gives one sample."""
 
-    def __init__(self, look: Callable[[], Sample], every: float = EVERY) -> None:
-        self.look, self.every = look, every
+    def __init__(self, read: Callable[[], Sample], every: float = EVERY) -> None:
+        self.read, self.every = read, every
         self.samples: list[Sample] = []
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
@@ -47,15 +47,15 @@ class Meter:
         """What was seen, for the record; None without a sample. A second call says the same."""
         self._end.set()
         self._thread.join()
-        return told(self.samples)
+        return summarise(self.samples)
 
     def _sample(self) -> None:
         with suppress(Exception):  # a driver that stops to answer ends the samples, never the run
             while not self._end.wait(self.every):
-                self.samples.append(self.look())
+                self.samples.append(self.read())
 
 
-def told(samples: list[Sample]) -> dict[str, Any] | None:
+def summarise(samples: list[Sample]) -> dict[str, Any] | None:
     """{"samples", "clock_mhz": {p10, p50, p90}, "watts": {...}, "limit_watts", "at_limit": samples held down by it}."""
     if not samples:
         return None
@@ -87,13 +87,13 @@ def of_uuid(uuid: str) -> Meter | None:
         nvml.nvmlInit()
         gpu = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
-        def look() -> Sample:
+        def read() -> Sample:
             clock = nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
             watts, limit = nvml.nvmlDeviceGetPowerUsage(gpu), nvml.nvmlDeviceGetEnforcedPowerLimit(gpu)
             reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
-            return Sample(clock, watts / 1e3, limit / 1e3, bool(reasons & POWER_CAP))  # NVML tells milliwatts
+            return Sample(clock, watts / 1e3, limit / 1e3, bool(reasons & POWER_CAP))  # NVML has milliwatts
 
-        look()  # what the card cannot tell shows now
-    except Exception:  # no package, no driver, no such GPU, no right to ask: NVML has an error class for each
+        read()  # what the card does not support shows now
+    except Exception:  # no driver, no such GPU, no permission: NVML has an error class for each
         return None
-    return Meter(look)
+    return Meter(read)

@@ -25,7 +25,9 @@ LINES, DRAWN = ("steps.jsonl", "events.jsonl"), ("report.html", "figures")
 def pack(folder: Path) -> int:
     """Pack every run in `folder`, itself included, and return how many became a file. LabError, before anything is
     touched: there is no run, one goes on, or one has a file that a packed run has no place for."""
-    runs = sorted((file.parent for file in folder.rglob("run.json")), key=lambda run: -len(run.parts))  # arms first
+    runs = sorted(
+        (file.parent for file in folder.rglob("run.json")), key=lambda run: -len(run.parts)
+    )  # a comparison after its arms
     if not runs:
         raise LabError(f"there is no run in {folder}")
     single = [run for run in runs if load_run(run).get("kind") != "compare"]

@@ -1,4 +1,4 @@
-"""What every picture shares: one look, styles that do not rely on colour, labels that do not overlap, light and dark.
+"""What every picture shares: one style, lines that do not rely on colour, labels that do not overlap, light and dark.
 
 matplotlib is imported when a picture is drawn, with the Agg backend, and its global settings are left as they were.
 A picture is saved twice: PNG for slides and notebooks, SVG for the report. In the SVG the named colours become CSS
@@ -57,7 +57,7 @@ HATCHES = ("..", "\\\\", "--", "++", "oo", "////", "|", "OO", "\\\\\\\\", "+")
 
 @dataclass(frozen=True)
 class Style:
-    """How an arm looks in every picture."""
+    """How an arm (one variant of a comparison) is drawn in every picture."""
 
     color: str
     dash: Any
@@ -103,11 +103,11 @@ class Picture:
 def styles(roles: dict[str, str]) -> dict[str, Style]:
     """A style for each arm by its role. Of candidates and unknown roles, KNOWN arms have their own, and the others take
     the first that nobody here has."""
-    asked = [name for name, role in roles.items() if role not in OF_ROLE]
-    known = {name: KNOWN.index(name) for name in asked if name in KNOWN}
+    unset = [name for name, role in roles.items() if role not in OF_ROLE]
+    known = {name: KNOWN.index(name) for name in unset if name in KNOWN}
     free = (place for place in itertools.count() if place not in known.values())
     several: tuple[Sequence[Any], ...] = (_COLOURS, DASHES, MARKS, HATCHES)
-    places = {name: known[name] if name in known else next(free) for name in asked}
+    places = {name: known[name] if name in known else next(free) for name in unset}
     return {
         name: OF_ROLE[role] if role in OF_ROLE else Style(*[each[places[name] % len(each)] for each in several])
         for name, role in roles.items()
@@ -229,8 +229,8 @@ def label_ends(ax: Any, ends: Sequence[tuple[float, float, str, str]], size: flo
         y = min(max(y, ax.get_ylim()[0]), ax.get_ylim()[1]) if math.isfinite(y) else ax.get_ylim()[1]
         leader = dict(arrowstyle="-", color=color, linewidth=0.6, shrinkA=1, shrinkB=2, relpos=(0, 0.5))
         place = dict(xy=(x, y), xycoords="data", xytext=(1 + REACH, frac), textcoords="axes fraction")
-        look = dict(va="center", ha="left", fontsize=size, color=color, linespacing=1.1)
-        ax.annotate(text, **place, **look, arrowprops=leader, annotation_clip=False)
+        font = dict(va="center", ha="left", fontsize=size, color=color, linespacing=1.1)
+        ax.annotate(text, **place, **font, arrowprops=leader, annotation_clip=False)
 
 
 def margins(fig: Any, top: float, bottom: float, **sides: float) -> None:
@@ -301,7 +301,7 @@ def grouped(axis: Any, most: int) -> None:
 
 
 def ticks(most: int, whole: bool = False) -> Any:
-    """A matplotlib locator for at most `most` round ticks, whole numbers if asked."""
+    """A matplotlib locator for at most `most` round ticks, whole numbers if requested."""
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(most, integer=whole, min_n_ticks=1 if whole else 2)

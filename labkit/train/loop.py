@@ -282,7 +282,7 @@ class Loop:
         """Bring the linears into this step's precision; a switch is an event, and the step's line says what it was."""
         if switched := self.schedule.enter(self.step):
             self.say("precision switch", self.step, switched)
-        if self.schedule.asked:
+        if self.schedule.config:
             self.fields["precision"] = self.schedule.now
 
     def _calibrate(self, passes: int) -> None:

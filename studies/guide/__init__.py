@@ -1,1 +1,1 @@
-"""What PARALLELISM_GUIDE.md says: the planner asked, its answers kept in guide.json, the holes that they fill."""
+"""What PARALLELISM_GUIDE.md says: the planner's answers in guide.json, and the tables and pictures made of them."""

@@ -45,8 +45,8 @@ def degrees_map(cells: list[dict[str, Any]], folder: Path, name: str) -> plot.Pi
                 continue
             words = [f"{key} {plan[key]}" for key in ("tp", "pp", "cp", "ep") if plan[key] > 1]
             words += ["ZeRO 3"] * (plan["zero"] >= 3) + ["recompute"] * (plan["recompute"] == FULL)
-            told = "\n".join([*words, f"{100 * one['mfu']:.0f} %"])
-            ax.text(x, y, told, ha="center", va="center", fontsize=6.8, color=plot.INK, linespacing=1.05)
+            label = "\n".join([*words, f"{100 * one['mfu']:.0f} %"])
+            ax.text(x, y, label, ha="center", va="center", fontsize=6.8, color=plot.INK, linespacing=1.05)
         ax.set_xticks(range(len(gpus)), [f"{n:,}" for n in gpus])
         ax.set_yticks(range(len(models)), [one.replace("b", "B") for one in models])
         ax.set_xlim(-0.55, len(gpus) - 0.45)

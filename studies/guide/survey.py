@@ -1,12 +1,12 @@
 """What the guide is written from: python -m studies.guide.survey [--write]
 
 Every answer of PARALLELISM_GUIDE.md is one call of the planner, as `lab plan` makes it. There are hundreds, so that
-they are kept in guide.json, and the page is filled in from there by `lab results`. A test asks the planner again
-for cells that it draws, and fails when one differs.
+they are kept in guide.json, and `lab results` fills in the page from there. A test calls the planner again for cells
+that it draws, and fails when one differs.
 
     cells        the decision matrix: MODELS x GPUS x FABRICS x precision
     map          the same on more numbers of GPUs, of one fabric: the picture
-    rules        for each cell, what the five rules say of it
+    rules        for each cell, what the five rules say about it
     published    plans that others ran (published.csv), beside the planner's own
     anatomy      three plans of one model on one cluster
     short, again where rules 4 and 5 break, in numbers
@@ -27,11 +27,10 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.plan import explain, fit
 from labkit.plan.cases import FULL
-from labkit.plan.command import Asked, machine, sequences
 from labkit.plan.constants import accuracy, constants, start
-from labkit.plan.memory import GIB
+from labkit.plan.footprint import GIB
 from labkit.plan.model import find_model
-from labkit.plan.rows import number, runs
+from labkit.plan.request import Request, count_sequences, find_cluster
 from labkit.plan.search import Found, ranked, search, ties
 from labkit.plan.work import rate
 
@@ -60,37 +59,31 @@ FABRICS = {
     "NVL72": Fabric("gb200", 64, 50.0, "GB200, 64 of a rack's 72 on NVLink; 50 GB/s between racks"),
     "PCIe": Fabric("h100-pcie", 8, 25.0, "H100 PCIe, 8 in a machine without NVLink; 25 GB/s between machines"),
 }
-NAIVE = (
-    "zero3.tp1.cp1.pp1",
-    "tp8.pp1.cp1",
-)  # of the anatomy: everything sharded; as much tensor parallelism as there is
+# Of the anatomy: everything sharded; as much tensor parallelism as there is.
+NAIVE = ("zero3.tp1.cp1.pp1", "tp8.pp1.cp1")
+WORTH_TP = 0.10  # of the products' time: what rule 3 lets tensor-parallel messages cost
 
 
-def batch(gpus: int) -> str:
-    """Tokens of a step, as `--batch-tokens`: what pre-training takes on so many GPUs."""
-    return "4M" if gpus <= 256 else "16M"
+def make_request(model: str, gpus: int, fabric: str, precision: str) -> Request:
+    """Return a cell's request."""
+    of, tokens = FABRICS[fabric], "4M" if gpus <= 256 else "16M"  # what pre-training takes on so many GPUs
+    cluster = Request(gpus=gpus, gpu=of.gpu, per_node=min(of.per_node, gpus), ib=of.ib)
+    return replace(cluster, model=model, batch_tokens=tokens, precision=precision)
 
 
-def asked(model: str, gpus: int, fabric: str, precision: str) -> Asked:
-    """A cell's question."""
-    of = FABRICS[fabric]
-    cluster = Asked(gpus=gpus, gpu=of.gpu, per_node=min(of.per_node, gpus), ib=of.ib)
-    return replace(cluster, model=model, batch_tokens=batch(gpus), precision=precision)
-
-
-def found_for(question: Asked, gbs: int | None = None, seq: int | None = None) -> Found:
-    """The planner's search for a question."""
-    model = find_model(question.model)
-    model = model.replace(seq=seq) if seq else model
-    gbs = gbs or sequences(question.batch_tokens, model)
-    return search(model, machine(question), gbs, (question.precision or "bf16",))
+def find_plans(request: Request, gbs: int | None = None) -> Found:
+    """Return the planner's search for a request."""
+    model = find_model(request.model)
+    model = model.replace(seq=request.seq) if request.seq else model
+    gbs = gbs or count_sequences(request.batch_tokens, model)
+    return search(model, find_cluster(request), gbs, (request.precision or "bf16",))
 
 
 def cell(model: str, gpus: int, fabric: str, precision: str) -> dict[str, Any]:
-    """The planner's answer, with what the rules ask of it. `plan` None: nothing fits."""
+    """Return the planner's answer, with what the rules need of it. `plan` None: nothing fits."""
     key = {"model": model, "gpus": gpus, "fabric": fabric, "precision": precision}
     try:
-        found = found_for(asked(model, gpus, fabric, precision))
+        found = find_plans(make_request(model, gpus, fabric, precision))
         order = ranked(found, "time")
     except LabError:
         order = []
@@ -106,19 +99,14 @@ def cell(model: str, gpus: int, fabric: str, precision: str) -> dict[str, Any]:
         "step_s": float(f"{found.seconds[row]:.5g}"),
         "loses": [lost, round(share, 4)],
         "gib": round(float(found.memory.needed[row]) / GIB, 3),
-        "memory": round(memory_gain(found, row), 4),
+        "memory": round(max(0.0, 1 - float(found.seconds.min() / found.seconds[row])), 4),  # what unlimited would save
         "ties": int(sum(ties(found, order))),
         "rules": rules(found, row),
     }
 
 
-def memory_gain(found: Found, best: int) -> float:
-    """The share of the step that unlimited memory would save."""
-    return max(0.0, 1 - float(found.seconds.min() / found.seconds[best]))
-
-
 def rules(found: Found, row: int) -> dict[str, Any]:
-    """What the five rules of the guide need of a cell: what each predicts, and what the best plan has."""
+    """Return what the five rules of the guide need of a cell: what each predicts, and what the best plan has."""
     c, k, plan, of = found.cases, constants(), found.plan(row), explain.parts(found.step, row)
     here = c.take(np.array([row]))
     flops = float(rate(here, k, here.fp8)[0])
@@ -154,37 +142,37 @@ def rules(found: Found, row: int) -> dict[str, Any]:
 
 
 def power_near(x: float) -> int:
-    """The power of two next to it, in its logarithm."""
+    """Return the power of two nearest to x, in its logarithm."""
     return int(2 ** max(0, round(float(np.log2(x)))))
 
 
-WORTH_TP = 0.10  # of the products' time: what rule 3 lets tensor-parallel messages cost
-
-
 def published() -> list[dict[str, Any]]:
-    """Each published plan: what the planner says of it, and what it would take there."""
+    """Return, for each published plan, what the planner says about it, and what it would take there."""
     out = []
     with (HERE / "published.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for one in rows:
-        cluster = Asked(gpus=int(one["gpus"]), gpu=one["gpu"], per_node=int(one["per_node"]), ib=float(one["ib"]))
-        question = replace(cluster, model=one["model"], precision=one["precision"])
-        found = found_for(question, int(one["gbs"]), int(one["seq"]))
+        cluster = Request(gpus=int(one["gpus"]), gpu=one["gpu"], per_node=int(one["per_node"]), ib=float(one["ib"]))
+        request = replace(cluster, model=one["model"], precision=one["precision"], seq=int(one["seq"]))
+        found = find_plans(request, int(one["gbs"]))
         order = ranked(found, "time")
         best = order[0]
         same = found.cases.recompute != FULL  # none of them computes activations again
         for key in ("tp", "pp", "vp", "cp", "ep", "zero", "mbs"):
             if one[key]:
                 same &= getattr(found.cases, key) == float(one[key])
-        theirs = [int(row) for row in np.flatnonzero(same)]
-        row = min(theirs, key=lambda i: found.seconds[i]) if theirs else None
+        size = {key: int(one[key] or 1) for key in ("tp", "pp", "vp", "cp", "ep", "mbs")}
+        dp = int(one["gpus"]) // (size["tp"] * size["pp"] * size["cp"])
+        theirs = {**size, "dp": dp, "zero": int(one["zero"] or 1), "recompute": 0}
+        row = min(map(int, np.flatnonzero(same)), key=lambda i: found.seconds[i], default=None)
+        here = (one["gpu"], float(one["ib"]))
         flops = float(found.cases.model_flops[best] / found.cases.peak[best])
         out.append(
             {
                 **{key: one[key] for key in ("model", "gpu", "precision", "source")},
                 "gpus": int(one["gpus"]),
-                "fabric": fabric_of(one),
-                "theirs": told(one),
+                "fabric": next((name for name, of in FABRICS.items() if (of.gpu, of.ib) == here), None),
+                "theirs": short(theirs),
                 "mfu": float(one["tok_s_gpu"]) * flops if one["tok_s_gpu"] else float(one["mfu"]),
                 "seen": one["seen"] == "yes",
                 "ours": short(found.plan(best)),
@@ -200,8 +188,8 @@ def published() -> list[dict[str, Any]]:
 
 
 def mark(found: Found, best: int, row: int | None) -> str:
-    """agrees: the same degrees (micro-batch, interleaving and ZeRO stage aside); tie: within the model's error;
-    differs: slower by more, or called too large, or a plan that the planner does not try."""
+    """Compare two choices. agrees: the same degrees (micro-batch, interleaving and ZeRO stage aside); tie: within the
+    model's error; differs: slower by more, or called too large, or a plan that the planner does not try."""
     if row is None:
         return "differs"
     ours, theirs = found.plan(best), found.plan(row)
@@ -211,31 +199,18 @@ def mark(found: Found, best: int, row: int | None) -> str:
     return "tie" if close and found.fits[row] else "differs"
 
 
-def fabric_of(one: dict[str, str]) -> str | None:
-    """The matrix's column of a published run, if it has one."""
-    here = (one["gpu"], float(one["ib"]))
-    return next((name for name, of in FABRICS.items() if (of.gpu, of.ib) == here), None)
-
-
-def told(one: dict[str, str]) -> str:
-    """A published plan as the guide prints plans."""
-    size = {key: int(one[key] or 1) for key in ("tp", "pp", "vp", "cp", "ep", "mbs")}
-    dp = int(one["gpus"]) // (size["tp"] * size["pp"] * size["cp"])
-    return short({**size, "dp": dp, "zero": int(one["zero"] or 1), "recompute": 0})
-
-
 def short(plan: dict[str, int]) -> str:
-    """A plan's degrees above 1, its ZeRO stage where it is 3, and whether activations are computed again."""
+    """Name a plan by its degrees above 1, its ZeRO stage where it is 3, and whether activations are computed again."""
     words = [f"{key}{plan[key]}" for key in ("dp", "tp", "pp", "cp", "ep") if plan[key] > 1]
     words += ["zero3"] * (plan["zero"] >= 3) + ["recompute"] * (plan["recompute"] == FULL)
     return ".".join(words) or "dp1"
 
 
 def anatomy(model: str = "70b", gpus: int = 256) -> list[dict[str, Any]]:
-    """The best plan, and the best of two naive kinds that fit."""
-    found = found_for(asked(model, gpus, STANDARD, "bf16"))
+    """Return the best plan, and the best of two naive kinds that fit."""
+    found = find_plans(make_request(model, gpus, STANDARD, "bf16"))
     order = ranked(found, "time")
-    rows = [order[0], *(explain.chosen(found, text, order) for text in NAIVE)]
+    rows = [order[0], *(explain.choose(found, text, order) for text in NAIVE)]
     return [
         {
             "name": explain.name(found.plan(row)),
@@ -248,8 +223,8 @@ def anatomy(model: str = "70b", gpus: int = 256) -> list[dict[str, Any]]:
 
 
 def short_step(model: str = "405b", gpus: int = 4096) -> dict[str, Any]:
-    """A cell with a step of 2M tokens: too few sequences for rule 4."""
-    found = found_for(replace(asked(model, gpus, STANDARD, "bf16"), batch_tokens="2M"))
+    """Return a cell with a step of 2M tokens: too few sequences for rule 4."""
+    found = find_plans(replace(make_request(model, gpus, STANDARD, "bf16"), batch_tokens="2M"))
     row = ranked(found, "time")[0]
     return {
         "model": model,
@@ -262,32 +237,26 @@ def short_step(model: str = "405b", gpus: int = 4096) -> dict[str, Any]:
 
 
 def again() -> dict[str, Any]:
-    """8B on eight H100: what a cut costs there, and what computing again costs, against unlimited memory."""
-    found = found_for(asked("8b", 8, STANDARD, "bf16"))
-    c, free = found.cases, float(found.seconds.min())
-    full = c.recompute == FULL
-    rows = [
-        int(np.flatnonzero(found.fits & which)[np.argmin(found.seconds[found.fits & which])]) for which in (~full, full)
-    ]
+    """Return what a cut costs for 8B on eight H100, and what computing again costs, against unlimited memory."""
+    found = find_plans(make_request("8b", 8, STANDARD, "bf16"))
+    free, full = float(found.seconds.min()), found.cases.recompute == FULL
+    rows = [int(np.argmin(np.where(found.fits & which, found.seconds, np.inf))) for which in (~full, full)]
     cut, repeated = ({"name": short(found.plan(row)), "loss": 1 - free / float(found.seconds[row])} for row in rows)
     return {"cut": cut["name"], "cut_loss": cut["loss"], "again": repeated["name"], "again_loss": repeated["loss"]}
 
 
 def errors() -> list[dict[str, Any]]:
-    """Every run with a time, by constants that have not seen its stack."""
-    rows = fit.measured()
-    found = runs(rows)
-    wanted = np.log([number(row, "step_s") or 0.0 for row in found.rows])
-    stacks = [row["framework"] for row in found.rows]
-    off = fit.left_out(found, wanted, stacks, stacks, start(), fit.ROUNDS)
+    """Return every run with a time, by constants that have not seen its stack."""
+    data = fit.load_data()
+    off = fit.left_out(data, data.stacks, start())
     return [
         {"id": row["id"], "stack": stack, "measured": float(np.exp(log)), "off": round(float(one), 4)}
-        for row, stack, log, one in zip(found.rows, stacks, wanted, off)
+        for row, stack, log, one in zip(data.runs.rows, data.stacks, data.wanted, off)
     ]
 
 
 def everything(say=print) -> dict[str, Any]:
-    """The whole file."""
+    """Return the whole file."""
     cells = []
     for model in MODELS:
         for gpus in GPUS:
@@ -309,24 +278,23 @@ def everything(say=print) -> dict[str, Any]:
 
 
 def load() -> dict[str, Any]:
-    """What is kept."""
+    """Load what is kept."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def write(path: Path, said: dict[str, Any]) -> None:
-    """One line an entry, so that a change shows as the lines it is."""
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Write the file with a line for each entry, so that a change shows as the lines it is."""
     lines = []
-    for key, value in said.items():
-        entries = [json.dumps(one) for one in value] if isinstance(value, list) else [json.dumps(value)]
-        text = ",\n".join(entries)
-        lines.append(f'"{key}": [\n{text}\n]' if isinstance(value, list) else f'"{key}": {text}')
+    for key, value in record.items():
+        text = "[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if isinstance(value, list) else json.dumps(value)
+        lines.append(f'"{key}": {text}')
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def main(argv: list[str]) -> int:
-    said = everything()
+    record = everything()
     if "--write" in argv:
-        write(FILE, said)
+        write(FILE, record)
         print(f"written: {FILE.name}; now `lab results`")
     return 0
 

@@ -17,7 +17,7 @@ ALONE = ALONE.replace("world_size = 2", "world_size = 1")
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, words",
     [
         (("steps = 8", "stepps = 8"), ("stepps", "did you mean 'steps'")),
         (("steps = 8", 'steps = "eight"'), ("steps", "whole number")),
@@ -35,12 +35,12 @@ ALONE = ALONE.replace("world_size = 2", "world_size = 1")
         (('title = "micro"', 'title = "micro'), ("not valid TOML",)),
     ],
 )
-def test_preset_with_a_mistake(tmp_path, change, told):
+def test_preset_with_a_mistake(tmp_path, change, words):
     assert change[0] in MICRO
     # --arms fp8 asks for the arm by name, so that what it cannot do is an error and not a skipped arm
     arms = ("--arms", "bf16,fp8") if "baseline" not in change[0] and "title" not in change[0] else ()
     toml = preset(tmp_path, MICRO.replace(*change))
-    one_sentence(lab_here(tmp_path, "compare", "--preset", toml, "--out", "out", *arms), *told)
+    one_sentence(lab_here(tmp_path, "compare", "--preset", toml, "--out", "out", *arms), *words)
     assert not (tmp_path / "out").exists(), "refused before anything started"
 
 
@@ -53,7 +53,7 @@ def test_a_mistake_as_a_process_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "typed, words",
     [
         (("--preset", "cpu-tniy"), ("cpu-tniy", "cpu-tiny")),
         (("--preset", "nowhere.toml"), ("nowhere.toml",)),
@@ -62,17 +62,17 @@ def test_a_mistake_as_a_process_of_its_own(tmp_path):
         (("--preset", "gpu-check"), ("CUDA", "lab doctor")),
     ],
 )
-def test_command_line_with_a_mistake(tmp_path, words, told):
+def test_command_line_with_a_mistake(tmp_path, typed, words):
     import torch
 
-    if "gpu-check" in words and torch.cuda.is_available():
-        words = ("--preset", "gpu-check", "--set", "world_size=4096")
-        told = ("4096",)
-    one_sentence(lab_here(tmp_path, "compare", *words), *told)
+    if "gpu-check" in typed and torch.cuda.is_available():
+        typed = ("--preset", "gpu-check", "--set", "world_size=4096")
+        words = ("4096",)
+    one_sentence(lab_here(tmp_path, "compare", *typed), *words)
     assert not list(tmp_path.iterdir()), "refused before anything started"
 
 
-def test_missing_backend_is_told_before_anything_starts(tmp_path):
+def test_a_missing_backend_is_reported_before_anything_starts(tmp_path):
     """Transformer Engine without a GPU or without its package: why, in words, whatever its import raised."""
     wanting = MICRO.replace('backend = "torchao", recipe = "tensorwise"', 'backend = "te", recipe = "delayed"')
     toml = preset(tmp_path, wanting)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from labkit.checks.runner import Job, Reply
+
 REGISTRY = """
 title = "Mini"
 notebook = "lab.ipynb"
@@ -98,6 +100,20 @@ def more():
     return 1
     ### END SOLUTION
 """
+
+
+class Answering:
+    """A runner without processes: `answer(job)` gives the Reply. It keeps its jobs."""
+
+    def __init__(self, answer):
+        self.answer, self.jobs = answer, []
+
+    def run(self, job: Job) -> Reply:
+        self.jobs.append(job)
+        return self.answer(job)
+
+    def close(self):
+        pass
 
 
 def make_week(root: Path, ops: str = OPS, tests: str = TESTS, registry: str = REGISTRY) -> Path:

@@ -10,7 +10,7 @@ from labkit.checks import call_each, expected, load_week, run_checks
 from labkit.checks.expected import once
 from labkit.checks.runner import Case, LocalRunner, Reply, use
 from labkit.checks.verdict import CheckFailed
-from tests.checks.miniweek import OPS, TESTS, make_week
+from tests.checks.miniweek import OPS, TESTS, Answering, make_week
 
 ASKED = []
 
@@ -77,22 +77,13 @@ def test_a_check_at_home_begins_with_nothing_known(tmp_path):
         assert outcome.full == (value == "[1]"), outcome.cases
 
 
-class Answering:
-    def __init__(self, *values):
-        self.values, self.jobs = list(values), []
-
-    def run(self, job):
-        self.jobs.append(job)
-        return Reply(values=self.values)
-
-    def close(self):
-        pass
-
-
 @pytest.mark.parametrize("answer", [[], [1], [1, 2, 3], 7, None, {"a": 1, "b": 2}])
 def test_an_answer_of_another_length_is_no_answer(tmp_path, answer):
     """It comes from the student's process: zipped with the questions, an empty list would pass every case."""
-    with use(Answering(answer), Case(tmp_path, "week91_mini")), pytest.raises(CheckFailed) as failed:
+    with (
+        use(Answering(lambda job: Reply(values=[answer])), Case(tmp_path, "week91_mini")),
+        pytest.raises(CheckFailed) as failed,
+    ):
         call_each("ops.f", [(1,), (2,)])
     assert failed.value.verdict == "no result" and "2 times" in failed.value.text
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 
+from labkit.checks.causal import AHEAD, judge_causal
 from labkit.checks.held import bring_libraries, grown, reached
 from labkit.checks.verdict import CheckFailed
 from labkit.comm.group import Group
@@ -180,3 +183,34 @@ def test_libraries_come_and_the_students_module_does_not_run(tmp_path, monkeypat
     bring_libraries(week, "task", "broken", "missing")
     assert {name for name in sys.modules if name.startswith("lib91_")} == {"lib91_one", "lib91_two"}
     assert PACKAGE not in sys.modules
+
+
+def rings_above(record, threshold):
+    return [(row,) for row, value in enumerate(record) if value > threshold(record)]
+
+
+@pytest.mark.parametrize(
+    "threshold, honest", [(lambda record: 5.0, True), (lambda record: 4.0 + (len(record) < 30), False)]
+)
+def test_a_rule_that_looks_ahead_is_found_by_cut_records(threshold, honest):
+    """The second rings earlier on a long record than on one that ends there."""
+    records = [[0.0] * 15 + [4.5, 6.0, 6.0] + [0.0] * 20 for _ in range(4)]
+    alarms = [rings_above(record, threshold)[0] for record in records]
+
+    def run(rows):
+        return [rings_above(record[:n], threshold) for record, n in zip(records, rows)]
+
+    with contextlib.nullcontext() if honest else pytest.raises(CheckFailed) as failed:
+        judge_causal(run, [38] * 4, alarms, np.random.default_rng(0))
+    assert honest or failed.value.cause == AHEAD
+
+
+def test_a_rule_that_rings_at_every_end_is_found():
+    records = [[0.0] * 15 + [6.0] + [0.0] * 20 for _ in range(4)]
+
+    def run(rows):
+        return [[(15,)] if n > 15 else [(n - 1,)] for _, n in zip(records, rows)]
+
+    with pytest.raises(CheckFailed) as failed:
+        judge_causal(run, [36] * 4, [(15,)] * 4, np.random.default_rng(0))
+    assert failed.value.cause == AHEAD

@@ -10,6 +10,7 @@ from labkit.checks.judge import close
 from labkit.checks.traffic import calls_of, moved, phases
 from labkit.checks.verdict import CheckFailed
 from labkit.comm.algorithms import ring_bytes
+from labkit.comm.ledger import Ledger
 from labkit.comm.ranks import run_ranks
 
 
@@ -54,6 +55,13 @@ def test_another_call_or_one_byte_too_many_fails(ledger, calls, at_most, told):
     with pytest.raises(CheckFailed, match=told) as failed:
         moved(ledger, "forward", phases(ledger)["forward"], calls=calls, at_most=at_most, looks_like=causes)
     assert failed.value.cause == ("both",)
+
+
+def test_what_is_sent_around_the_phases_counts_in_them():
+    ledger = Ledger(0, 2)
+    for kind in ("send", "barrier", "barrier", "barrier", "send"):
+        ledger.begin(kind, 1 if kind == "send" else None, 4)
+    assert [len(calls_of(ledger, events)) for events in phases(ledger).values()] == [1, 1]
 
 
 def test_phases_need_their_barriers(ledger):

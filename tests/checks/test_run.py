@@ -16,31 +16,17 @@ import pytest
 import torch
 
 from labkit.checks import load_week, run_checks
-from labkit.checks.outcome import CaseResult, Outcome, decided
+from labkit.checks.outcome import CaseResult, Outcome, decided, number
 from labkit.checks.runner import Job, LocalRunner, Reply
 from labkit.checks.table import Console, render, watched
-from labkit.checks.verdict import CRASHED, PASSED, WRONG, cause_line
+from labkit.checks.verdict import CRASHED, HUNG, NOT_ATTEMPTED, PASSED, WRONG, cause_line
 from labkit.errors import LabError
 from tests import warm
-from tests.checks.miniweek import OPS, TESTS, make_week
+from tests.checks.miniweek import OPS, TESTS, Answering, make_week
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 20.0  # seconds, generous: the machine may be busy
 SUM = "return group.all_reduce(x)"
-
-
-class Answering:
-    """A runner without processes: `answer(job)` gives the Reply. It keeps what it was asked."""
-
-    def __init__(self, answer):
-        self.answer, self.jobs = answer, []
-
-    def run(self, job: Job) -> Reply:
-        self.jobs.append(job)
-        return self.answer(job)
-
-    def close(self):
-        pass
 
 
 def honest(job: Job) -> Reply:
@@ -95,6 +81,7 @@ def test_shares_are_exact(tmp_path):
     tests = TESTS.replace('@task("91.1", points=9)', '@task("91.1", points=0.1)').replace("points=1)", "points=9.9)")
     outcome = run_checks(["91.1"], weeks=[load_week(make_week(tmp_path, tests=tests))], runner=Answering(honest))
     assert outcome.cases[0].possible == Fraction(1, 30) and outcome.full
+    assert number(77.175) == 77.18, "half a hundredth is rounded up, though the float next to it lies below"
 
 
 def test_full_is_every_point_and_every_case(week):
@@ -275,6 +262,7 @@ def test_verdicts_of_a_plain_function(tmp_path, ranks, ops, verdict, part):
     deadline = 1.0 if verdict == "hung" else DEADLINE
     case = run_checks(["91.1"], weeks=[week], runner=ranks, deadline=deadline).cases[1]
     assert case.verdict == verdict and part in case.text, case.text
+    assert verdict != "hung" or not case.cause, "a deadline proves no cause"
 
 
 def test_a_missing_file_is_told_as_such(tmp_path, ranks):
@@ -476,7 +464,12 @@ def test_one_mistake_is_told_once_whatever_rank_and_length(capsys):
     same_error = "Rank {} raised RuntimeError: The size of tensor a ({}) must match tensor b ({}) (collectives.py:12)."
     cases = [found(f"N={n}", CRASHED, same_error.format(n, 50 + n, 51 + n), text="boom " + "!" * n) for n in (1, 2, 3)]
     cases.append(found("other", CRASHED, same_error.format(1, 51, 52).replace(":12", ":13"), text="bang"))
+    cases += [found(f"late {n}", HUNG, text=f"late after {n} s") for n in (1, 2)]
+    cases += [found(f"open {n}", NOT_ATTEMPTED, text="not attempted yet: Task 13.2") for n in (1, 2)]
     week = load_week(ROOT / "week13_allreduce")
     out = io.StringIO()
     render(Outcome([(week, ("13.2",))], 1, cases), Console(file=out, width=120))
     assert out.getvalue().count("boom") == 1 and "(and 2 more)" in out.getvalue() and "bang" in out.getvalue()
+    assert out.getvalue().count("not attempted yet") == 1
+    render(Outcome([(week, ("13.2",))], 1, cases[-4:]), Console(file=(hung := io.StringIO()), width=120))
+    assert hung.getvalue().count("late after") == 1, "the words of a hang hold times"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.checks import packing, values
+from labkit.checks import values
 from labkit.checks.values import Opaque, pack, unpack
 from labkit.errors import LabError
 
@@ -66,7 +66,7 @@ def test_nan_returns():
     assert math.isnan(unpack(pack(math.nan)))
 
 
-@pytest.mark.parametrize("dtype", list(values._DTYPES.values()), ids=str)
+@pytest.mark.parametrize("dtype", list(values.dtypes().values()), ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3, 4)], ids=str)
 def test_tensors_return_bit_for_bit(dtype, shape):
     x = torch.randint(0, 2, (math.prod(shape) * dtype.itemsize,), dtype=torch.uint8).view(dtype).reshape(shape)
@@ -112,7 +112,7 @@ def test_deep_and_endless_values_end():
 
 
 def test_too_much_is_refused(monkeypatch):
-    monkeypatch.setattr(packing, "MAX_BYTES", 1000)
+    monkeypatch.setattr(values, "MAX_BYTES", 1000)
     with pytest.raises(LabError, match="too much"):
         pack(torch.zeros(1000))
     with pytest.raises(ValueError, match="2000 bytes"):
@@ -148,7 +148,7 @@ def forged(tree, arrays=(), blob=b""):
         forged(None, [["uint8", [1]]], b"x"),
         forged({"int": 7}),
         forged({"int": "9" * 4000}),
-        forged({"dict": [[{"int": str(n * ((1 << 61) - 1))}, None] for n in range(packing.SAME_HASH + 1)]}),
+        forged({"dict": [[{"int": str(n * ((1 << 61) - 1))}, None] for n in range(values.SAME_HASH + 1)]}),
     ],
 )
 def test_forged_bytes_are_an_error_and_nothing_else(data):
@@ -157,7 +157,7 @@ def test_forged_bytes_are_an_error_and_nothing_else(data):
 
 
 def test_as_many_values_as_can_be_read_in_a_moment(monkeypatch):
-    monkeypatch.setattr(packing, "MAX_ITEMS", 1000)
+    monkeypatch.setattr(values, "MAX_ITEMS", 1000)
     assert unpack(pack(list(range(999)))) == list(range(999))
     with pytest.raises(LabError, match="use tensors"):
         pack(list(range(1000)))

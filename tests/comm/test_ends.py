@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from labkit.checks.outcome import decided
-from labkit.comm.autopsy import Autopsy, Call, RankReport
+from labkit.comm.autopsy import ARROWS, Autopsy, Call, Edge, RankReport
 from labkit.comm.group import Recv
 from labkit.comm.match import EITHER
 from labkit.comm.ranks import RanksFailed, run_ranks
+from tests.comm.test_split import grid
 
 both = pytest.mark.parametrize("backend", ["threads", "processes"])
 
@@ -50,33 +54,16 @@ def all_raise(group):
     raise ValueError(f"rank {group.rank}")
 
 
-@both
-def test_all_raise_at_once(fails, backend, nothing_left):
-    a = fails(all_raise, backend=backend, timeout=60)
-    assert [r.state for r in a.ranks] == ["raised"] * 3
-
-
 def leaves(group):
     if group.rank == 2:
         sys.exit(0)
     group.barrier()
 
 
-@both
-def test_sys_exit_is_not_success(fails, backend, nothing_left):
-    a = fails(leaves, backend=backend, timeout=60)
-    assert a.guilty == 2 and "SystemExit" in a.cause
-
-
 def raises_early_without_deadline(group):
     if group.rank == 0:
         raise RuntimeError("no data")
     group.recv(0, like=torch.ones(1))
-
-
-@both
-def test_no_deadline_still_ends_when_one_raises(fails, backend, nothing_left):
-    assert fails(raises_early_without_deadline, backend=backend, timeout=None).guilty == 0
 
 
 # -- a rank returns while others wait for it --------------------------------------------------------------------------
@@ -120,17 +107,6 @@ def skips_the_barrier(group):
         group.barrier()
 
 
-@both
-def test_a_rank_misses_a_collective(fails, backend, nothing_left):
-    a = fails(skips_the_barrier, backend=backend, timeout=60)
-    assert a.guilty == 2 and "barrier" in a.cause and "never joined" in a.cause
-
-
-@both
-def test_no_deadline_still_ends_when_the_hang_is_certain(fails, backend, nothing_left):
-    assert fails(skips_the_barrier, backend=backend, timeout=None).guilty == 2
-
-
 # -- ranks disagree ---------------------------------------------------------------------------------------------------
 def other_collective(group):
     if group.rank == 2:
@@ -149,23 +125,6 @@ def other_source(group):
 
 def other_length(group):
     group.all_gather(torch.ones(4 if group.rank == 1 else 3))
-
-
-@both
-@pytest.mark.parametrize(
-    "fn, guilty, words",
-    [
-        (other_collective, 2, ["all_reduce", "broadcast", "rank 2 left the common order"]),
-        (other_op, 1, ["max", "sum", "rank 1 left"]),
-        (other_source, 0, ["src 1", "src 0", "rank 0 left"]),
-        (other_length, 1, ["[3] of float32", "[4] of float32", "rank 1 left"]),
-    ],
-)
-def test_mismatched_collectives(fails, backend, fn, guilty, words, nothing_left):
-    a = fails(fn, backend=backend)
-    assert a.guilty == guilty
-    assert all(word in a.cause for word in [*words, "number 1"]), a.cause
-    assert a.call.split(":")[0].endswith("test_ends.py")
 
 
 def wrong_length(group, sent, expected):
@@ -209,10 +168,134 @@ def nobody_receives(group):
         group.isend(torch.ones(2), 1)
 
 
+def ring_of_recvs(group):
+    group.recv((group.rank - 1) % group.size, like=torch.ones(1))
+    group.send(torch.ones(1), (group.rank + 1) % group.size)
+
+
+def crossed_beside_a_busy_rank(group):
+    if group.rank == 0:
+        group.all_reduce(torch.ones(1))
+    elif group.rank == 1:
+        group.recv(0, like=torch.ones(1))
+    else:
+        for _ in range(600):
+            time.sleep(0.1)
+
+
+def mismatch_in_a_part(group):
+    dp, tp = grid(group)
+    dp.all_reduce(torch.ones(3))
+    tp.all_reduce(torch.ones(3 if group.rank != 3 else 4))
+
+
+def wrong_message_in_a_part(group):
+    _, tp = grid(group)
+    if tp.rank == 0:
+        tp.send(torch.ones(3), 1)
+    else:
+        tp.recv(0, like=torch.ones(3 if group.rank == 1 else 5))
+
+
+def crossed_groups(group):
+    dp, tp = grid(group)
+    first, second = (dp, tp) if group.rank in (0, 3) else (tp, dp)
+    first.all_reduce(torch.ones(1))  # crossed
+    second.all_reduce(torch.ones(1))
+
+
+def outsider(group):
+    pair = group.split([[0, 1]], name="pair")
+    if group.rank == 2:
+        assert pair.rank == -1 and pair.size == 0
+    pair.all_reduce(torch.ones(1))
+
+
+def leaves_its_part_early(group):
+    _, tp = grid(group)
+    if group.rank != 3:
+        tp.barrier()
+
+
+def splits_differ(group):
+    group.split([[0, 1], [2, 3]] if group.rank != 1 else [[0, 2], [1, 3]], name="tp")
+    group.barrier()
+
+
+def never_received_in_a_part(group):
+    _, tp = grid(group)
+    if group.rank == 2:
+        tp.isend(torch.ones(1), 1)
+    group.barrier()
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A run that fails, and what its autopsy says; None: not compared."""
+
+    fn: Callable
+    words: tuple[str, ...] = ()  # of the cause
+    size: int = 3
+    timeout: float | None = 60.0
+    reason: str | None = None
+    guilty: int | None = None
+    involved: list[int] | None = None
+    certain: bool | None = None
+    states: list[str] | None = None
+    at: str = ""  # of the line that is named
+
+    def __str__(self):
+        return f"{self.fn.__name__}-{self.timeout}"
+
+
+FAILING = [
+    Failing(all_raise, states=["raised"] * 3),
+    Failing(leaves, ("SystemExit",), guilty=2),
+    Failing(raises_early_without_deadline, timeout=None, guilty=0),
+    Failing(skips_the_barrier, ("barrier", "never joined"), guilty=2),
+    Failing(skips_the_barrier, timeout=None, guilty=2),
+    Failing(other_collective, ("number 1", "all_reduce", "broadcast", "rank 2 left the common"), guilty=2, timeout=1.5),
+    Failing(other_op, ("number 1", "max", "sum", "rank 1 left"), guilty=1, timeout=1.5, at="group.all_reduce"),
+    Failing(other_source, ("number 1", "src 1", "src 0", "rank 0 left"), guilty=0, timeout=1.5, at="group.broadcast"),
+    Failing(other_length, ("[3] of float32", "[4] of float32", "rank 1 left"), guilty=1, timeout=1.5),
+    Failing(other_op, ("one of them is wrong",), size=2, timeout=1.5, involved=[0, 1]),
+    Failing(nobody_receives, ("never received",), guilty=0),
+    Failing(ring_of_recvs, ("receive first",), reason="deadlock", involved=[0, 1, 2]),
+    Failing(crossed_beside_a_busy_rank, ("same order",), timeout=1.5, involved=[0, 1]),
+    Failing(
+        mismatch_in_a_part, ('number 1 of group "tp" (ranks 2 and 3)', "[4] of"), size=4, timeout=1.5, involved=[2, 3]
+    ),
+    Failing(wrong_message_in_a_part, ("Rank 2 sends", 'number 1 in group "tp" (ranks 2 and 3)'), size=4, timeout=1.5),
+    Failing(
+        crossed_groups,
+        (
+            'rank 0 waits in all_reduce in group "dp"',
+            'rank 1 waits in all_reduce in group "tp"',
+            '"dp" and "tp" in crossed',
+        ),
+        size=4,
+        reason="deadlock",
+        certain=True,
+        involved=[0, 1, 2, 3],
+        at="# crossed",
+    ),
+    Failing(outsider, ('rank 2 is outside of group "pair"',), reason="raised", guilty=2, at="pair.all_reduce"),
+    Failing(leaves_its_part_early, ('barrier in group "tp"',), size=4, guilty=3, involved=[2, 3]),
+    Failing(splits_differ, ("split", "tp: 0 2 | 1 3"), size=4, timeout=3, guilty=1),
+    Failing(never_received_in_a_part, ('send to rank 3 in group "tp"', "never received"), size=4, guilty=2),
+]
+
+
 @both
-def test_a_message_that_nobody_receives(fails, backend, nothing_left):
-    a = fails(nobody_receives, backend=backend)
-    assert a.guilty == 0 and "never received" in a.cause
+@pytest.mark.parametrize("case", FAILING, ids=str)
+def test_a_run_that_fails(fails, at, backend, case, nothing_left):
+    a = fails(case.fn, backend=backend, size=case.size, timeout=case.timeout)
+    for name in ("reason", "guilty", "involved", "certain"):
+        if (want := getattr(case, name)) is not None:
+            assert getattr(a, name) == want, (name, str(a))
+    assert case.states is None or [r.state for r in a.ranks] == case.states
+    assert all(word in a.cause for word in case.words), a.cause
+    assert a.call.endswith(at(case.fn, case.at)) if case.at else a.call.split(":")[0].endswith("test_ends.py")
 
 
 # -- how an autopsy reads ---------------------------------------------------------------------------------------------
@@ -230,6 +313,21 @@ def test_what_several_ranks_did_is_told_once():
     assert "  ranks 4 and 5  wait in recv from rank 6 (8 bytes) at a.py:5, for 0.3 to 0.4 s\n" in text
     other = RankReport(1, "raised", error=lengths.format(51, 52), where="a.py:4")
     assert autopsy_of(raised[0], other).count("The size of tensor") == 2, "another line is another mistake"
+
+
+@pytest.mark.parametrize(
+    "kind, words", [("send", "send to rank 1"), ("recv", "recv from rank 1"), ("broadcast", "broadcast from rank 1")]
+)
+def test_a_call_reads_in_its_direction(kind, words):
+    assert str(Call(kind, 1, 4, "a.py:1", 0.0, 1)) == words
+    waits = Call(kind, 1, 4, "a.py:1", 0.0, 1, handle=True, group="tp")
+    assert str(waits) == f'wait() for its {words} in group "tp"'
+
+
+def test_of_many_arrows_some_are_listed():
+    edges = [Edge(r, r + 1, "recv", "a.py:1") for r in range(20)]
+    text = str(Autopsy("deadlock", "The cause.", None, [], "", [], edges))
+    assert text.count("->") == ARROWS and text.endswith("; and 4 more")
 
 
 def test_ranks_that_ended_because_others_had_share_a_line():

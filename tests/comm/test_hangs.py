@@ -61,33 +61,6 @@ def test_both_directions_to_the_wrong_rank(fails, backend, step, src, nothing_le
     assert "sendrecv" not in a.cause
 
 
-def ring_of_recvs(group):
-    group.recv((group.rank - 1) % group.size, like=torch.ones(1))
-    group.send(torch.ones(1), (group.rank + 1) % group.size)
-
-
-@both
-def test_everybody_receives_first(fails, backend, nothing_left):
-    a = fails(ring_of_recvs, backend=backend, timeout=60)
-    assert a.involved == [0, 1, 2] and "receive first" in a.cause
-
-
-def crossed(group):
-    if group.rank == 0:
-        group.all_reduce(torch.ones(1))
-    elif group.rank == 1:
-        group.recv(0, like=torch.ones(1))
-    else:
-        for _ in range(600):
-            time.sleep(0.1)
-
-
-@both
-def test_crossed_order_is_seen_beside_a_busy_rank(fails, backend, nothing_left):
-    a = fails(crossed, backend=backend)
-    assert a.involved == [0, 1] and "same order" in a.cause
-
-
 def waits_on_a_handle(group):
     if group.rank == 0:
         handle = group.irecv(1, like=torch.ones(5))

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from labkit.comm.link import raw
+from labkit.comm.link import MAX_HEAD, frame_head, raw
+from labkit.errors import LabError
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.bool])
@@ -37,3 +38,8 @@ def test_the_memory_lives_as_long_as_the_view():
     del memory
     gc.collect()
     assert storage.expired()
+
+
+def test_a_head_that_is_too_long_is_refused_before_it_travels():
+    with pytest.raises(LabError, match="make the batch smaller"):
+        frame_head("post", {"ops": "x" * MAX_HEAD})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 
@@ -150,65 +148,6 @@ def test_out_need_not_be_contiguous(run):
 
 
 # -- what is wrong ends with an autopsy that names the group ----------------------------------------------------------
-def mismatch(group):
-    dp, tp = grid(group)
-    dp.all_reduce(torch.ones(3))
-    tp.all_reduce(torch.ones(3 if group.rank != 3 else 4))
-
-
-@both
-def test_a_mismatch_inside_one_part(fails, backend, nothing_left):
-    a = fails(mismatch, backend=backend, size=4)
-    assert 'collective number 1 of group "tp" (ranks 2 and 3) differs' in a.cause, str(a)
-    assert set(a.involved) == {2, 3} and "[4] of float32" in a.cause
-
-
-def wrong_message(group):
-    _, tp = grid(group)
-    if tp.rank == 0:
-        tp.send(torch.ones(3), 1)
-    else:
-        tp.recv(0, like=torch.ones(3 if group.rank == 1 else 5))
-
-
-@both
-def test_a_message_of_another_size_inside_one_part(fails, backend, nothing_left):
-    a = fails(wrong_message, backend=backend, size=4)
-    assert 'message number 1 in group "tp" (ranks 2 and 3)' in a.cause and a.cause.startswith("Rank 2 sends"), a.cause
-
-
-def crossed(group):
-    dp, tp = grid(group)
-    first, second = (dp, tp) if group.rank in (0, 3) else (tp, dp)
-    first.all_reduce(torch.ones(1))  # crossed
-    second.all_reduce(torch.ones(1))
-
-
-@both
-def test_two_groups_in_crossed_order(fails, at, backend, nothing_left):
-    a = fails(crossed, backend=backend, size=4, timeout=60)
-    assert a.reason == "deadlock" and a.certain and a.involved == [0, 1, 2, 3]
-    assert (
-        'rank 0 waits in all_reduce in group "dp"' in a.cause and 'rank 1 waits in all_reduce in group "tp"' in a.cause
-    )
-    assert 'the groups "dp" and "tp" in crossed order' in a.cause and a.call.endswith(at(crossed, "# crossed"))
-    assert re.search(r'waits? in all_reduce in group "tp" \(4 bytes\)', str(a))
-
-
-def outsider(group):
-    pair = group.split([[0, 1]], name="pair")
-    if group.rank == 2:
-        assert pair.rank == -1 and pair.size == 0
-    pair.all_reduce(torch.ones(1))
-
-
-@both
-def test_a_rank_outside_calls_in(fails, at, backend, nothing_left):
-    a = fails(outsider, backend=backend, size=3, timeout=60)
-    assert (a.reason, a.guilty) == ("raised", 2) and a.call.endswith(at(outsider, "pair.all_reduce"))
-    assert 'rank 2 is outside of group "pair"' in a.cause
-
-
 OUTSIDE = {
     "send": lambda g: g.send(torch.ones(1), 0),
     "recv": lambda g: g.recv(0, like=torch.ones(1)),
@@ -231,42 +170,6 @@ def every_call_from_outside(group):
 
 def test_no_call_is_open_to_a_rank_outside(run):
     run(every_call_from_outside, size=3)
-
-
-def leaves_early(group):
-    _, tp = grid(group)
-    if group.rank != 3:
-        tp.barrier()
-
-
-@both
-def test_a_rank_that_a_part_waits_for(fails, backend, nothing_left):
-    a = fails(leaves_early, backend=backend, size=4, timeout=60)
-    assert a.guilty == 3 and a.involved == [2, 3] and 'barrier in group "tp"' in a.cause
-
-
-def splits_differ(group):
-    group.split([[0, 1], [2, 3]] if group.rank != 1 else [[0, 2], [1, 3]], name="tp")
-    group.barrier()
-
-
-@both
-def test_ranks_that_split_differently(fails, backend, nothing_left):
-    a = fails(splits_differ, backend=backend, size=4, timeout=3)
-    assert "split" in a.cause and "tp: 0 2 | 1 3" in a.cause and a.guilty == 1, a.cause
-
-
-def never_received(group):
-    _, tp = grid(group)
-    if group.rank == 2:
-        tp.isend(torch.ones(1), 1)
-    group.barrier()
-
-
-@both
-def test_a_message_that_nobody_receives_in_its_group(fails, backend, nothing_left):
-    a = fails(never_received, backend=backend, size=4)
-    assert a.guilty == 2 and 'send to rank 3 in group "tp"' in a.cause and "never received" in a.cause
 
 
 def same_peer_two_groups(group):

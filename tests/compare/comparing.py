@@ -20,6 +20,7 @@ MICRO = f"""
 title = "micro"
 device = "cpu"
 world_size = 2
+check = true
 [train]
 model = {{ vocab_size = 300, d_model = 32, n_layers = 2, n_heads = 2, n_kv_heads = 1, d_ffn = 64, max_seq_len = 32 }}
 steps = 8
@@ -34,11 +35,6 @@ data = {{ source = ["{ROOT / "labkit" / "train"}"], vocab_size = 300, heldout_fr
 label = "BF16"
 role = "baseline"
 train.precision = {{ backend = "bf16" }}
-[arms.twin]
-label = "twin"
-role = "twin"
-train.precision = {{ backend = "bf16" }}
-train.perturb = 0.001953125
 [arms.fp8]
 label = "FP8"
 role = "candidate"

@@ -15,7 +15,7 @@ from labkit.compare.report import recommended
 from labkit.compare.speed_verdict import judge_speed
 from labkit.errors import LabError
 from labkit.precision import matrix
-from labkit.precision.matrix import reasons
+from labkit.precision.matrix import conflicts
 from labkit.record.read import read_run
 from labkit.record.schema import Kernels, TimedRow
 from tests.compare.comparing import MICRO, ROOT, lab, lab_here, preset
@@ -74,9 +74,9 @@ def test_the_arms_are_those_that_the_gpu_can_run(gpu, refused):
     """BF16 from Ampere on; FP16, the baseline and both controls everywhere. What cannot run is skipped with a reason:
     labkit.compare.plan, for any arm but the baseline."""
     arms = load_preset("amp")
-    cannot = {name: found for name in arms.arms if (found := reasons(arms.config(name), gpu))}
+    cannot = {name: found for name in arms.arms if (found := conflicts(arms.config(name), gpu))}
     assert {arms.arms[name].of or name for name in cannot} == refused
-    assert all("no BF16 units" in " ".join(found) for found in cannot.values())
+    assert all([conflict.who[1] for conflict in found] == ["older"] for found in cannot.values())
 
 
 def losses(gap=0.0):
@@ -121,11 +121,13 @@ def test_the_verdict_on_speed_speaks_of_it_too():
     assert table.of_answers("FP32")[1].head == "x FP32's speed"
 
 
-def test_without_repeats_there_is_no_rule_to_judge_by(tmp_path):
-    text = AMP[: AMP.index("[repeat]")] + AMP[AMP.index("[speed]") :]
-    with pytest.raises(LabError, match=r'format = "AMP" and no \[repeat\]'):
+def test_without_repeats_losses_are_not_judged_and_the_refusal_names_the_remedies(tmp_path):
+    text = AMP.replace("check = true\n", "")
+    text = text[: text.index("[repeat]")] + text[text.index("[speed]") :]
+    with pytest.raises(LabError, match=r"has no \[repeat\].*Add \[repeat\], empty .* or check = true.* or parts"):
         load_preset(str(preset(tmp_path, text)))
-    assert load_preset(str(preset(tmp_path, text.replace("[speed]", 'parts = ["speed"]\n[speed]', 1)))).format == "AMP"
+    for more in ("[repeat]\n", "check = true\n", 'parts = ["speed"]\n'):
+        assert load_preset(str(preset(tmp_path, text.replace("[speed]", f"{more}[speed]", 1)))).format == "AMP"
 
 
 def test_the_recorded_rehearsal_says_what_the_code_says_today():

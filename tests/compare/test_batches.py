@@ -24,7 +24,7 @@ from tests.compare.comparing import MICRO
 from tests.compare.small_gpu import HAVE, REST, Gpu, line, on_rank
 
 ARMS = '[arms.other]\nlabel = "other"\nrole = "candidate"\ntrain.precision = { backend = "week16" }\n'
-TEXT = MICRO[: MICRO.index("[arms.twin]")] + MICRO[MICRO.index("[arms.fp8]") : MICRO.index("[arms.broken]")]
+TEXT = MICRO[: MICRO.index("[arms.broken]")]
 TEXT = (
     TEXT.replace("world_size = 2", "world_size = 1")
     .replace("batch_size = 4", "batch_size = 8")

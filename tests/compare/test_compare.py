@@ -13,8 +13,7 @@ from labkit.record.read import read_run
 from tests.compare.comparing import MICRO, lab, lab_here, one_sentence, preset, start
 from tests.gated import Gate
 
-TWIN = MICRO[MICRO.index("[arms.twin]") : MICRO.index("[arms.fp8]")]
-REPEATED = MICRO.replace(TWIN, "").replace("[train]", "[repeat]\nbaseline = 2\ncandidate = 2\nmore = 0\n[train]", 1)
+REPEATED = MICRO.replace("[train]", "[repeat]\nbaseline = 2\ncandidate = 2\nmore = 0\n[train]", 1)
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +95,12 @@ def test_interrupted_it_keeps_what_it_has_and_goes_on(tmp_path):
     """Ctrl-C in the second arm: exit 130, no rank left; the second call keeps the first arm and finishes the rest."""
     slow = MICRO.replace("world_size = 2", "world_size = 1").replace("eval_every = 2", "eval_every = 20")
     slow = slow.replace("steps = 8", "steps = 60").replace("probe_every = 4", "probe_every = 1000")
-    words = ("compare", "--preset", preset(tmp_path, slow), "--out", "out", "--arms", "bf16,twin")
-    gate = Gate(tmp_path / "gate", "twin", 1)  # the second arm ends by nothing else than the signal
+    words = ("compare", "--preset", preset(tmp_path, slow), "--out", "out", "--arms", "bf16,fp8")
+    gate = Gate(tmp_path / "gate", "fp8", 1)  # the second arm ends by nothing else than the signal
     running = start(tmp_path, *words, **gate.environment)
-    twin = tmp_path / "out" / "arms" / "twin" / "steps.jsonl"
+    second = tmp_path / "out" / "arms" / "fp8" / "steps.jsonl"
     deadline = time.monotonic() + 150
-    while not (twin.exists() and twin.stat().st_size) and running.poll() is None and time.monotonic() < deadline:
+    while not (second.exists() and second.stat().st_size) and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(running.pid, signal.SIGINT)
     output = running.communicate(timeout=60)[0]
@@ -110,12 +109,10 @@ def test_interrupted_it_keeps_what_it_has_and_goes_on(tmp_path):
     assert first.status == "interrupted" and first.arms["bf16"].status == "finished"
     began = first.arms["bf16"].run["started"]
     done = lab_here(tmp_path, *words)
-    second = read_run(tmp_path / "out")
-    assert second.arms["bf16"].run["started"] == began, "the finished arm was not trained again"
-    assert second.arms["twin"].status == "finished" and "BF16: finished already" in done.stdout, (
-        done.stdout + done.stderr
-    )
-    assert [s["step"] for s in second.arms["twin"].steps] == list(range(1, 61)), "no step stands twice"
+    after = read_run(tmp_path / "out")
+    assert after.arms["bf16"].run["started"] == began, "the finished arm was not trained again"
+    assert after.arms["fp8"].status == "finished" and "BF16: finished already" in done.stdout, done.stdout + done.stderr
+    assert [s["step"] for s in after.arms["fp8"].steps] == list(range(1, 61)), "no step stands twice"
 
 
 def test_fresh_moves_the_old_run_aside(tmp_path):
@@ -123,7 +120,7 @@ def test_fresh_moves_the_old_run_aside(tmp_path):
     out.mkdir()
     (out / "run.json").write_text(json.dumps({"kind": "compare", "config": {}, "status": "finished"}))
     words = ("compare", "--preset", preset(tmp_path), "--out", "out", "--arms", "bf16", "--set", "train.steps=2")
-    assert lab_here(tmp_path, *words, "--fresh").returncode == 0
+    assert lab_here(tmp_path, *words, "--fresh").returncode == 1, "two steps teach nothing"
     assert json.loads((tmp_path / "out.1" / "run.json").read_text())["config"] == {}
     assert read_run(out).arms["bf16"].status == "finished"
 

@@ -18,7 +18,7 @@ from labkit.record.read import read_run
 from tests.compare.comparing import MICRO, lab_here, one_sentence, preset
 
 # The arms that a speed part needs; a safety verdict with all its arms is test_compare.py's.
-PAIR = MICRO[: MICRO.index("[arms.twin]")] + MICRO[MICRO.index("[arms.fp8]") : MICRO.index("[arms.broken]")]
+PAIR = MICRO[: MICRO.index("[arms.broken]")]
 SPEED = PAIR.replace(
     "[train]",
     """

@@ -10,7 +10,7 @@ from labkit.compare.report import report
 from labkit.compare.speed_verdict import judge_speed
 from labkit.compare.summary import markdown
 from labkit.record.measure import efficiency
-from labkit.record.meter import Sample, told
+from labkit.record.meter import Sample, summarise
 from labkit.record.run import RunRecord
 from labkit.record.schema import SpeedResults, TimedRow
 from tests.compare import synthetic
@@ -102,7 +102,7 @@ def test_a_billion_tokens_have_a_price_where_the_hour_has_one(page):
 
 
 def test_clock_and_watts_are_there_where_the_record_has_them(page):
-    meter = told([Sample(1980, 400.0, 700.0, False), *[Sample(1608, 699.0, 700.0, True)] * 9])
+    meter = summarise([Sample(1980, 400.0, 700.0, False), *[Sample(1608, 699.0, 700.0, True)] * 9])
     text = page(speed(meter=meter))
     seen, _ = section(text)
     table = seen[seen.index("Clock and power") : seen.index("Peak memory")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -13,9 +14,9 @@ import torch
 from rich.console import Console
 
 from labkit import cli
-from labkit.crossover import command, grid, measure, pictures
+from labkit.crossover import crossover, grid, linear, pictures
 from labkit.crossover import record as records
-from labkit.crossover.grid import ARMS, BASE, FP8, Cell, Shape, in_words, reason, speedup, without_waiting
+from labkit.crossover.grid import ARMS, BASE, FP8, Cell, Shape, describe, reason, speedup, without_waiting
 from labkit.errors import LabError
 
 Kernel = namedtuple("Kernel", "name begin end")
@@ -31,19 +32,13 @@ def a_cell(arm, product, quantise, launch=0.0, shape=CUBE, **more):
 def a_map(folder, sizes=(1024, 4096, 16384), missing=()):
     """A map made up from a simple machine: products at 700 and 1300 TFLOP/s, quantising by bytes, a slow CPU."""
     cells = []
-    for shape in grid.shapes(sizes, sizes, sizes):
-        for arm in ARMS:
-            fp8 = arm in FP8
-            product = shape.flops / (1300e12 if fp8 else 700e12)
-            quantise = 8 * (shape.M * shape.K + shape.K * shape.N + shape.M * shape.N) / 3.5e12 if fp8 else 0.0
-            launch = max(0.0, (250e-6 if fp8 else 60e-6) - product - quantise)
-            cells.append(
-                (
-                    Cell(*shape, arm, why_not="not enough GPU memory")
-                    if (shape, arm) in missing
-                    else a_cell(arm, product, quantise, launch, shape)
-                ).to_dict()
-            )
+    for shape, arm in itertools.product(grid.shapes(sizes, sizes, sizes), ARMS):
+        fp8 = arm in FP8
+        product = shape.flops / (1300e12 if fp8 else 700e12)
+        quantise = 8 * (shape.M * shape.K + shape.K * shape.N + shape.M * shape.N) / 3.5e12 if fp8 else 0.0
+        launch = max(0.0, (250e-6 if fp8 else 60e-6) - product - quantise)
+        lost = Cell(*shape, arm, why_not="not enough GPU memory")
+        cells.append(lost if (shape, arm) in missing else a_cell(arm, product, quantise, launch, shape))
     record = {
         "kind": "crossover",
         "status": "finished",
@@ -53,7 +48,7 @@ def a_map(folder, sizes=(1024, 4096, 16384), missing=()):
         "grid": {name: list(sizes) for name in "MKN"},
         "method": {},
         "versions": {},
-        "cells": cells,
+        "cells": [cell.to_dict() for cell in cells],
     }
     records.save(record, folder)
     return record
@@ -95,11 +90,11 @@ def test_the_reason_is_what_it_pays_most_for():
     assert reason(base, Cell(1, 1, 1, "te-current", why_not="x")) is None
     slow = a_cell("te-current", 60e-6, 30e-6, 90e-6)
     assert speedup(base, slow) == pytest.approx(110 / 180) and without_waiting(base, slow) == pytest.approx(100 / 90)
-    text = in_words(base, slow)
+    text = describe(base, slow)
     assert "loses, 0.61 times (1.11 without waiting)" in text and "its products save 40 us" in text
     assert "quantising costs 30 us and waiting 80 us more; the GPU waits for the CPU" in text
-    assert "its products cost 50 us more" in in_words(base, a_cell("te-current", 150e-6, 10e-6))
-    assert "not measured (no)" in in_words(base, Cell(1, 1, 1, "te-block", why_not="no"))
+    assert "its products cost 50 us more" in describe(base, a_cell("te-current", 150e-6, 10e-6))
+    assert "not measured (no)" in describe(base, Cell(1, 1, 1, "te-block", why_not="no"))
 
 
 # ---- the split
@@ -114,27 +109,27 @@ def test_kernels_are_divided_among_arms_by_the_marks():
         Kernel("elementwise_add", 73, 76),
         Kernel("spin_kernel", 90, 91),
     ]
-    (bf16, no), (fp8, yes) = measure.split_kernels(kernels[::-1], arms=2, repeats=3)
+    (bf16, no), (fp8, yes) = linear.split_kernels(kernels[::-1], arms=2, repeats=3)
     assert bf16 == {"product": pytest.approx(1e-5), "quantise": 0.0} and no is False
     assert fp8 == {"product": pytest.approx(10e-6 / 3), "quantise": pytest.approx(5e-6)} and yes is True
     for wrong in (kernels[:-1], kernels[:1] + kernels[2:], [*kernels, Kernel("late", 95, 96)]):
         with pytest.raises(LabError, match="marks between the arms"):
-            measure.split_kernels(wrong, arms=2, repeats=3)
+            linear.split_kernels(wrong, arms=2, repeats=3)
 
 
 def test_launch_is_what_no_kernel_fills_where_the_cpu_sets_the_pace():
     parts = {"product": 30e-6, "quantise": 20e-6}
-    assert measure.with_launch(parts, 200e-6, queue=195e-6) == {**parts, "launch": pytest.approx(150e-6)}
-    ahead = measure.with_launch(parts, 55e-6, queue=20e-6)  # the CPU is ahead: only the clock moved
+    assert linear.with_launch(parts, 200e-6, queue=195e-6) == {**parts, "launch": pytest.approx(150e-6)}
+    ahead = linear.with_launch(parts, 55e-6, queue=20e-6)  # the CPU is ahead: only the clock moved
     assert ahead == {"product": pytest.approx(33e-6), "quantise": pytest.approx(22e-6), "launch": 0.0}
-    slowed = measure.with_launch(parts, 40e-6, queue=40e-6)  # the profiler slowed the parts down
+    slowed = linear.with_launch(parts, 40e-6, queue=40e-6)  # the profiler slowed the parts down
     assert slowed["launch"] == 0.0 and sum(slowed.values()) == pytest.approx(40e-6)
 
 
 def test_steps_are_timed_in_a_row():
     calls = []
-    seconds, spread, queue = measure.time_step(lambda: calls.append(1), CPU, budget=1e-9)
-    assert len(calls) == 1 + measure.LOOPS and seconds > 0 and spread >= 0 and queue > 0
+    seconds, spread, queue = linear.time_step(lambda: calls.append(1), CPU, budget=1e-9)
+    assert len(calls) == 1 + linear.LOOPS and seconds > 0 and spread >= 0 and queue > 0
 
 
 # ---- real, on this CPU
@@ -148,8 +143,8 @@ def measured():
     """(cells by arm, by arm the operators that the profiler saw: whether each is a product, and its seconds)."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "_parts", lambda rows, real=measure._parts: seen.append(rows) or real(rows))
-        cells = measure.measure(Shape(64, 128, 32), THREE, CPU, budget=0.005)
+        patch.setattr(linear, "_parts", lambda rows, real=linear._parts: seen.append(rows) or real(rows))
+        cells = linear.measure(Shape(64, 128, 32), THREE, CPU, budget=0.005)
     return {cell.arm: cell for cell in cells}, dict(zip(THREE, seen, strict=True))
 
 
@@ -178,32 +173,18 @@ def test_what_is_no_product_is_the_quantising(measured):
 
 
 def test_one_arm_that_cannot_run_costs_the_others_nothing():
-    odd, te = measure.measure(Shape(64, 128, 40), [BASE, "torchao-tensorwise"], CPU, 0.001)
+    odd, te = linear.measure(Shape(64, 128, 40), [BASE, "torchao-tensorwise"], CPU, 0.001)
     assert odd.seconds and te.seconds is None and "multiples of 16" in te.why_not
-    base, tokens = measure.measure(Shape(24, 128, 32), [BASE, "torchao-rowwise"], CPU, 0.001)
+    base, tokens = linear.measure(Shape(24, 128, 32), [BASE, "torchao-rowwise"], CPU, 0.001)
     assert base.seconds and tokens.why_not == "torchao FP8 rowwise needs a multiple of 16 tokens"
-    _, te = measure.measure(Shape(128, 128, 128), [BASE, "te-block"], CPU, 0.001)
+    _, te = linear.measure(Shape(128, 128, 128), [BASE, "te-block"], CPU, 0.001)
     assert te.why_not.startswith("precision backend 'te'")
 
 
 def test_a_map_from_nothing_to_pictures(tmp_path, capfd):
-    words = [
-        "crossover",
-        "--device",
-        "cpu",
-        "--m",
-        "64",
-        "--k",
-        "64",
-        "--n",
-        "32,64",
-        "--budget",
-        "0.002",
-        "--out",
-        str(tmp_path / "map"),
-    ]
+    words = ["crossover", "--device", "cpu", "--m", "64", "--k", "64", "--n", "32,64", "--budget", "0.002", "--out"]
     with pytest.raises(SystemExit) as end:
-        cli.main(words)
+        cli.main([*words, str(tmp_path / "map")])
     out, err = capfd.readouterr()
     assert end.value.code == 0 and "TE FP8 block: left out" in out and "slower at" in out
     assert "profiler" not in err  # Kineto's own chatter
@@ -219,7 +200,7 @@ def test_a_map_from_nothing_to_pictures(tmp_path, capfd):
 # ---- stopped, killed, resumed
 
 
-def slow_measure(log):
+def fake_measure(log):
     def fake(shape, arms, device, budget, compiled):
         log.append(shape)
         return [a_cell(arm, 1e-5, 1e-5, shape=shape) for arm in arms]
@@ -227,30 +208,22 @@ def slow_measure(log):
     return fake
 
 
-def go(tmp_path, monkeypatch, log, **more):
-    monkeypatch.setattr(measure, "measure", slow_measure(log))
-    return command.crossover(
-        "64",
-        "64",
-        "32,64,128",
-        device="cpu",
-        arms="torchao-tensorwise",
-        out=tmp_path / "map",
-        console=Console(quiet=True),
-        **more,
-    )
+def go(tmp_path, monkeypatch, measure, **more):
+    monkeypatch.setattr(linear, "measure", measure)
+    request = crossover.Request("64", "64", "32,64,128", "torchao-tensorwise", "cpu", tmp_path / "map", **more)
+    return crossover.crossover(request, Console(quiet=True))
 
 
 def test_the_same_command_goes_on_where_it_was(tmp_path, monkeypatch):
     log = []
     clock = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(command.time, "monotonic", lambda: float(next(clock)))
-    assert go(tmp_path, monkeypatch, log, seconds=25.0) == 1  # the time was up before the end
+    monkeypatch.setattr(crossover.time, "monotonic", lambda: float(next(clock)))
+    assert go(tmp_path, monkeypatch, fake_measure(log), seconds=25.0) == 1  # the time was up before the end
     assert 0 < len(log) < 3 and records.load(tmp_path / "map")["status"] == "stopped"
     before = len(log)
-    assert go(tmp_path, monkeypatch, log, seconds=1e9) == 0
+    assert go(tmp_path, monkeypatch, fake_measure(log), seconds=1e9) == 0
     assert len(log) == 3 and len(set(log)) == 3 and before < 3  # nothing was measured twice
-    assert go(tmp_path, monkeypatch, log, seconds=1e9) == 0 and len(log) == 3
+    assert go(tmp_path, monkeypatch, fake_measure(log), seconds=1e9) == 0 and len(log) == 3
 
 
 def test_a_killed_run_keeps_its_shapes(tmp_path, monkeypatch):
@@ -259,39 +232,33 @@ def test_a_killed_run_keeps_its_shapes(tmp_path, monkeypatch):
     def killed(shape, *rest):
         if len(log) == 2:
             raise KeyboardInterrupt
-        return slow_measure(log)(shape, *rest)
+        return fake_measure(log)(shape, *rest)
 
-    monkeypatch.setattr(measure, "measure", killed)
     with pytest.raises(KeyboardInterrupt):
-        command.crossover(
-            "64",
-            "64",
-            "32,64,128",
-            device="cpu",
-            arms="torchao-tensorwise",
-            out=tmp_path / "map",
-            console=Console(quiet=True),
-        )
-    assert len(records.load(tmp_path / "map")["cells"]) == 4 and len(records.todo(records.load(tmp_path / "map"))) == 1
+        go(tmp_path, monkeypatch, killed)
+    assert (
+        len(records.load(tmp_path / "map")["cells"]) == 4
+        and len(records.list_missing(records.load(tmp_path / "map"))) == 1
+    )
     assert sorted(path.name for path in (tmp_path / "map").iterdir()) == ["crossover.json"]  # nothing half-written
 
 
 def test_another_map_is_not_mixed_in(tmp_path, monkeypatch):
     log = []
-    go(tmp_path, monkeypatch, log)
+    go(tmp_path, monkeypatch, fake_measure(log))
     with pytest.raises(LabError, match="another method: choose another folder"):
-        go(tmp_path, monkeypatch, log, budget=0.7)
+        go(tmp_path, monkeypatch, fake_measure(log), budget=0.7)
     file = tmp_path / "map" / "crossover.json"
     record = json.loads(file.read_text())
     file.write_text(json.dumps({**record, "device_name": "another CPU"}))
     with pytest.raises(LabError, match="another device name"):
-        go(tmp_path, monkeypatch, log)
+        go(tmp_path, monkeypatch, fake_measure(log))
     file.write_text("{")
     with pytest.raises(LabError, match="cannot be read as a map"):
-        go(tmp_path, monkeypatch, log)
+        go(tmp_path, monkeypatch, fake_measure(log))
     file.write_text('{"kind": "train"}')
     with pytest.raises(LabError, match="no map of crossovers"):
-        go(tmp_path, monkeypatch, log)
+        go(tmp_path, monkeypatch, fake_measure(log))
     with pytest.raises(LabError, match="`lab crossover` makes one"):
         records.load(tmp_path / "nothing")
 
@@ -315,7 +282,7 @@ def test_bad_input_is_one_sentence(words, said, tmp_path, capsys, monkeypatch):
     assert end.value.code == 2 and said in err and err.count("\n") == 1 and not (tmp_path / "map").exists()
 
 
-# ---- told and drawn
+# ---- written and drawn
 
 
 def test_pictures_say_what_the_cells_say(tmp_path):
@@ -340,19 +307,14 @@ def test_tables_and_summaries(tmp_path):
     row = next(line for line in table.splitlines() if line.startswith("| 1024 | 1024 |"))
     base, cell = (records.cells(record)[Shape(1024, 1024, 1024), arm] for arm in (BASE, "te-block"))
     assert row.startswith(f"| 1024 | 1024 | {speedup(base, cell):.2f} w ({without_waiting(base, cell):.2f}) | - |")
-    wins = sum(
-        speedup(records.cells(record)[s, BASE], records.cells(record)[s, "te-current"]) > 1.02
-        for s in grid.shapes(**record["grid"])
-    )
-    assert f"faster at {wins} of 27 shapes" in command.summary(record, "te-current")
-    assert "up to 700 TFLOP/s" in command.summary(record, BASE)
+    have, every = records.cells(record), grid.shapes(**record["grid"])
+    wins = sum(speedup(*records.pair(have, shape, "te-current")) > 1.02 for shape in every)
+    assert f"faster at {wins} of 27 shapes" in crossover.summarise(record, "te-current")
+    assert "up to 700 TFLOP/s" in crossover.summarise(record, BASE)
     record["cells"] = [c for c in record["cells"] if c["arm"] != "te-block"]
-    assert "not measured" in command.summary(record, "te-block")
+    assert "not measured" in crossover.summarise(record, "te-block")
 
 
 def test_the_command_line_stays_quick():
-    code = (
-        "import sys, labkit.cli; "
-        "sys.exit(any(m in sys.modules for m in ('torch', 'labkit.crossover', 'labkit.precision.matrix')))"
-    )
+    code = "import sys, labkit.cli; sys.exit(any(m in sys.modules for m in ('torch', 'labkit.crossover')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(cli.__file__).parents[1]).returncode == 0

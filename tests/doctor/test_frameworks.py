@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-import types
 import warnings
 from collections import namedtuple
 
@@ -27,20 +25,13 @@ def test_a_machine_without_torch(tmp_path, monkeypatch):
     assert one(checks, "GPU").ok is None and one(checks, "NCCL").ok is None and one(checks, "FP8 hardware").ok is None
     assert one(checks, "gloo").ok is False and "comes with torch" in one(checks, "gloo").detail
     assert exit_code(checks) == 1
-    assert verdicts(checks)[0].sentence.startswith("no, because of Python (not looked at)")
+    assert verdicts(checks)[0].sentence.startswith("no, because of Python (not tried)")
 
 
 # ---- torch and GPUs, imagined
 
 Device = namedtuple("Device", "name major minor total_memory")
-H200 = {
-    "index": 0,
-    "uuid": "GPU-1",
-    "name": "NVIDIA H200",
-    "driver": "580.82",
-    "capability": "9.0",
-    "memory_bytes": 2**37,
-}
+H200 = {"name": "NVIDIA H200", "driver": "580.82"}
 
 
 class Number:
@@ -60,7 +51,7 @@ class Number:
 
 @pytest.fixture
 def imagined(monkeypatch):
-    """A torch of the given version that sees the given devices, and an nvidia-smi that lists GPUs."""
+    """The installed torch with answers of another machine; it must have all that is answered for."""
 
     def make(
         version="2.13.0+cu130", cuda="13.0", devices=(), listed=(), product=64.0**3, warning="", nccl=True, works=True
@@ -79,22 +70,20 @@ def imagined(monkeypatch):
             if not works:
                 raise RuntimeError("NCCL error: unhandled system error")
 
-        torch = types.ModuleType("torch")
-        torch.__version__, torch.version, torch.ones = version, types.SimpleNamespace(cuda=cuda), ones
-        torch.bfloat16, torch.device = "bfloat16", str
-        torch.cuda = types.SimpleNamespace(
-            is_available=is_available,
-            device_count=lambda: len(devices),
-            get_device_properties=lambda k: devices[k],
-            nccl=types.SimpleNamespace(version=lambda: (2, 27, 3)),
-        )
-        torch.distributed = types.ModuleType("torch.distributed")
-        vars(torch.distributed).update(
-            is_nccl_available=lambda: nccl, HashStore=object, init_process_group=init, all_reduce=lambda x: None
-        )
-        monkeypatch.setitem(sys.modules, "torch", torch)
-        monkeypatch.setitem(sys.modules, "torch.distributed", torch.distributed)
-        monkeypatch.setattr(hardware, "gpus", lambda timeout=0: list(listed))
+        for name, answer in {
+            "__version__": version,
+            "ones": ones,
+            "version.cuda": cuda,
+            "cuda.is_available": is_available,
+            "cuda.device_count": lambda: len(devices),
+            "cuda.get_device_properties": lambda k: devices[k],
+            "cuda.nccl.version": lambda: (2, 27, 3),
+            "distributed.is_nccl_available": lambda: nccl,
+            "distributed.init_process_group": init,
+            "distributed.all_reduce": lambda x: None,
+        }.items():
+            monkeypatch.setattr(f"torch.{name}", answer)
+        monkeypatch.setattr(hardware, "gpus", lambda: list(listed))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         return {check.name: check for check in frameworks.torch_and_gpu()}
 
@@ -189,7 +178,7 @@ def test_torch_that_does_not_import(imagined, monkeypatch, error):
     assert found["GPU"].ok is False and "without torch" in found["GPU"].detail
 
 
-# ---- Transformer Engine
+# ---- Transformer Engine: why it does not import is the backend's (tests/precision/test_backends.py)
 
 
 @pytest.fixture
@@ -200,42 +189,37 @@ def te(tmp_path, monkeypatch):
         fake(tmp_path, "transformer_engine", "__version__ = '2.20.2'\n")
         fake(tmp_path / "transformer_engine", "pytorch", text)
         monkeypatch.syspath_prepend(str(tmp_path))
-        for name in ("transformer_engine", "transformer_engine.pytorch"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.setattr(hardware, "gpus", lambda timeout=0: [H200] if gpu else [])
-        (check,) = frameworks.transformer_engine()
-        for name in ("transformer_engine", "transformer_engine.pytorch"):
-            sys.modules.pop(name, None)
+        monkeypatch.setattr(hardware, "gpus", lambda: [H200] if gpu else [])
+        monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+        monkeypatch.setattr("torch.cuda.get_device_capability", lambda device=None: (9, 0))
+        try:
+            (check,) = frameworks.transformer_engine()
+        finally:
+            for name in ("transformer_engine", "transformer_engine.pytorch"):
+                sys.modules.pop(name, None)
         return check
 
     return make
 
 
+WORKS = "autocast = Linear = checkpoint = 1\ndef is_fp8_available(return_reason): return {}"
+
+
 @pytest.mark.parametrize(
-    "error, words",
+    "text, gpu, ok, words",
     [
-        ("ImportError('x.so: undefined symbol: _ZN3c10')", "does not fit this torch"),
-        ("ModuleNotFoundError(\"No module named 'onnxscript'\")", "a module that it needs is missing"),
-        (
-            "OSError('libcuda.so.1: cannot open shared object file')",
-            "a shared library (CUDA, cuDNN, the driver) does not",
-        ),
-        ("FileNotFoundError('Could not find shared object file')", "one of its own files is missing"),
-        ("RuntimeError('cudart shared object not found.')", "its core or a CUDA library was not found"),
-        ("AssertionError('package version mismatch')", "its packages do not fit together"),
-        ("AssertionError()", "its packages do not fit together"),
-        ("SystemExit(1)", "an error of its own"),
-        ("ValueError('what?')", "an error of its own"),
+        (WORKS.format("True, ''"), True, True, "2.20.2"),
+        (WORKS.format("False, 'needs cuBLAS 12.1.3'"), True, False, "2.20.2: Transformer Engine: needs cuBLAS 12.1.3"),
+        (WORKS.format("True, ''"), False, None, "2.20.2 imports, but there is no GPU for it"),
+        ("fp8_autocast = 1", True, False, "has no te.autocast (older than 2.20?)"),
+        ("raise OSError('libcuda.so.1: cannot open')", True, False, "(OSError: libcuda.so.1: cannot open)"),
+        ("raise OSError('libcuda.so.1: cannot open')", False, False, "installed, but Transformer Engine does not impo"),
     ],
 )
-@pytest.mark.parametrize("gpu", [True, False])
-def test_te_that_does_not_import(te, error, words, gpu):
-    check = te(f"raise {error}", gpu)
-    assert check.ok is False and check.detail.startswith("installed, but does not import: ") and words in check.detail
-    assert error.split("(")[0] in check.detail  # the exception's own words too
-    message = re.search(r"['\"](.+)['\"]\)", error)
-    assert message is None or message[1] in check.detail
-    assert ("install it anew" in check.fix) is gpu and ("needs one" in check.fix) is not gpu
+def test_te_is_what_the_backend_finds(te, text, gpu, ok, words):
+    check = te(text, gpu)
+    assert check.ok is ok and words in check.detail
+    assert ok or (".[te]" in check.fix) is (gpu and "cuBLAS" not in words)
 
 
 def test_te_that_kills_the_interpreter(tmp_path, monkeypatch):
@@ -244,26 +228,6 @@ def test_te_that_kills_the_interpreter(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (check,) = run_doctor([p for p in PROBES if p.names == ("Transformer Engine",)])
     assert check.ok is False and "SIGABRT" in check.detail and "transformer_engine.pytorch" in check.fix
-
-
-def test_te_that_works(te):
-    assert te("autocast = 1\ndef is_fp8_available(return_reason): return True, ''", True) == Check(
-        "Transformer Engine", True, "2.20.2", frameworks.NEED_GPU
-    )
-
-
-def test_te_on_a_gpu_without_fp8(te):
-    check = te("autocast = 1\ndef is_fp8_available(return_reason): return False, 'needs 8.9'", True)
-    assert check.ok is False and check.detail == "2.20.2: needs 8.9"
-
-
-def test_te_without_a_gpu(te):
-    assert te("autocast = 1", False).ok is None
-
-
-def test_te_too_old(te):
-    check = te("fp8_autocast = 1", True)
-    assert check.ok is False and "older than 2.20" in check.detail
 
 
 def test_te_not_installed(monkeypatch):

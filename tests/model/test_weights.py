@@ -119,9 +119,7 @@ def test_tied_head() -> None:
         init_weights(model, 0)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The twin
-# ---------------------------------------------------------------------------------------------------------------------
+# -- The twin ---------------------------------------------------------------------------------------------------------
 def test_perturb_is_relative_uniform_and_repeatable() -> None:
     before = values(init_weights(Transformer(sizes()["tiny"]), 0))
     model = perturb(init_weights(Transformer(sizes()["tiny"]), 0), 2**-9, 3)
@@ -152,9 +150,7 @@ def test_perturb_is_not_the_initial_draw_again() -> None:
     assert abs(torch.corrcoef(torch.stack((w.flatten(), u.flatten())))[0, 1]) < 5 / math.sqrt(w.numel())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Sharded
-# ---------------------------------------------------------------------------------------------------------------------
+# -- Sharded ----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def four_ranks() -> Iterator[RankPool]:
     with RankPool(4) as pool:

@@ -9,15 +9,16 @@ from typer.testing import CliRunner
 
 from labkit.comm.ranks import run_ranks
 from labkit.errors import LabError
-from labkit.plan import calibrate, own
-from labkit.plan.calibrate import Scale, fitted, measure, told
-from labkit.plan.command import Asked, machine, plan
+from labkit.plan import calibrate, machine_file
+from labkit.plan.calibrate import Scale, describe, fit_products, measure
 from labkit.plan.constants import constants
 from labkit.plan.machine import CHIPS, alone
+from labkit.plan.machine_file import Machine, Rates
 from labkit.plan.model import find_model
-from labkit.plan.own import Machine, Rates
+from labkit.plan.planner import plan
+from labkit.plan.request import Request, find_cluster
 from labkit.plan.search import search
-from labkit.plan.wires import links
+from labkit.plan.wires import links_of_rank
 from labkit.plan.work import FULL_POWER, product
 
 TINY = Scale(
@@ -32,18 +33,18 @@ MINE = Machine(
 @pytest.fixture
 def mine(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text(own.text(MINE))
+    path.write_text(machine_file.write_text(MINE))
     return str(path)
 
 
 def test_a_machine_survives_its_file(mine):
-    assert own.load(mine) == MINE
+    assert machine_file.load(mine) == MINE
 
 
 def test_a_file_is_planned_with(mine):
-    cluster = machine(Asked(gpu=mine, gpus=8))
+    cluster = find_cluster(Request(gpu=mine, gpus=8))
     assert (cluster.per_node, cluster.intra, cluster.inter) == (4, 450e9, 20e9)
-    asked = machine(Asked(gpu=mine, gpus=8, per_node=8, ib=50.0))
+    asked = find_cluster(Request(gpu=mine, gpus=8, per_node=8, ib=50.0))
     assert (asked.per_node, asked.inter) == (8, 50e9)
     alike = asked._replace(chip=CHIPS["h100"])
     slow, known = (search(find_model("8b"), one, 64, ("bf16",)) for one in (asked, alike))
@@ -52,7 +53,7 @@ def test_a_file_is_planned_with(mine):
     wide = (known.cases.tp == 8) & (known.cases.mbs == 8)
     assert np.allclose(slow.step.tensor[wide] / known.step.tensor[wide], constants().wire / 0.6, rtol=0.03)
     out = StringIO()
-    assert plan(Asked(gpu=mine, gpus=8, batch_tokens="512K"), Console(file=out, width=200)) == 0
+    assert plan(Request(gpu=mine, gpus=8, batch_tokens="512K"), Console(file=out, width=200)) == 0
     assert "on 8" in out.getvalue() and "(4 a node, 450 and 20 GB/s a GPU" in out.getvalue()
 
 
@@ -61,19 +62,18 @@ def test_the_fit_finds_the_share_and_the_start_that_made_the_times():
     shapes = [(m, n, d) for m in (2048, 8192) for n, d in ((4096, 4096), (14336, 4096), (4096, 14336), (1792, 8192))]
     truth = constants()._replace(gemm_recent=0.61, start=80.0)
     m, n, d = np.array(shapes, dtype=float).T
-    ones = np.ones(len(shapes))
-    seconds = product(alone(chip, len(shapes)), truth, m, n, d, ones, 0 * ones).tolist()
-    k, error = fitted(chip, shapes, seconds, constants())
+    seconds = product(alone(chip, len(shapes)), truth, (m, n, d)).tolist()
+    k, error = fit_products(chip, shapes, seconds, constants())
     assert k.gemm_recent == pytest.approx(0.61, rel=1e-3) and k.start == 80 and error < 1e-3
     # one that a busy machine spoiled moves nothing: the share is a median
-    k, _ = fitted(chip, shapes, [seconds[0] * 5, *seconds[1:]], constants())
+    k, _ = fit_products(chip, shapes, [seconds[0] * 5, *seconds[1:]], constants())
     assert k.gemm_recent == pytest.approx(0.61, rel=0.05)
 
 
 def test_links_within_and_between_machines_are_told_apart():
     """Four ranks as two machines of two: each rank has both links; as one machine, none between."""
-    two = run_ranks(links, 2, 2**14, size=4, backend="threads", timeout=60)
-    one = run_ranks(links, 4, 2**14, size=4, backend="threads", timeout=60)
+    two = run_ranks(links_of_rank, 2, 2**14, size=4, backend="threads", timeout=60)
+    one = run_ranks(links_of_rank, 4, 2**14, size=4, backend="threads", timeout=60)
     for near, far in two:
         assert near[0] > 0 and far[0] > 0 and near[1] > 0 and far[1] > 0
     assert all(near is not None and far is None for near, far in one)
@@ -84,7 +84,7 @@ def test_this_cpu_is_measured_and_planned_with(tmp_path, monkeypatch):
     lines: list[str] = []
     path = tmp_path / "runs" / "cpu.toml"
     assert calibrate.calibrate(path, "cpu", lines.append) == 0
-    found = own.load(path)
+    found = machine_file.load(path)
     assert found.per_node == 2 and found.fp8_tflops == 0 and not found.recent and found.network_gbs is None
     rates = found.rates
     assert rates.gemm_older and rates.flash_older and rates.wire == pytest.approx(1) and rates.alpha
@@ -93,12 +93,12 @@ def test_this_cpu_is_measured_and_planned_with(tmp_path, monkeypatch):
     model = tmp_path / "tiny.toml"
     model.write_text("layers = 2\nhidden = 256\nheads = 4\nkv_heads = 4\nffn = 688\nvocab = 512\nseq = 128\n")
     out = StringIO()
-    asked = Asked(model=str(model), gpus=2, gpu=str(path), batch_tokens="8K")
+    asked = Request(model=str(model), gpus=2, gpu=str(path), batch_tokens="8K")
     assert plan(asked, Console(file=out, width=200)) == 0 and "bf16" in out.getvalue()
 
 
 def test_what_was_not_measured_is_told():
-    said = " ".join(told(MINE.replace(network_gbs=None, rates=Rates(gemm_recent=0.5))))
+    said = " ".join(describe(MINE.replace(network_gbs=None, rates=Rates(gemm_recent=0.5))))
     assert "the link is the datasheet's" in said and "the network is --ib" in said and "without: 0." in said
 
 
@@ -123,15 +123,15 @@ def test_bad_input(words, told, monkeypatch):
 
 def test_a_file_that_says_something_else(tmp_path):
     path = tmp_path / "odd.toml"
-    path.write_text(own.text(MINE).replace("sms = 132", "sms = 132\nspeed = 3"))
+    path.write_text(machine_file.write_text(MINE).replace("sms = 132", "sms = 132\nspeed = 3"))
     with pytest.raises(LabError, match="'speed' is not a known key"):
-        machine(Asked(gpu=str(path)))
-    path.write_text(own.text(MINE).replace("link_gbs = 450", "link_gbs = -1"))
+        find_cluster(Request(gpu=str(path)))
+    path.write_text(machine_file.write_text(MINE).replace("link_gbs = 450", "link_gbs = -1"))
     with pytest.raises(LabError, match="link_gbs"):
-        machine(Asked(gpu=str(path)))
+        find_cluster(Request(gpu=str(path)))
 
 
 def test_ranks_of_torchrun_but_the_first_write_nothing(monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(calibrate, "measured_links", lambda device, message: (1, None, None))
+    monkeypatch.setattr(calibrate, "measure_links", lambda device, message: (1, None, None))
     assert measure("cpu", lambda text: None, TINY) is None

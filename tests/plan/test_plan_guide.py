@@ -10,8 +10,8 @@ import pytest
 
 from labkit.plan.cases import FULL
 from labkit.plan.constants import constants
-from studies.guide import holes as guide
 from studies.guide import survey
+from studies.guide import tables as guide
 from studies.guide.survey import FABRICS, GPUS, MODELS, PRECISIONS
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_every_field_of_the_matrix_is_on_the_page():
         assert len(rows) == len(GPUS) * len(PRECISIONS) and all(row.count("|") == len(FABRICS) + 2 for row in rows)
 
 
-def test_what_binds_is_told_in_three_words():
+def test_what_binds_takes_three_words_at_most():
     for cell in SAID["cells"]:
         assert 1 <= len(guide.constraint(cell).split()) <= 3
 
@@ -83,7 +83,7 @@ def test_marks_are_where_the_published_runs_are():
 
 @pytest.mark.parametrize("rule", [1, 2, 3, 4, 5])
 def test_a_rule_is_counted_where_it_speaks(rule):
-    """Counts add up, the page tells them, and a rule that the planner broke in a third of the fields is no rule."""
+    """Counts add up, the page has them, and a rule that the planner broke in a third of the fields is no rule."""
     yes, of, broken = guide.kept(rule)
     assert yes + len(broken) == of <= len(guide.fitting()) and f"{yes} of {of}" in PAGE
     assert yes >= of * 2 / 3
@@ -92,8 +92,8 @@ def test_a_rule_is_counted_where_it_speaks(rule):
 
 def test_rules_say_what_the_plans_are():
     """Their numbers are the search's own: a few recomputed from its columns."""
-    question = survey.asked("70b", 64, "IB 50", "bf16")
-    found = survey.found_for(question)
+    request = survey.make_request("70b", 64, "IB 50", "bf16")
+    found = survey.find_plans(request)
     kept = found.fits & (found.cases.recompute != FULL) & (found.cases.zero < 3)
     cut = found.cases.tp * found.cases.pp * found.cases.cp
     of = guide.cell_of("70b", 64, "IB 50", "bf16")["rules"]
@@ -114,10 +114,10 @@ def test_every_command_on_the_page_answers_what_a_field_says():
 
     from rich.console import Console
 
-    from labkit.plan.command import plan
+    from labkit.plan.planner import plan
 
     out = StringIO()
-    assert plan(survey.asked("70b", 256, "IB 50", "bf16"), Console(file=out, width=200)) == 0
+    assert plan(survey.make_request("70b", 256, "IB 50", "bf16"), Console(file=out, width=200)) == 0
     cell = guide.cell_of("70b", 256, "IB 50", "bf16")
     assert f"Why {cell['name']}" in out.getvalue() and f"{100 * cell['mfu']:.1f}" in out.getvalue()
     assert re.search(r"lab plan --model 70b --gpus 256 --gpu h100 --per-node 8 --ib 50 --precision bf16", PAGE)

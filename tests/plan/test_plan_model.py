@@ -10,8 +10,8 @@ import pytest
 
 from labkit.plan.cases import Cases
 from labkit.plan.constants import ABOUT, DATA, Constants, accuracy, constants, start
+from labkit.plan.footprint import GIB, memory
 from labkit.plan.machine import CHIPS, find_chip
-from labkit.plan.memory import GIB, memory
 from labkit.plan.rows import number, read, runs
 from labkit.plan.step import step
 from labkit.plan.work import product
@@ -84,7 +84,7 @@ def test_the_bubble_is_week_15s(pp, gbs):
 def test_a_tile_more_than_a_wave_costs_a_wave():
     c, k, none = one("dgxc-l8b-bf16-8"), constants(), np.zeros(1)
     rows = 128 * int(c.sms[0]) // 4  # with 1024 columns: one tile of 128 x 256 for each multiprocessor
-    whole, more, twice = (float(product(c, k, none + m, none + 1024, none + 8192, none + 1, none)[0]) for m in
+    whole, more, twice = (float(product(c, k, (none + m, none + 1024, none + 8192))[0]) for m in
                           (rows, rows + 8, 2 * rows))  # fmt: skip
     assert more > 1.2 * whole
     assert twice == pytest.approx(2 * whole, rel=1e-6)
@@ -92,7 +92,7 @@ def test_a_tile_more_than_a_wave_costs_a_wave():
 
 def test_a_side_that_is_no_multiple_of_eight_is_slow():
     c, k, none = one("dgxc-l8b-bf16-8"), constants(), np.zeros(1)
-    even, odd = (product(c, k, none + 8192, none + n, none + 8192, none + 1, none)[0] for n in (4096, 4090))
+    even, odd = (product(c, k, (none + 8192, none + n, none + 8192))[0] for n in (4096, 4090))
     assert odd > 1.5 * even
 
 

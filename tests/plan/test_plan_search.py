@@ -16,8 +16,9 @@ from rich.console import Console
 from labkit.errors import LabError
 from labkit.model.config import sizes
 from labkit.plan import explain
-from labkit.plan.command import Asked, machine, plan
 from labkit.plan.model import MODELS, find_model
+from labkit.plan.planner import plan
+from labkit.plan.request import Request, find_cluster
 from labkit.plan.search import fp8_refusal, ranked, search, ties
 
 MODEL = """layers = 24
@@ -31,7 +32,7 @@ seq = 4096
 
 
 def found_for(model="70b", gpus=64, gpu="h100", gbs=512, precisions=("bf16", "fp8"), **more):
-    return search(find_model(model), machine(Asked(gpus=gpus, gpu=gpu, **more)), gbs, precisions)
+    return search(find_model(model), find_cluster(Request(gpus=gpus, gpu=gpu, **more)), gbs, precisions)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def found():
 
 def said(width=200, **asked) -> str:
     out = StringIO()
-    assert plan(Asked(**asked), Console(file=out, width=width)) == 0
+    assert plan(Request(**asked), Console(file=out, width=width)) == 0
     return out.getvalue()
 
 
@@ -112,20 +113,20 @@ def test_a_neighbour_that_does_not_fit_says_by_how_much(found):
 
 def test_two_plans_line_by_line(found):
     a, b = ranked(found, "time")[:2]
-    lines = {what.strip(): (one, two) for what, one, two in explain.compared(found, a, b)}
+    lines = {what.strip(): (one, two) for what, one, two in explain.compare_lines(found, a, b)}
     seconds = [pair for what, pair in lines.items() if what.endswith(", s") and what != "step, s"]
     for i in (0, 1):  # what is not shown is less than a two-thousandth each
         assert sum(pair[i] for pair in seconds) == pytest.approx(lines["step, s"][i], rel=5e-3)
-    assert explain.chosen(found, explain.name(found.plan(b)), [a]) == b
-    assert explain.chosen(found, "2", [a, b]) == b
+    assert explain.choose(found, explain.name(found.plan(b)), [a]) == b
+    assert explain.choose(found, "2", [a, b]) == b
     shown = said(model="70b", explain=("1", "tp8.pp8"))
     assert "B: dp1.tp8.pp8" in shown and "difference" in shown
     ring = (
-        found.cases.cp[explain.chosen(found, "tp4.pp4", [a])],
-        found.cases.cp[explain.chosen(found, "tp4.pp4.cp1", [a])],
+        found.cases.cp[explain.choose(found, "tp4.pp4", [a])],
+        found.cases.cp[explain.choose(found, "tp4.pp4.cp1", [a])],
     )
     assert ring[0] > 1 == ring[1]  # the quickest with cp, which a name does not tell where it is 1, and without
-    plain = explain.chosen(found, "bf16.keep", [a])
+    plain = explain.choose(found, "bf16.keep", [a])
     assert not found.cases.fp8[plain] and not found.cases.recompute[plain] and found.fits[plain]
     narrow = said(width=60, model="70b", explain=("1", "tp8.pp8"))
     assert "…" not in narrow and [explain.name(found.plan(ranked(found, "time")[0]))] == [
@@ -148,7 +149,7 @@ def test_what_is_printed_and_written(tmp_path, capsys):
         "GB/s",
     ):
         assert word in shown, word
-    assert plan(Asked(model="70b", as_json=True)) == 0
+    assert plan(Request(model="70b", as_json=True)) == 0
     answer = json.loads(capsys.readouterr().out)
     best = answer["plans"][0]
     assert sum(best["parts_s"].values()) == pytest.approx(best["step_s"])
@@ -188,13 +189,13 @@ def test_what_is_printed_and_written(tmp_path, capsys):
 )
 def test_bad_input_is_one_sentence(asked, told):
     with pytest.raises(LabError) as error:
-        plan(Asked(**asked))
+        plan(Request(**asked))
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
 def test_nothing_fits_names_what_is_missing_and_what_would():
     with pytest.raises(LabError) as error:
-        plan(Asked(model="405b", gpus=8))
+        plan(Request(model="405b", gpus=8))
     words = str(error.value)
     assert "nothing fits" in words and "GiB a GPU where 75 are" in words
     gpus = int(words.split("it fits on ")[1].split()[0])
@@ -203,11 +204,11 @@ def test_nothing_fits_names_what_is_missing_and_what_would():
 
 
 def test_a_gpu_by_its_numbers_is_that_gpu():
-    given = machine(Asked(gpu="mine", peak=989.0, fp8_peak=1979.0, memory=80.0, hbm=3350.0, nvlink=450.0))
-    known = machine(Asked())
+    given = find_cluster(Request(gpu="mine", peak=989.0, fp8_peak=1979.0, memory=80.0, hbm=3350.0, nvlink=450.0))
+    known = find_cluster(Request())
     assert given._replace(chip=given.chip._replace(known=True, nvlink=450.0)) == known
-    assert machine(Asked(gpu="mine", peak=989.0, fp8_peak=0.0, memory=80.0, hbm=3350.0)).intra == 64e9
-    assert fp8_refusal(MODELS["8b"], machine(Asked(gpu="x", peak=1.0, fp8_peak=0.0, memory=8.0, hbm=9.0)).chip)
+    assert find_cluster(Request(gpu="mine", peak=989.0, fp8_peak=0.0, memory=80.0, hbm=3350.0)).intra == 64e9
+    assert fp8_refusal(MODELS["8b"], find_cluster(Request(gpu="x", peak=1.0, fp8_peak=0.0, memory=8.0, hbm=9.0)).chip)
 
 
 @pytest.mark.parametrize("name", sizes())
@@ -243,7 +244,5 @@ def test_it_answers_in_time(gpus, seconds):
 
 
 def test_torch_is_not_imported():
-    code = (
-        "import sys; from labkit.plan.command import Asked, plan; plan(Asked(gpus=8)); sys.exit('torch' in sys.modules)"
-    )
+    code = "import sys; from labkit.plan.planner import Request, plan; plan(Request(gpus=8)); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0

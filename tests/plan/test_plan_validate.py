@@ -134,7 +134,7 @@ def test_what_is_committed_is_what_the_fit_gives():
 @pytest.mark.thorough
 def test_the_errors_on_record_are_those_of_rows_left_out():
     said = []
-    _, found = fit.fitted(said.append)
+    _, found = fit.fit_all(said.append)
     assert found == pytest.approx(accuracy(), abs=2e-3)
     assert len(said) > 10
 

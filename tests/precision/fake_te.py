@@ -191,24 +191,7 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
         state.fp8_init = None
 
     class Linear(nn.Module):
-        def __init__(
-            self,
-            in_features,
-            out_features,
-            sequence_parallel=False,
-            fuse_wgrad_accumulation=False,
-            tp_group=None,
-            tp_size=1,
-            get_rng_state_tracker=None,
-            rng_tracker_name=None,
-            init_method=None,
-            bias=True,
-            return_bias=False,
-            params_dtype=None,
-            parallel_mode=None,
-            parameters_split=None,
-            device="cuda",
-        ):
+        def __init__(self, in_features, out_features, *, init_method=None, bias, params_dtype, device):
             super().__init__()
             self.in_features, self.out_features, self.use_bias = in_features, out_features, bias
             self.fp8_meta, self.fp8_initialized = {}, False
@@ -229,15 +212,8 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
                 first = local.detach().cpu()
                 local = quantize(local.detach())
             if isinstance(parameter, DTensor):
-                self.weight = nn.Parameter(
-                    DTensor.from_local(
-                        local,
-                        parameter.device_mesh,
-                        parameter.placements,
-                        shape=parameter.size(),
-                        stride=parameter.stride(),
-                    )
-                )
+                mesh, whole = parameter.device_mesh, {"shape": parameter.size(), "stride": parameter.stride()}
+                self.weight = nn.Parameter(DTensor.from_local(local, mesh, parameter.placements, **whole))
                 local = self.weight._local_tensor
             else:
                 self.weight = local = nn.Parameter(local)
@@ -268,12 +244,14 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
     class Module(nn.Module):
         """What the fused modules share: a norm's weight, scaling state, parameters looked up at each forward."""
 
-        def __init__(self, d, eps, bias, normalization, params_dtype, device):
+        def __init__(self, d, *, eps, bias, normalization, params_dtype, device):
             super().__init__()
             assert normalization == "RMSNorm" and not bias
-            self.eps, self.fp8_meta = eps, {}
-            self.layer_norm_weight = nn.Parameter(torch.full((d,), 7.0, dtype=params_dtype, device=device))
-            self.layer_norm_bias = None
+            self.eps, self.fp8_meta, self.made = eps, {}, {"dtype": params_dtype, "device": device}
+            self.layer_norm_weight, self.layer_norm_bias = self.parameter(d), None
+
+        def parameter(self, *shape):
+            return nn.Parameter(torch.full(shape, 7.0, **self.made))
 
         def init_fp8_metadata(self, num_gemms=1):
             if state.enabled and not self.fp8_meta and isinstance(state.recipe, DelayedScaling):
@@ -290,19 +268,10 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             raise RuntimeError("pickled extra state is refused")
 
     class LayerNormLinear(Module):
-        def __init__(
-            self,
-            in_features,
-            out_features,
-            eps=1e-5,
-            bias=True,
-            normalization="LayerNorm",
-            params_dtype=None,
-            device="cuda",
-        ):
-            super().__init__(in_features, eps, bias, normalization, params_dtype, device)
+        def __init__(self, in_features, out_features, **common):
+            super().__init__(in_features, **common)
             self.in_features, self.out_features = in_features, out_features
-            self.weight = nn.Parameter(torch.full((out_features, in_features), 7.0, dtype=params_dtype, device=device))
+            self.weight = self.parameter(out_features, in_features)
 
         def _get_weight_tensors(self):
             return [self.weight]
@@ -314,22 +283,12 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             return Multiply.apply(self.norm(x), w)
 
     class LayerNormMLP(Module):
-        def __init__(
-            self,
-            hidden,
-            ffn_hidden,
-            eps=1e-5,
-            bias=True,
-            normalization="LayerNorm",
-            activation="gelu",
-            params_dtype=None,
-            device="cuda",
-        ):
-            super().__init__(hidden, eps, bias, normalization, params_dtype, device)
+        def __init__(self, hidden, ffn_hidden, *, activation, **common):
+            super().__init__(hidden, **common)
             assert activation == "swiglu"
             self.fc1_bias = torch.Tensor()
-            self.fc1_weight = nn.Parameter(torch.full((2 * ffn_hidden, hidden), 7.0, dtype=params_dtype, device=device))
-            self.fc2_weight = nn.Parameter(torch.full((hidden, ffn_hidden), 7.0, dtype=params_dtype, device=device))
+            self.fc1_weight = self.parameter(2 * ffn_hidden, hidden)
+            self.fc2_weight = self.parameter(hidden, ffn_hidden)
 
         def _get_weight_tensors(self):
             return [self.fc1_weight, self.fc2_weight]
@@ -346,27 +305,24 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
 
         return plain(function, *args, use_reentrant=use_reentrant)
 
-    pytorch = types.ModuleType("transformer_engine.pytorch")
-    pytorch.autocast, pytorch.Linear, pytorch.checkpoint = autocast, Linear, checkpoint
-    pytorch.quantized_model_init, pytorch.QuantizedTensor = quantized_model_init, QuantizedTensor
-    pytorch.LayerNormLinear, pytorch.LayerNormMLP = LayerNormLinear, LayerNormMLP
-    pytorch.is_fp8_available = lambda return_reason=False: fp8 if return_reason else fp8[0]
-    pytorch.is_fp8_block_scaling_available = lambda return_reason=False: block if return_reason else block[0]
-    recipe = types.ModuleType("transformer_engine.common.recipe")
-    recipe.QParams = QParams
-    recipe.DelayedScaling, recipe.Float8CurrentScaling, recipe.Float8BlockScaling = (
-        DelayedScaling,
-        Float8CurrentScaling,
-        Float8BlockScaling,
-    )
-    package, common = types.ModuleType("transformer_engine"), types.ModuleType("transformer_engine.common")
-    package.pytorch, package.common, common.recipe = pytorch, common, recipe
-    tiles = types.ModuleType("transformer_engine.pytorch.tensor.float8_blockwise_tensor")
-    tiles.Float8BlockQuantizer = Float8BlockQuantizer
-    extension = types.ModuleType("transformer_engine_torch")
-    extension.DType = types.SimpleNamespace(kFloat8E4M3="e4m3")
-    for module in (package, pytorch, common, recipe, tiles, extension):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    recipes = (QParams, DelayedScaling, Float8CurrentScaling, Float8BlockScaling)
+    offered = (autocast, Linear, checkpoint, quantized_model_init, QuantizedTensor, LayerNormLinear, LayerNormMLP)
+    modules = {
+        "transformer_engine": {},
+        "transformer_engine.pytorch": {
+            **{each.__name__: each for each in offered},
+            "is_fp8_available": lambda return_reason=False: fp8 if return_reason else fp8[0],
+            "is_fp8_block_scaling_available": lambda return_reason=False: block if return_reason else block[0],
+        },
+        "transformer_engine.common": {},
+        "transformer_engine.common.recipe": {each.__name__: each for each in recipes},
+        "transformer_engine.pytorch.tensor.float8_blockwise_tensor": {"Float8BlockQuantizer": Float8BlockQuantizer},
+        "transformer_engine_torch": {"DType": types.SimpleNamespace(kFloat8E4M3="e4m3")},
+    }
+    for name, content in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: compute_capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA Something")

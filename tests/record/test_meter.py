@@ -10,18 +10,18 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.record import meter
-from labkit.record.meter import Meter, Sample, told
+from labkit.record.meter import Meter, Sample, summarise
 
 UUID = "6d0a7f2e-0000-1111-2222-333344445555"
 
 
-def test_what_is_told_of_samples():
+def test_what_is_summarised_of_samples():
     seen = [Sample(1980, 350.0, 700.0, False), *[Sample(1500 + i, 690.0 + i, 700.0, True) for i in range(9)]]
-    found = told(seen)
+    found = summarise(seen)
     assert found["samples"] == 10 and found["at_limit"] == 9 and found["limit_watts"] == 700.0
     assert found["clock_mhz"]["p50"] == 1504.5 and found["watts"]["p50"] == 693.5
     assert found["clock_mhz"]["p10"] < 1504.5 < found["clock_mhz"]["p90"] < 1980, "one sample at idle moves no median"
-    assert told([]) is None
+    assert summarise([]) is None
 
 
 def test_a_meter_samples_until_it_is_stopped():
@@ -43,7 +43,7 @@ def test_a_driver_that_stops_to_answer_ends_the_samples_and_nothing_else():
     answers = iter([Sample(1600, 650.0, 700.0, False)])
     running = Meter(lambda: next(answers), every=0.001).start()
     running._thread.join(60)
-    assert running.stop() == told([Sample(1600, 650.0, 700.0, False)])
+    assert running.stop() == summarise([Sample(1600, 650.0, 700.0, False)])
 
 
 class Nvml(SimpleNamespace):
@@ -81,7 +81,7 @@ def test_the_driver_is_asked_for_this_card_in_its_units(monkeypatch, reasons, ca
     card = Nvml(reasons)
     monkeypatch.setitem(sys.modules, "pynvml", card)
     found = meter.of_uuid(UUID)
-    assert found and found.look() == Sample(1477, 698.4, 700.0, capped)
+    assert found and found.read() == Sample(1477, 698.4, 700.0, capped)
     assert meter.of_uuid(f"GPU-{UUID}") and card.asked == [f"GPU-{UUID}"] * 2
 
 

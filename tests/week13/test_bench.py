@@ -171,30 +171,25 @@ def test_records_come_back_and_others_are_refused(tmp_path):
 
 @pytest.mark.thorough
 def test_on_four_processes(tmp_path, capsys):
-    status = bench.main(
-        [
-            "-b",
-            "1K",
-            "-e",
-            "64K",
-            "-f",
-            "64",
-            "--ranks",
-            "4",
-            "--device",
-            "cpu",
-            "--budget",
-            "0.02",
-            "--contenders",
-            "library,ring,pipelined",
-            "--collectives",
-            "all",
-            "--out",
-            str(tmp_path),
-            "--wire",
-            "2",
-        ]
-    )
+    words = [
+        "-b",
+        "1K",
+        "-e",
+        "64K",
+        "-f",
+        "64",
+        "--ranks",
+        "4",
+        "--device",
+        "cpu",
+        "--budget",
+        "0.02",
+        "--collectives",
+        "all",
+        "--wire",
+        "2",
+    ]
+    status = bench.main([*words, "--contenders", "library,ring,pipelined", "--out", str(tmp_path)])
     out = capsys.readouterr().out
     record = records.load(tmp_path / "bench.json")
     assert status == 0
@@ -221,13 +216,8 @@ def test_on_four_processes(tmp_path, capsys):
 
 
 def test_under_torchrun(tmp_path):
-    command = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "week13_allreduce.bench",
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "week13_allreduce.bench"]
+    words = [
         "-b",
         "4K",
         "-e",
@@ -236,8 +226,6 @@ def test_under_torchrun(tmp_path):
         "0.01",
         "--contenders",
         "library,ring",
-        "--out",
-        str(tmp_path),
         "--device",
         "cpu",
         "--dtype",
@@ -247,7 +235,7 @@ def test_under_torchrun(tmp_path):
     ]
     (tmp_path / "tmp").mkdir()  # torchrun leaves a folder of logs in the temporary folder
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / "tmp")}
-    done = warm.python(*command, cwd=ROOT, env=environment)
+    done = warm.python(*launch, *words, "--out", str(tmp_path), cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     record = json.loads((tmp_path / "bench.json").read_text())
     assert record["ranks"] == 2 and record["dtype"] == "bfloat16"

@@ -5,15 +5,16 @@ The pages' numbers are holes that `lab results` fills; tests/test_results.py hol
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+import week13_allreduce
 from grading.tree import student_tree
 from labkit.checks.tasks import find_weeks
+from tests.notebooks import Notebook
 from week13_allreduce import cost_model
 from week13_allreduce.given import clocks, findings, records
 from week13_allreduce.given.findings import OWN, MiB, busbw, entry
@@ -60,9 +61,7 @@ def test_what_is_asked_of_the_h200_is_answered_nowhere_in_a_students_tree():
 
 @pytest.mark.parametrize("words", list(answers()))
 def test_every_number_in_the_model_answer(words):
-    cells = json.loads((records.RESULTS.parent / "lab.ipynb").read_text(encoding="utf-8"))["cells"]
-    text = next("".join(cell["source"]) for cell in cells if cell["id"] == "task-13-7-clocks")
-    assert words in " ".join(text.split())
+    assert Notebook(week13_allreduce).says("task-13-7-clocks", words)
 
 
 def test_nothing_was_wrong_and_nothing_is_missing():

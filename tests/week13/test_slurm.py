@@ -92,20 +92,8 @@ def test_bash_can_read_it():
 
 def test_two_torchruns_meet_and_measure_together(cluster):
     environment, seen, submit = cluster
-    done = bash(
-        str(SCRIPT),
-        "-e",
-        "4K",
-        "-f",
-        "4",
-        "--device",
-        "cpu",
-        "--budget",
-        "0.01",
-        "--contenders",
-        "library,ring",
-        env=environment,
-    )
+    words = ["-e", "4K", "-f", "4", "--device", "cpu", "--budget", "0.01", "--contenders", "library,ring"]
+    done = bash(str(SCRIPT), *words, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (seen / "scontrol").read_text().split() == ["show", "hostnames", "node[1-2]"]
     words = (seen / "srun").read_text().split()

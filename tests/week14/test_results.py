@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+import week14_fsdp
+from tests.notebooks import Notebook
 from week14_fsdp import memory
 from week14_fsdp.given import records
 
@@ -24,7 +24,7 @@ def answers():
     yield f"{weak / alone:.1%}".replace("%", " %") + " (weak)"
     yield f"{strong:,.0f}: {strong / alone:.1%}".replace("%", " %") + " (strong)"
     mine = [row["tokens_per_s"] for row in records.of(H200, "scaling", "fsdp")]
-    yield f"the reference of 14.4: {mine[1] / mine[0]:.1%} and {mine[2] / mine[0]:.1%}".replace("%", " %")
+    yield f"The reference of 14.4: {mine[1] / mine[0]:.1%} and {mine[2] / mine[0]:.1%}".replace("%", " %")
     first = records.of(H200, "traces", "fsdp2")["by_rank"][0]
     share = f"{first['exposed'] / first['step']:.1%}".replace("%", " %")
     yield f"{first['exposed'] / 1e3:.1f} ms in a step of {first['step'] / 1e3:.1f}, {share}"
@@ -39,9 +39,7 @@ def answers():
 
 @pytest.mark.parametrize("words", list(answers()))
 def test_every_number_in_the_model_answer(words):
-    cells = json.loads((records.RESULTS.parent / "lab.ipynb").read_text(encoding="utf-8"))["cells"]
-    text = next("".join(cell["source"]) for cell in cells if cell["id"] == "task-14-6-scaling")
-    assert words.lower() in " ".join(text.split()).lower()
+    assert Notebook(week14_fsdp).says("task-14-6-scaling", words)
 
 
 def test_what_was_promised_of_the_reference():

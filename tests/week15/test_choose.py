@@ -1,11 +1,11 @@
 """Section 9: the naive plan, a student's, the planner's; and the numbers in the model answer."""
 
-import json
-
 import pytest
 
+import week15_tp_attention
 from labkit.errors import LabError
-from week15_tp_attention.given import choose, records
+from tests.notebooks import Notebook
+from week15_tp_attention.given import choose
 
 NAIVE, MINE, BEST = choose.priced(**choose.NAIVE), choose.priced(tp=8, pp=4), choose.best()
 
@@ -33,9 +33,7 @@ def answers():
 
 @pytest.mark.parametrize("words", list(answers()))
 def test_every_number_of_the_planner_in_the_model_answer(words):
-    cells = json.loads((records.RESULTS.parent / "lab.ipynb").read_text(encoding="utf-8"))["cells"]
-    text = next("".join(cell["source"]) for cell in cells if cell["id"] == "task-15-7")
-    assert words in " ".join(text.split())
+    assert Notebook(week15_tp_attention).says("task-15-7", words)
     assert "dp1.tp2.pp4.vp2.cp4" in BEST.name
 
 

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+import week15_tp_attention
+from tests.notebooks import Notebook
 from week15_tp_attention import bench
 from week15_tp_attention.given import findings, records
 from week15_tp_attention.given.findings import hidden, ms, on_the_wire, percent, spent, wire
@@ -34,9 +36,7 @@ def answers():
 
 @pytest.mark.parametrize("words", list(answers()))
 def test_every_number_in_the_model_answer(words):
-    cells = json.loads((records.RESULTS.parent / "lab.ipynb").read_text(encoding="utf-8"))["cells"]
-    text = next("".join(cell["source"]) for cell in cells if cell["id"] == "task-15-7")
-    assert words in " ".join(text.split())
+    assert Notebook(week15_tp_attention).says("task-15-7", words)
 
 
 def test_the_rate_that_prediction_7_is_given():

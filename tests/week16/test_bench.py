@@ -60,16 +60,9 @@ def test_a_fault_costs_its_own_part_alone(monkeypatch, tmp_path):
 def test_two_ranks_under_torchrun(tmp_path):
     out = tmp_path / "record.json"
     words = [
-        "--device",
-        "cpu",
-        "--shapes",
-        "64x64x64",
-        "--arms",
-        "week16,te-current",
-        "--steps",
-        "12",
         "--out",
         str(out),
+        *["--device", "cpu", "--shapes", "64x64x64", "--arms", "week16,te-current", "--steps", "12"],
     ]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(

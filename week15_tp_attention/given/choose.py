@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from labkit.errors import LabError
 from labkit.plan import explain
-from labkit.plan.command import Asked, machine, sequences
-from labkit.plan.memory import GIB
+from labkit.plan.footprint import GIB
 from labkit.plan.model import find_model
+from labkit.plan.request import Request, count_sequences, find_cluster
 from labkit.plan.search import Found, ranked, search
 
-CASE = Asked(model="70b", gpus=32, gpu="h200", ib=50 / 8, batch_tokens="128K", precision="bf16")
+CASE = Request(model="70b", gpus=32, gpu="h200", ib=50 / 8, batch_tokens="128K", precision="bf16")
 NAIVE = {"tp": 8, "pp": 1, "cp": 1, "zero": 3}
 PARTS = {
     "products and attention": ("gemm", "attention"),
@@ -44,7 +44,7 @@ class Priced(NamedTuple):
 def searched() -> Found:
     """Every plan on the cluster."""
     model = find_model(CASE.model)
-    return search(model, machine(CASE), sequences(CASE.batch_tokens, model), ("bf16",))
+    return search(model, find_cluster(CASE), count_sequences(CASE.batch_tokens, model), ("bf16",))
 
 
 def priced(**degrees: Any) -> Priced:

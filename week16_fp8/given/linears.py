@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from labkit.crossover.grid import Shape
-from labkit.crossover.measure import PROFILED, profiled, time_step
+from labkit.crossover.linear import PROFILED, profiled, time_step
 from labkit.errors import LabError
 from labkit.precision.choose import in_words
 from labkit.precision.config import PrecisionSpec

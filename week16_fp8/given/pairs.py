@@ -4,7 +4,7 @@
     pairs.train("week16", pairs.SMALL, group=group)     all ranks, under FSDP2: what the benchmark runs on GPUs
 
 `compare` holds the held-out losses against the baseline's and judges them by the rule for one run of each arm: a twin
-gives the band, a broken arm must be rejected (labkit.compare.verdict). On a CPU everything but the FP8 operands is
+gives the band, a broken arm must be rejected (one_run.py). On a CPU everything but the FP8 operands is
 FP32; on a GPU the weights are gathered and multiplied in BF16, and the masters stay FP32.
 
 The text is Python's own standard library, as bytes: real, and there without a download. A token is a byte.
@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.compare.verdict import judge
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer
 from labkit.model.weights import init_weights, perturb
@@ -32,6 +31,7 @@ from labkit.parallel.shard import shard
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.registry import availability, get_backend
 from labkit.record.measure import Stopwatch
+from week16_fp8.given.one_run import judge
 
 ROUNDING = 2.0**-9  # half a unit in BF16's last place: what rounding a weight once may do
 
@@ -193,7 +193,7 @@ def _held_out(model: Any, backend: Any, size: Size, device: torch.device, group:
 
 
 def compare(runs: Mapping[str, Run]) -> dict[str, Any]:
-    """The verdict over these runs: see labkit.compare.verdict.judge."""
+    """The verdict over these runs: see one_run.judge."""
     # Not `lab compare`'s rule for repeated runs (labkit.compare.repeats): it needs four BF16 runs and two of each
     # recipe, where a student waits for every arm, and the benchmark's records, of one run each, would have no verdict.
     done = {name: run.heldout for name, run in runs.items() if not run.why_not}

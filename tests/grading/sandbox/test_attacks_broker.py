@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.checks import packing, values
+from labkit.checks import values
 from labkit.errors import LabError
 from tests.grading.sandbox.attacks import junk
 
@@ -76,6 +76,6 @@ def test_much_text_is_not_even_read():
 def test_keys_that_collide_would_be_a_table_in_which_all_share_one_place(monkeypatch):
     with pytest.raises(ValueError, match="collide"):
         values.unpack(junk.ANSWERS["keys that collide"])
-    monkeypatch.setattr(packing, "SAME_HASH", len(junk.COLLIDING))
+    monkeypatch.setattr(values, "SAME_HASH", len(junk.COLLIDING))
     _, table, _ = values.unpack(junk.ANSWERS["keys that collide"])
     assert len(table) == len(junk.COLLIDING) and len(set(map(hash, table))) == 1

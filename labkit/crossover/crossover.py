@@ -1,8 +1,9 @@
-"""What `lab crossover` does: measure what is missing, keep it, draw it, say it."""
+"""What `lab crossover` does: measure what is missing, keep it, draw it, print it."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from labkit.compare.background import refuse_company
 from labkit.compare.terminal import say
 from labkit.crossover import record as records
-from labkit.crossover.grid import ARMS, BASE, FP8, TIE, Shape, in_words, parse_arms, parse_sizes, speedup
+from labkit.crossover.grid import ARMS, BASE, FP8, TIE, Shape, describe, parse_arms, parse_sizes, speedup
 from labkit.errors import LabError
 from labkit.record import hardware
 from labkit.record.clean import typed_command
@@ -20,68 +21,43 @@ from labkit.record.run import now, versions
 SIZES = {"cuda": "1K,4K,16K", "cpu": "128,512"}  # of M, of K and of N
 
 
-def crossover(
-    M: str | None = None,
-    K: str | None = None,
-    N: str | None = None,
-    *,
-    arms: str | None = None,
-    device: str | None = None,
-    out: Path | None = None,
-    seconds: float = 300.0,
-    budget: float = 0.1,
-    compiled: bool = True,
-    console: Console | None = None,
-) -> int:
-    """Measure the map and draw it. Returns 0 if every shape is measured, 1 if the time was up before (the same command
-    goes on). LabError, before anything is measured: sizes or arms that are none, no GPU where one was asked for, a
+@dataclass(frozen=True)
+class Request:
+    """The command's options, as they were typed."""
+
+    M: str | None = None
+    K: str | None = None
+    N: str | None = None
+    arms: str | None = None
+    device: str | None = None
+    out: Path = Path("runs/crossover")
+    seconds: float = 300.0
+    budget: float = 0.1
+    compiled: bool = True
+
+
+def crossover(request: Request, console: Console | None = None) -> int:
+    """Measure the map and draw it. Return 0 if every shape is measured, 1 if the time was up before (the same command
+    goes on). LabError, before anything is measured: sizes or arms that are none, no GPU where one was requested, a
     folder with another map."""
     import torch
 
-    console = console or Console()
+    from labkit.crossover.linear import LOOPS
+
+    console, out = console or Console(), request.out
     gpu = torch.cuda.is_available()
-    device = device or ("cuda" if gpu else "cpu")
+    device = request.device or ("cuda" if gpu else "cpu")
     if device not in SIZES:
         raise LabError(f"--device is cuda or cpu, not '{device}'")
     if device == "cuda" and not gpu:
         raise LabError("--device cuda, and torch sees no GPU: `lab doctor` says why; --device cpu runs anywhere")
-    if not seconds > 0 or not budget > 0:
+    if not request.seconds > 0 or not request.budget > 0:
         raise LabError("--seconds and --budget are above 0")
-    sizes = {name: parse_sizes(given or SIZES[device], name.lower()) for name, given in zip("MKN", (M, K, N))}
-    wanted, missing = able(parse_arms(arms), device, explicit=arms is not None)
-    fresh = {**_new(sizes, wanted, device, budget, compiled), "missing": missing}
-    out = Path(out or "runs/crossover")
-    if device == "cuda":
-        refuse_company(out)
-    record = records.resume(out, fresh)
-    for arm, why in missing.items():
-        say(console, f"{ARMS[arm][2]}: left out, {why}")
-    whole = _measure(record, out, torch.device(device), seconds, console)
-    draw(out, console)
-    if not whole:
-        say(console, f"{len(records.todo(record))} shapes are left: the same command goes on with them.")
-    return int(not whole)
-
-
-def able(arms: list[str], device: str, explicit: bool) -> tuple[list[str], dict[str, str]]:
-    """(arms that can run here, {arm: why not}). LabError if one that was asked for by name cannot, or none can."""
-    from labkit.precision.registry import availability
-
-    found = {arm: availability(*ARMS[arm][:2], device) for arm in arms}
-    missing = {arm: str(able) for arm, able in found.items() if not able.ok}
-    left = [arm for arm in arms if arm not in missing]
-    if missing and (explicit or len(left) < 2):
-        arm = next(iter(missing))
-        raise LabError(f"arm {arm} cannot run here: {missing[arm]}")
-    return left, missing
-
-
-def _new(sizes: dict[str, list[int]], arms: list[str], device: str, budget: float, compiled: bool) -> dict[str, Any]:
-    from labkit.crossover.measure import LOOPS
-
+    sizes = {name: parse_sizes(getattr(request, name) or SIZES[device], name.lower()) for name in "MKN"}
+    arms, missing = choose_arms(parse_arms(request.arms), device, explicit=request.arms is not None)
     machine = hardware.describe()
     name = machine["gpus"][0]["name"] if device == "cuda" and machine["gpus"] else machine["cpu"]["model"] or "this CPU"
-    return {
+    fresh = {
         "kind": "crossover",
         "status": "running",
         "started": now(),
@@ -93,17 +69,41 @@ def _new(sizes: dict[str, list[int]], arms: list[str], device: str, budget: floa
         "device_name": name,
         "grid": sizes,
         "arms": arms,
-        "method": {"budget": budget, "loops": LOOPS, "compiled": compiled},
+        "method": {"budget": request.budget, "loops": LOOPS, "compiled": request.compiled},
         "cells": [],
+        "missing": missing,
     }
+    if device == "cuda":
+        refuse_company(out)
+    record = records.resume(out, fresh)
+    for arm, why in missing.items():
+        say(console, f"{ARMS[arm][2]}: left out, {why}")
+    whole = _measure(record, out, torch.device(device), request.seconds, console)
+    draw(out, console)
+    if not whole:
+        say(console, f"{len(records.list_missing(record))} shapes are left: the same command goes on with them.")
+    return int(not whole)
+
+
+def choose_arms(arms: list[str], device: str, explicit: bool) -> tuple[list[str], dict[str, str]]:
+    """Return (arms that can run here, {arm: why not}). LabError if one that was named cannot, or none can."""
+    from labkit.precision.registry import availability
+
+    found = {arm: availability(*ARMS[arm][:2], device) for arm in arms}
+    missing = {arm: str(able) for arm, able in found.items() if not able.ok}
+    left = [arm for arm in arms if arm not in missing]
+    if missing and (explicit or len(left) < 2):
+        arm = next(iter(missing))
+        raise LabError(f"arm {arm} cannot run here: {missing[arm]}")
+    return left, missing
 
 
 def _measure(record: dict[str, Any], out: Path, device: Any, seconds: float, console: Console) -> bool:
     """Fill the map shape by shape; False if the time was up before the end."""
-    from labkit.crossover.measure import measure
+    from labkit.crossover.linear import measure
 
     end = time.monotonic() + seconds
-    left = records.todo(record)
+    left = records.list_missing(record)
     many, slowest = len(left), 0.0
     for number, shape in enumerate(left, 1):
         begin = time.monotonic()
@@ -117,15 +117,15 @@ def _measure(record: dict[str, Any], out: Path, device: Any, seconds: float, con
         slowest = max(slowest, time.monotonic() - begin) if number > 1 else 0.0  # the first one also warms up
         times = {cell.arm: cell for cell in new}
         gains = {arm: speedup(times[BASE], times[arm]) for arm in times if arm != BASE}
-        told = ", ".join(f"{arm} {gain:.2f}" if gain else f"{arm} -" for arm, gain in gains.items())
-        say(console, f"{number:3d} of {many}  {shape!s:>17s}  {told}")
+        words = ", ".join(f"{arm} {gain:.2f}" if gain else f"{arm} -" for arm, gain in gains.items())
+        say(console, f"{number:3d} of {many}  {shape!s:>17s}  {words}")
     record.update(status="finished", finished=now())
     records.save(record, out)
     return True
 
 
 def draw(folder: Path, console: Console) -> list:
-    """Pictures and tables of a map, from its record alone; prints where FP8 loses. Returns the pictures."""
+    """Draw pictures and tables of a map from its record alone, print where FP8 loses, and return the pictures."""
     from labkit.crossover import pictures
 
     record = records.load(folder)
@@ -138,13 +138,13 @@ def draw(folder: Path, console: Console) -> list:
     tables = [records.table(record, arm) for arm in record["arms"] if arm in timed]
     (folder / "crossover.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
     for arm in record["arms"]:
-        say(console, summary(record, arm))
+        say(console, summarise(record, arm))
     say(console, f"{folder / 'crossover.md'} and {len(made)} pictures in {figures}")
     return made
 
 
-def summary(record: dict[str, Any], arm: str) -> str:
-    """One or two sentences about an arm: how often it pays, its best and its worst shape with the reason."""
+def summarise(record: dict[str, Any], arm: str) -> str:
+    """Summarise an arm in a few sentences: how often it pays, its best and its worst shape with the reason."""
     have = records.cells(record)
     if arm == BASE:
         fast = [(shape.flops / cell.took, shape) for (shape, a), cell in have.items() if a == BASE and cell.seconds]
@@ -159,5 +159,5 @@ def summary(record: dict[str, Any], arm: str) -> str:
     wins, loses = sum(gain > 1 + TIE for gain, _ in pairs), sum(gain < 1 - TIE for gain, _ in pairs)
     text = f"{ARMS[arm][2]}: faster at {wins} of {len(pairs)} shapes, slower at {loses}."
     for _, shape in dict.fromkeys((max(pairs), min(pairs))):
-        text += f"\n    {in_words(have[shape, BASE], have[shape, arm])}"
+        text += f"\n    {describe(have[shape, BASE], have[shape, arm])}"
     return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +31,7 @@ class Rates(Config):
 
 
 class Machine(Config):
-    """The file. Rates in TFLOP/s and GB/s, one direction a GPU; memory in GB."""
+    """The file. Rates are in TFLOP/s and GB/s, one direction a GPU; memory is in GB."""
 
     name: str
     measured: str = ""  # when, and with what
@@ -47,28 +48,28 @@ class Machine(Config):
     rates: Rates = Rates()
 
     def chip(self) -> Chip:
-        """As the planner has it. Power is in the rates already, so the chip runs at full power."""
+        """Return the chip as the planner has it."""
         rates = tuple(self.rates.model_dump(exclude_none=True).items())
+        # Power is in the rates already, so the chip runs at full power.
         numbers = (self.tflops, self.fp8_tflops, self.memory_gb, self.hbm_gbs * G, self.sms, FULL_POWER, self.recent)
         return Chip(*numbers, self.link_gbs, name=self.name, rates=rates)
 
 
 def load(path: Path) -> Machine:
-    """A file that `--calibrate` wrote. LabError: another one."""
+    """Load a file that `--calibrate` wrote. LabError: another one."""
     return load_toml(path, Machine)
 
 
-def text(machine: Machine) -> str:
-    """The file."""
-    told = machine.model_dump(exclude_none=True)
-    rates = told.pop("rates")
+def write_text(machine: Machine) -> str:
+    """Return the file's text, TOML."""
+    values = machine.model_dump(exclude_none=True)
+    rates = values.pop("rates")
     lines = [f"# This machine, measured by `lab plan --calibrate`; `lab plan --gpu {DEFAULT}` plans with it."]
-    lines += [f"{key} = {_value(value)}" for key, value in told.items()]
+    lines += [f"{key} = {_value(value)}" for key, value in values.items()]
     lines += ["", "# In place of the constants of these names in labkit/plan/constants.py", "[rates]"]
     return "\n".join(lines + [f"{key} = {_value(value)}" for key, value in rates.items()]) + "\n"
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return str(value).lower() if isinstance(value, bool) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    # What JSON writes for strings, booleans and whole numbers is TOML, too.
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -1,8 +1,7 @@
 """The verdict from one run of each arm: is FP8's loss the same as BF16's? A paired comparison with two controls.
 
-Its error rates are unknown: one run cannot tell how far runs scatter. A preset with `[repeat]` is judged from repeated
-runs instead (labkit.compare.repeats), and every preset that asks about the loss has one. This rule is that of presets
-of one's own without it, of quick checks, and of records from before.
+Its error rates are unknown: one run cannot tell how far runs scatter. `lab compare` judges from repeated runs instead
+(labkit.compare.repeats); this is the rule of the paired trainings beside this file, and of comparisons recorded before.
 
 All arms see the same data in the same order and start from the same weights. Their held-out losses, measured at the
 same steps on the same batches, are therefore paired, and what is judged is the gap at each step:
@@ -40,13 +39,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from labkit.compare.repeats import weakness
+
 ROUNDING_RATIO = 2 ** (7 - 3)  # mantissa bits: bf16 has 7, E4M3 has 3
 PUBLISHED = 0.25  # per cent
 NOISE_FLOOR = 1e-4  # per cent: fp32 sums of a loss near 5 cannot be told apart below this
-FEWEST = 5  # judged evaluations
 STATISTIC = "root mean square of the per-step held-out loss gap against BF16, second half of the run, per cent"
 UNSEEN = ": as small a mistake would not be told apart here"
-LEARNED = 0.05  # the baseline's held-out loss must fall by this share, first to last evaluation
 
 Series = Sequence[tuple[int, float]]
 
@@ -150,20 +149,6 @@ def _drift(twin: float) -> str:
         f"a rounding error in the initial weights alone moves the held-out loss by {_percent(twin)}, more than "
         f"the {PUBLISHED} % that is asked for: train longer, or at a lower learning rate"
     )
-
-
-def weakness(baseline: Mapping[int, float], from_step: int) -> str:
-    """Why nothing may be passed, whatever the gaps are; "" if nothing speaks against it."""
-    judged = sum(step >= from_step for step in baseline)
-    first, last = baseline[min(baseline)], baseline[max(baseline)]
-    if judged < FEWEST:
-        return f"only {judged} evaluations are judged, and it takes {FEWEST}: train longer, or evaluate more often"
-    if last > first * (1 - LEARNED):
-        return (
-            f"the baseline's held-out loss only went from {first:.3f} to {last:.3f}, and models that hardly learn "
-            "hardly differ: train longer"
-        )
-    return ""
 
 
 def _word(

@@ -42,28 +42,28 @@ class Memory(NamedTuple):
 
     @property
     def needed(self) -> Array:
-        """Bytes that the GPU must have."""
+        """The bytes that the GPU must have."""
         return self.total * (1 + FRAGMENTS) + CONTEXT
 
 
 def layer_parameters(c: Cases) -> Array:
-    """Of a layer, on one rank."""
+    """Return the parameters of a layer, on one rank."""
     experts = np.where(c.moe, np.maximum(1.0, c.experts) / c.ep, 1.0)
     return (c.attention_weights + experts * c.mlp_weights) / c.tp
 
 
 def root_parameters(c: Cases) -> Array:
-    """Of the embedding, and of the head where it is on the same rank and not the same table; on one rank."""
+    """Return the parameters of the embedding, and of the head where it is on the same rank and not the same table."""
     return c.vocab * c.hidden / c.tp * np.where((c.pp > 1) | (c.tied > 0), 1.0, 2.0)
 
 
 def held_parameters(c: Cases) -> Array:
-    """Of the fullest rank, before ZeRO."""
+    """Return the parameters of the fullest rank, before ZeRO."""
     return c.depth * layer_parameters(c) + root_parameters(c)
 
 
 def saved_bytes(c: Cases) -> Array:
-    """Bytes that a token leaves in a layer for its backward."""
+    """Return the bytes that a token leaves in a layer for its backward."""
     h, kv, f, t = c.hidden, 2 * c.d_kv, c.ffn * c.chosen, c.tp
     rows = np.where(c.sp > 0, t, 1.0)
     gated = c.gated > 0
@@ -81,7 +81,7 @@ def saved_bytes(c: Cases) -> Array:
 
 
 def memory(c: Cases) -> Memory:
-    """Bytes by kind."""
+    """Return the bytes by kind."""
     held, N = held_parameters(c), c.dp * c.cp
     share = {stage: np.where(c.zero >= stage, N, 1.0) for stage in (1, 2, 3)}
     third = c.zero >= 3
@@ -101,6 +101,7 @@ def memory(c: Cases) -> Memory:
 
 
 def fits(c: Cases) -> Array:
-    """1 where the plan fits. The margin for the model's own errors: a datasheet's GB count 10^9 bytes here, and
-    NVIDIA's boards have nearly as many GiB, 7 % more."""
+    """Return 1 where the plan fits, else 0."""
+    # The margin for the model's own errors: a datasheet's GB count 10^9 bytes here, and NVIDIA's boards have nearly as
+    # many GiB, 7 % more.
     return (memory(c).needed <= c.memory).astype(float)

@@ -1,23 +1,23 @@
-"""What fills the holes of PARALLELISM_GUIDE.md.j2: tables, counts and pictures, all from guide.json."""
+"""What PARALLELISM_GUIDE.md.j2 shows: tables, counts and pictures, all from guide.json."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from labkit.plan.anatomy import draw_bars
 from labkit.plan.constants import ABOUT, accuracy, constants
 from labkit.plan.machine import CHIPS, alone
 from labkit.plan.model import find_model
-from labkit.plan.pictures import bars as draw_bars
 from labkit.plan.work import rate
 from labkit.record.plotting import Picture
 from studies.guide import pictures, survey
 from studies.guide.survey import FABRICS, GPUS, PRECISIONS, STANDARD, WORTH_TP, power_near, short
 
-said = survey.load()
+record = survey.load()
 error = accuracy()
 k = constants()
 NAMES = {"8b": "8B", "13b": "13B", "70b": "70B", "405b": "405B", "8x7b": "8x7B"}
@@ -29,41 +29,40 @@ AMPLE = 10  # rounds of micro-batches for each stage that waits: a bubble of a t
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
-    """Markdown."""
+    """Write a table in Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def cell_of(model: str, gpus: int, fabric: str, precision: str) -> dict[str, Any]:
-    """An answer of the matrix."""
+    """Find an answer of the matrix."""
     key = (model, gpus, fabric, precision)
-    return next(c for c in said["cells"] if (c["model"], c["gpus"], c["fabric"], c["precision"]) == key)
+    return next(c for c in record["cells"] if (c["model"], c["gpus"], c["fabric"], c["precision"]) == key)
 
 
 def constraint(cell: dict[str, Any]) -> str:
-    """What binds, in at most three words."""
+    """Say what binds, in at most three words."""
     if not cell["plan"]:
         return "does not fit"
     return f"memory; {cell['loses'][0]}" if cell["memory"] >= MEMORY else cell["loses"][0]
 
 
 def mark_of(cell: dict[str, Any]) -> str:
-    """What a published run of this model, machine and precision says of the choice."""
+    """Return what a published run of this model, machine and precision says of the choice."""
     keys = ("model", "gpus", "fabric", "precision")
-    return " ".join(MARKS[one["mark"]] for one in said["published"] if all(one[key] == cell[key] for key in keys))
-
-
-def told(cell: dict[str, Any]) -> str:
-    """A field of the matrix."""
-    if not cell["plan"]:
-        return "does not fit"
-    return f"`{short(cell['plan'])}` {100 * cell['mfu']:.0f} % {mark_of(cell)}".strip() + f"<br>{constraint(cell)}"
+    return " ".join(MARKS[one["mark"]] for one in record["published"] if all(one[key] == cell[key] for key in keys))
 
 
 def matrix(model: str) -> str:
-    """The table of one model."""
+    """Write the table of one model."""
+
+    def write(cell: dict[str, Any]) -> str:
+        if not cell["plan"]:
+            return "does not fit"
+        return f"`{short(cell['plan'])}` {100 * cell['mfu']:.0f} % {mark_of(cell)}".strip() + f"<br>{constraint(cell)}"
+
     rows = [
-        [f"{gpus:,} {precision.upper()}", *(told(cell_of(model, gpus, fabric, precision)) for fabric in FABRICS)]
+        [f"{gpus:,} {precision.upper()}", *(write(cell_of(model, gpus, fabric, precision)) for fabric in FABRICS)]
         for gpus in GPUS
         for precision in PRECISIONS
     ]
@@ -71,12 +70,12 @@ def matrix(model: str) -> str:
 
 
 def fitting() -> list[dict[str, Any]]:
-    """The fields of the matrix in which something fits."""
-    return [cell for cell in said["cells"] if cell["plan"]]
+    """List the fields of the matrix in which something fits."""
+    return [cell for cell in record["cells"] if cell["plan"]]
 
 
 def kept(rule: int) -> tuple[int, int, list[dict[str, Any]]]:
-    """(fields in which the best plan is what the rule says, fields that it speaks of, the others)."""
+    """Return (fields in which the best plan is what the rule says, fields that it speaks of, the others)."""
     speaks, right = [], []
     for cell in fitting():
         of, plan = cell["rules"], cell["plan"]
@@ -100,33 +99,32 @@ def kept(rule: int) -> tuple[int, int, list[dict[str, Any]]]:
 
 
 def above(cell: dict[str, Any]) -> bool:
-    """Whether a field has the tokens that rule 2 asks for."""
+    """Say whether a field has the tokens that rule 2 needs."""
     of = cell["rules"]
     return of["tokens"] * cell["plan"]["pp"] >= HIDING * of["hides"]
 
 
 def below_words() -> str:
-    """Of the fields that have not: "61 of 90 pay more"."""
+    """Count the fields that have not, and those that pay more: "61 of 90"."""
     below = [cell for cell in fitting() if cell["plan"]["dp"] > 1 and not above(cell)]
     return f"{sum(cell['rules']['dp_share'] > DP_WORTH for cell in below)} of {len(below)}"
 
 
 def costs(rule: int, key: str) -> str:
-    """What obeying a rule would cost where the planner does not: "2 % at the median, 9 % at most"."""
+    """Say what obeying a rule would cost where the planner does not: "2 % at the median, 9 % at most"."""
     found = [cell["rules"][key] for cell in kept(rule)[2] if cell["rules"][key] is not None]
     return f"{100 * np.median(found):.0f} % at the median and {100 * max(found):.0f} % at most"
 
 
 def tokens_enough() -> float:
-    """Rule 2's tokens a GPU, on H100 in BF16 with 50 GB/s."""
+    """Return rule 2's tokens a GPU, on H100 in BF16 with 50 GB/s."""
     return HIDING * F("h100") / B(50) * 1e3
 
 
 def unseen() -> str:
-    """How far the planner is off on the published plans that no fit had seen."""
-    off = [
-        abs(o["their_mfu"] / o["mfu"] - 1) for o in said["published"] if not o["seen"] and o["their_mfu"] is not None
-    ]
+    """Say how far the planner is off on the published plans that no fit had seen."""
+    known = [one for one in record["published"] if not one["seen"] and one["their_mfu"] is not None]
+    off = [abs(one["their_mfu"] / one["mfu"] - 1) for one in known]
     return f"{100 * np.median(off):.0f} % at the median, {100 * max(off):.0f} % at most, over {len(off)} runs"
 
 
@@ -137,23 +135,19 @@ def kept_words(rule: int) -> str:
 
 
 def broken(rule: int) -> dict[str, int]:
-    """How often a rule breaks in each column of the matrix."""
-    out = dict.fromkeys(FABRICS, 0)
-    for cell in kept(rule)[2]:
-        out[cell["fabric"]] += 1
-    return out
+    """Count how often a rule breaks in each column of the matrix."""
+    count = Counter(cell["fabric"] for cell in kept(rule)[2])
+    return {fabric: count[fabric] for fabric in FABRICS}
 
 
 def others() -> str:
-    """The published plans beside the planner's."""
+    """Write the table of the published plans beside the planner's."""
     heads = ["run", "its plan", "measured MFU %", "predicted", "too large: GiB"]
     heads += ["the planner's own", "predicted", "same?", "source"]
     rows = []
-    for one in said["published"]:
-        run = (
-            f"{NAMES[one['model']]}, {one['gpus']:,} {one['gpu'].upper()}, {one['precision'].upper()}"
-            + " *" * one["seen"]
-        )
+    for one in record["published"]:
+        run = f"{NAMES[one['model']]}, {one['gpus']:,} {one['gpu'].upper()}, {one['precision'].upper()}"
+        run += " *" * one["seen"]
         predicted = "not tried" if one["their_mfu"] is None else f"{100 * one['their_mfu']:.0f}"
         needs = f"{one['needs']:.0f}" if one["fits"] is False else ""
         theirs = [f"`{one['theirs']}`", f"{100 * one['mfu']:.0f}", predicted, needs]
@@ -164,9 +158,9 @@ def others() -> str:
 
 
 def by_stack() -> str:
-    """Runs, mean error and the worst, of each stack that the constants had not seen."""
+    """Write the table of runs, mean error and the worst, of each stack that the constants had not seen."""
     groups = defaultdict(list)
-    for one in said["errors"]:
+    for one in record["errors"]:
         groups[one["stack"]].append(100 * np.expm1(one["off"]))
     rows = [
         [name, str(len(off)), f"{np.mean(np.abs(off)):.1f}", f"{max(off, key=abs):+.1f}"]
@@ -176,40 +170,30 @@ def by_stack() -> str:
 
 
 def F(gpu: str) -> float:
-    """TFLOP/s of large BF16 products."""
-    chip = CHIPS[gpu]
-    c = alone(chip, 1)
-    return float(rate(c, k, np.zeros(1))[0]) / 1e12
+    """Return the TFLOP/s of large BF16 products."""
+    return float(rate(alone(CHIPS[gpu], 1), k, 0.0)[0]) / 1e12
 
 
 def B(ib: float) -> float:
-    """GB/s that a node of eight sends over its network cards."""
+    """Return the GB/s that a node of eight sends over its network cards."""
     return k.network * 8 * ib
 
 
-def link(fabric: str) -> float:
-    """GB/s of a GPU inside its node."""
-    return k.wire * CHIPS[FABRICS[fabric].gpu].nvlink
-
-
 def widths() -> str:
-    """The widest tensor parallelism that rule 3 allows, by model and link, in BF16."""
-
-    def widest(hidden: int, gbs: float, gpu: str) -> str:
-        return f"{1 + WORTH_TP * 4.5 / k.tp_left * hidden * gbs / F(gpu) / 1e3:.1f}"
-
-    rows = [
-        [f"{NAMES[name]}, h = {find_model(name).hidden:,}"]
-        + [widest(find_model(name).hidden, link(fabric), FABRICS[fabric].gpu) for fabric in (STANDARD, "NVL72", "PCIe")]
-        + [widest(find_model(name).hidden, k.network * 50, "h100")]
-        for name in ("8b", "70b", "405b")
-    ]
+    """Write the table of the widest tensor parallelism that rule 3 allows, by model and link, in BF16."""
+    gpus = [FABRICS[fabric].gpu for fabric in (STANDARD, "NVL72", "PCIe")]
+    links = [(gpu, k.wire * CHIPS[gpu].nvlink) for gpu in gpus] + [("h100", k.network * 50)]  # GB/s of a GPU
+    rows = []
+    for name in ("8b", "70b", "405b"):
+        hidden = find_model(name).hidden
+        widest = [1 + WORTH_TP * 4.5 / k.tp_left * hidden * gbs / F(gpu) / 1e3 for gpu, gbs in links]
+        rows.append([f"{NAMES[name]}, h = {hidden:,}", *(f"{one:.1f}" for one in widest)])
     return table(["tp at most", "H100, NVLink", "GB200, NVLink", "H100 PCIe", "H100, network at 50 GB/s"], rows)
 
 
 def short_step() -> str:
-    """Rule 4's counterexample."""
-    one = said["short"]
+    """Describe rule 4's counterexample."""
+    one = record["short"]
     of, long = one["rules"], cell_of(one["model"], one["gpus"], STANDARD, "bf16")
     return (
         f"{NAMES[one['model']]} on {one['gpus']:,} H100 with 2M tokens a step has {of['rounds']:.1f} rounds at best, "
@@ -220,8 +204,8 @@ def short_step() -> str:
 
 
 def halving() -> str:
-    """What a cut costs where the other way is to compute again."""
-    one = said["again"]
+    """Say what a cut costs where the other way is to compute again."""
+    one = record["again"]
     return (
         f"8B on 8 H100 as `{one['cut']}` is {100 * one['cut_loss']:.0f} % slower than a plan that memory does not "
         f"hold; with activations computed again, as `{one['again']}`, {100 * one['again_loss']:.0f} %."
@@ -229,7 +213,7 @@ def halving() -> str:
 
 
 def typical_ties() -> int:
-    """Plans within the tie, in the median field."""
+    """Count the plans within the tie, in the median field."""
     return int(np.median([cell["ties"] for cell in fitting()]))
 
 
@@ -238,42 +222,31 @@ def fitted_names() -> list[str]:
 
 
 def describe(model: str) -> str:
-    """A model in a line."""
+    """Describe a model in a line."""
     m = find_model(model)
     experts = f", {m.experts} experts of which a token takes {m.topk}" if m.experts else ""
     return f"{m.layers} layers of width {m.hidden:,}, {m.heads} heads on {m.kv_heads}{experts}; sequences of {m.seq:,}."
 
 
-def run_of(model: str, gpu: str, precision: str) -> dict[str, Any]:
-    """A published run."""
-    return next(
-        o
-        for o in said["published"]
-        if (o["model"], o["gpu"], o["precision"]) == (model, gpu, precision) and not o["seen"]
-    )
-
-
-def measured(model: str, gpu: str, precision: str = "fp8") -> str:
-    return f"{100 * run_of(model, gpu, precision)['mfu']:.0f}"
-
-
-def predicted(model: str, gpu: str, precision: str = "fp8") -> str:
-    return f"{100 * run_of(model, gpu, precision)['their_mfu']:.0f}"
+def published_mfu(which: str, model: str, gpu: str, precision: str = "fp8") -> str:
+    """Return a published run's MFU in per cent: "mfu" as measured, "their_mfu" as predicted."""
+    runs = [one for one in record["published"] if not one["seen"]]
+    run = next(one for one in runs if (one["model"], one["gpu"], one["precision"]) == (model, gpu, precision))
+    return f"{100 * run[which]:.0f}"
 
 
 def map_picture(scratch: Path) -> Picture:
-    return pictures.degrees_map(said["map"], scratch, "plan-map")
+    return pictures.degrees_map(record["map"], scratch, "plan-map")
 
 
 def anatomy_picture(scratch: Path) -> Picture:
-    bars = [(one["name"], one["parts"]) for one in said["anatomy"]]
-    seconds = [sum(parts.values()) for _, parts in bars]
+    bars = [(one["name"], one["parts"]) for one in record["anatomy"]]
     losses = [
-        f"{name} takes {of:.3g} s and loses most to {one['loses'][0]}"
-        for (name, _), of, one in zip(bars, seconds, said["anatomy"])
+        f"{one['name']} takes {sum(one['parts'].values()):.3g} s and loses most to {one['loses'][0]}"
+        for one in record["anatomy"]
     ]
     return draw_bars(bars, scratch, "plan-anatomy", "Three plans' steps by part: " + "; ".join(losses) + ".")
 
 
 def errors_picture(scratch: Path) -> Picture:
-    return pictures.off_by_stack(said["errors"], error["interval"], scratch, "plan-errors")
+    return pictures.off_by_stack(record["errors"], error["interval"], scratch, "plan-errors")

@@ -62,7 +62,7 @@ class Step:
             self.forward = torch.compile(self.linear, dynamic=False)
 
     def __call__(self) -> torch.Tensor:
-        """Forward and backward; gradients are dropped, as an optimizer would."""
+        """Run forward and backward; drop the gradients, as an optimizer would."""
         with self.backend.autocast():
             y = self.forward(self.x)
         y.backward(self.dy)
@@ -70,7 +70,7 @@ class Step:
         return y
 
     def error(self) -> float:
-        """|y - x w^T| / |x w^T| of the first rows against float32: near 0.002 for BF16, 0.02 to 0.05 for FP8."""
+        """Return |y - x w^T| / |x w^T| of the first rows against float32: near 0.002 for BF16, 0.02 to 0.05 for FP8."""
         y = self().detach()[:256].float()
         exact = self.x.detach()[:256].float() @ self.exact.float().t()
         value = float((y - exact).norm() / exact.norm())
@@ -82,7 +82,7 @@ class Step:
 def measure(
     shape: Shape, arms: Iterable[str], device: torch.device, budget: float = 0.1, compiled: bool = True
 ) -> list[Cell]:
-    """A cell for each arm. What cannot run here becomes a cell that says why; nothing else is lost by it.
+    """Return a cell for each arm. What cannot run here becomes a cell that says why; nothing else is lost by it.
 
     budget: seconds for the timed loops of one arm, all together."""
     ready: dict[str, Step] = {}
@@ -93,8 +93,8 @@ def measure(
             for _ in range(3):
                 step()
             error = step.error()
-            times = time_step(step, device, budget)
-            ready[arm], found[arm] = step, {**dict(zip(("seconds", "spread", "queue"), times)), "error": error}
+            seconds, spread, queue = time_step(step, device, budget)
+            ready[arm], found[arm] = step, {"seconds": seconds, "spread": spread, "queue": queue, "error": error}
         except LabError as refused:
             found[arm] = {"why_not": str(refused)}
         except torch.OutOfMemoryError:
@@ -107,23 +107,21 @@ def measure(
 
 
 def with_launch(parts: dict[str, float], seconds: float, queue: float) -> dict[str, float]:
-    """The parts with "launch", so that they add up to `seconds`.
-
-    The step waits for the CPU only where queueing takes as long as the step: then what no kernel fills is "launch".
-    Where the CPU is ahead there is no waiting, and parts that add up to another time only show that the GPU's clock
-    moved between the two passes (on a CPU, that the profiler costs time): they are scaled to the time that was
-    measured without a profiler."""
+    """Return the parts with "launch", so that they add up to `seconds`."""
     busy = sum(parts.values())
+    # The step waits for the CPU only where queueing takes as long as the step: then what no kernel fills is "launch".
     if queue >= DECIDES * seconds and busy < seconds:
         return {**parts, "launch": seconds - busy}
+    # Where the CPU is ahead there is no waiting, and parts that add up to another time only show that the GPU's clock
+    # moved between the two passes (on a CPU, that the profiler costs time): scale to the time without a profiler.
     return {**{part: value * seconds / max(busy, 1e-12) for part, value in parts.items()}, "launch": 0.0}
 
 
 def time_step(step: Callable, device: torch.device, budget: float) -> tuple[float, float, float]:
-    """(median seconds of one step, (largest - smallest) / median, median seconds that the CPU needs to queue one) over
-    LOOPS loops of as many steps as fit the budget, but no more than a GPU's queue holds: beyond, queueing would wait
-    for the GPU."""
+    """Return (median seconds of one step, (largest - smallest) / median, median seconds that the CPU needs to queue one)
+    over LOOPS loops of as many steps as fit the budget."""
     once, _ = _loop(step, 1, device)
+    # No more than a GPU's queue holds: beyond, queueing would wait for the GPU.
     count = max(1, min(30 if device.type == "cuda" else 200, round(budget / LOOPS / max(once, 1e-6))))
     loops = [_loop(step, count, device) for _ in range(LOOPS)]
     times = [seconds / count for seconds, _ in loops]
@@ -132,7 +130,7 @@ def time_step(step: Callable, device: torch.device, budget: float) -> tuple[floa
 
 
 def _loop(step: Callable, count: int, device: torch.device) -> tuple[float, float]:
-    """(seconds of `count` steps in a row, seconds that the CPU needed to queue them)."""
+    """Return (seconds of `count` steps in a row, seconds that the CPU needed to queue them)."""
     if device.type != "cuda":
         begin = time.perf_counter()
         for _ in range(count):
@@ -151,7 +149,7 @@ def _loop(step: Callable, count: int, device: torch.device) -> tuple[float, floa
 
 
 def take_apart(steps: list[Step], device: torch.device) -> Iterable[tuple[str, dict[str, float], bool | None]]:
-    """(arm, {"product", "quantise"} in seconds a step, whether FP8 products ran) for each, in order."""
+    """Yield (arm, {"product", "quantise"} in seconds a step, whether FP8 products ran) for each, in order."""
     from torch.profiler import ProfilerActivity
 
     if not steps:
@@ -175,7 +173,7 @@ def take_apart(steps: list[Step], device: torch.device) -> Iterable[tuple[str, d
 
 @contextmanager
 def profiled(activity: Any) -> Iterator[Any]:
-    """torch.profiler around the block, without the lines that its library writes to stderr when it starts and stops."""
+    """Profile the block, without the lines that the profiler's library writes to stderr when it starts and stops."""
     from torch.profiler import profile
 
     seen = profile(activities=[activity])
@@ -190,7 +188,7 @@ def profiled(activity: Any) -> Iterator[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing reaches file descriptor 2, not from C++ either."""
+    """Let nothing reach file descriptor 2, not from C++ either."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
@@ -202,9 +200,8 @@ def _quiet() -> Iterator[None]:
 
 
 def split_kernels(kernels: list, arms: int, repeats: int) -> list[tuple[dict[str, float], bool]]:
-    """({"product", "quantise"} in seconds a step, FP8 products or not) for each arm, from the kernels of all in the
-    order in which they ran, an arm's end marked by a spin kernel. LabError if the marks are not there: the split would
-    be of others."""
+    """Return ({"product", "quantise"} in seconds a step, FP8 products or not) for each arm, from the kernels of all in
+    the order in which they ran, an arm's end marked by a spin kernel. LabError if the marks are not there."""
     groups: list[list[tuple[str, float]]] = [[]]
     for kernel in sorted(kernels, key=lambda k: k.begin):
         if SPIN in kernel.name:
@@ -220,7 +217,7 @@ def split_kernels(kernels: list, arms: int, repeats: int) -> list[tuple[dict[str
 
 
 def _parts(times: list[tuple[bool, float]]) -> dict[str, float]:
-    """From (is it a product?, seconds) of each kernel: the seconds of products, and of the rest."""
+    """Sum (is it a product?, seconds) of each kernel: the seconds of products, and of the rest."""
     return {
         "product": sum(seconds for product, seconds in times if product),
         "quantise": sum(seconds for product, seconds in times if not product),

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from labkit.compare.verdict import PUBLISHED, ROUNDING_RATIO, gaps, judge, rms
+from week16_fp8.given.one_run import PUBLISHED, ROUNDING_RATIO, gaps, judge, rms
 
 STEPS = range(10, 101, 10)
 ROLES = {"bf16": "baseline", "twin": "twin", "fp8": "candidate", "broken": "broken"}

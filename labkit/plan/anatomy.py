@@ -1,4 +1,4 @@
-"""The picture of `lab plan`: the anatomy of plans' steps."""
+"""The picture of `lab plan`: plans' steps by part."""
 
 from __future__ import annotations
 
@@ -18,23 +18,13 @@ KINDS = (
     ("between stages", ("pipeline",), "#9c1f6d", "--"),
     ("bubble", ("bubble",), "#fefefe", "xx"),
 )
-
-
 HEAD = 1.35  # inches: legend and axis
 UNDER = {"facecolor": plot.PAPER, "edgecolor": "none", "pad": 1.0}  # no line of the grid goes through a number
-
-
-def in_two(name: str) -> str:
-    """A plan's name on two lines, cut behind its degrees of data, tensor and pipeline parallelism."""
-    words = name.split(".")
-    return ".".join(words[:3]) + "\n" + ".".join(words[3:])
-
-
 Bar = tuple[str, dict[str, float]]  # a plan's name, and its step's seconds by part
 
 
-def anatomy(found: Found, rows: list[int], path: Path) -> plot.Picture:
-    """A bar for each plan, its step by part. Written as PATH with .png and .svg."""
+def draw_anatomy(found: Found, rows: list[int], path: Path) -> plot.Picture:
+    """Draw a bar for each plan, its step by part, as PATH with .png and .svg."""
     if path.suffix not in ("", ".png", ".svg"):
         raise LabError(f"--figure {path}: a picture is NAME.png; NAME.svg is written beside it")
     several = [(explain.name(found.plan(row)), explain.parts(found.step, row)) for row in rows]
@@ -45,11 +35,11 @@ def anatomy(found: Found, rows: list[int], path: Path) -> plot.Picture:
         f"{first:.3g} s and loses most to {loss} ({100 * share:.0f} %); the last takes {last:.3g} s."
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    return bars(several, path.parent, path.stem, alt)
+    return draw_bars(several, path.parent, path.stem, alt)
 
 
-def bars(several: list[Bar], folder: Path, name: str, alt: str) -> plot.Picture:
-    """The same from names and parts."""
+def draw_bars(several: list[Bar], folder: Path, name: str, alt: str) -> plot.Picture:
+    """Draw the same from names and parts."""
     seconds = [sum(of.values()) for _, of in several]
     with plot.look() as figure:
         fig = figure(plot.WIDTH, HEAD + 0.34 * len(several))
@@ -66,7 +56,10 @@ def bars(several: list[Bar], folder: Path, name: str, alt: str) -> plot.Picture:
             ax.annotate(
                 f"{total:.3g} s", (total, y), (5, 0), textcoords="offset points", va="center", fontsize=8, bbox=UNDER
             )
-        ax.set_yticks(range(len(several)), [in_two(one) for one, _ in several], fontsize=7.2)
+        # A plan's name on two lines, cut behind its degrees of data, tensor and pipeline parallelism.
+        words = [one.split(".") for one, _ in several]
+        names = [".".join(each[:3]) + "\n" + ".".join(each[3:]) for each in words]
+        ax.set_yticks(range(len(several)), names, fontsize=7.2)
         ax.invert_yaxis()
         ax.set_xlim(0, max(left) * 1.1)
         ax.set_xlabel("seconds of a step, predicted")

@@ -1,0 +1,214 @@
+"""What `lab plan` does: read the request, search, print, write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from labkit.errors import LabError
+from labkit.plan import explain
+from labkit.plan.cases import FULL
+from labkit.plan.constants import accuracy
+from labkit.plan.footprint import GIB
+from labkit.plan.model import find_model
+from labkit.plan.request import LARGEST, G, Request, choose_precisions, count_sequences, find_cluster
+from labkit.plan.search import Found, Goal, ranked, search, ties
+
+SHOWN = 10
+KINDS = ("weights", "grads", "optim", "gathered", "activ", "logits")  # as Memory has them
+LEFT = ("", "loses most to", "% of step", "GiB")  # heads of the columns that are no numbers, or number the plans
+COLUMNS = (
+    ("GEMM", ("gemm",)),
+    ("attn", ("attention",)),
+    ("casts", ("casts",)),
+    ("other", ("elementwise", "host")),
+    ("TP", ("tensor",)),
+    ("CP", ("context",)),
+    ("EP", ("experts",)),
+    ("DP", ("data",)),
+    ("PP", ("pipeline",)),
+    ("bubble", ("bubble",)),
+    ("optim", ("optimizer",)),
+)
+
+
+def plan(request: Request, console: Console | None = None) -> int:
+    """Print the best plans, and return 0. LabError with one sentence where nothing can be answered."""
+    console = console or Console(width=None)
+    model, cluster = find_model(request.model), find_cluster(request)
+    model = model if request.seq is None else model.replace(seq=request.seq)
+    gbs = count_sequences(request.batch_tokens, model)
+    precisions = choose_precisions(request, model, cluster.chip)
+    if request.goal not in ("time", "cost", "memory"):
+        raise LabError(f"--goal is time, cost or memory, not '{request.goal}'")
+    goal = cast(Goal, request.goal)
+    found = search(model, cluster, gbs, precisions)
+    if goal == "cost":
+        found = find_cheapest(found, gbs, precisions)
+    order = ranked(found, goal)
+    if not order:
+        raise LabError(explain_no_fit(found, gbs, precisions))
+    rows = order[:SHOWN]
+    if request.write:
+        try:
+            request.write.write_text(write_table(found, rows[0]), encoding="utf-8")
+        except OSError as error:
+            raise LabError(f"cannot write {request.write}: {error.strerror}") from None
+    if request.figure:
+        from labkit.plan.anatomy import draw_anatomy
+
+        draw_anatomy(found, rows, request.figure)
+    if request.as_json:
+        print(json.dumps(as_json(found, request, rows), indent=1))
+    elif request.explain:
+        a, b = (explain.choose(found, text, order) for text in request.explain)
+        show_two(found, a, b, console)
+    else:
+        show(found, request, rows, console)
+    return 0
+
+
+def find_cheapest(found: Found, gbs: int, precisions: tuple[str, ...]) -> Found:
+    """Search on the number of GPUs, this one or half, a quarter ... of it, on which a token costs least."""
+    best, cost = found, np.inf
+    cluster = found.cluster
+    while True:
+        if rows := ranked(found, "time"):
+            here = float(found.seconds[rows[0]]) * found.cluster.gpus
+            # Fewer GPUs must be cheaper by more than the model's error, or they only take longer.
+            if here < cost * np.exp(-accuracy()["tie"]) or cost == np.inf:
+                best, cost = found, here
+        if cluster.gpus % 2 or cluster.gpus == 1:
+            return best
+        gpus = cluster.gpus // 2
+        cluster = cluster._replace(gpus=gpus, per_node=min(cluster.per_node, gpus))
+        try:
+            found = search(found.model, cluster, gbs, precisions)
+        except LabError:
+            return best
+
+
+def explain_no_fit(found: Found, gbs: int, precisions: tuple[str, ...]) -> str:
+    """Say what is missing, and the smallest change that fits: more GPUs, or shorter sequences."""
+    row = int(np.argmin(found.memory.needed))
+    need, have = float(found.memory.needed[row]) / GIB, float(found.cases.memory[row]) / GIB
+    leanest = (
+        f"nothing fits: the leanest plan, {explain.name(found.plan(row))}, needs {need:.0f} GiB a GPU where "
+        f"{have:.0f} are, {need - have:.0f} too many"
+    )
+    cluster = found.cluster
+    while cluster.gpus * 2 <= LARGEST:
+        cluster = cluster._replace(gpus=cluster.gpus * 2)
+        try:
+            more = search(found.model, cluster, max(gbs, cluster.gpus), precisions)
+        except LabError:
+            continue
+        if more.fits.any():
+            return f"{leanest}; it fits on {cluster.gpus} GPUs ({explain.name(more.plan(ranked(more, 'time')[0]))})"
+    return f"{leanest}; no number of such GPUs up to {LARGEST} helps: take GPUs with more memory, or shorter sequences"
+
+
+def show(found: Found, request: Request, rows: list[int], console: Console) -> None:
+    """Print three tables (plans and speed, where the step goes, memory), then sentences. Each fits into 80 columns."""
+    c, chip, best = found.cluster, found.cluster.chip, rows[0]
+    tied, mfu, speed = ties(found, rows), found.mfu(), found.tokens_s_gpu()
+    millions = found.model.parameters / 1e6
+    size = f"{millions / 1e3:.3g} B" if millions >= 1e3 else f"{millions:.3g} M"
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=not console.is_terminal)
+
+    say(
+        f"{size} parameters, {int(found.cases.gbs[best])} sequences of {found.model.seq} tokens a step, on "
+        f"{c.gpus} {chip.name or request.gpu} ({c.per_node} a node, {c.intra / G:g} and {c.inter / G:g} GB/s a GPU, "
+        f"{chip.memory_gb:g} GB). {len(found.seconds):,} plans, {int(found.fits.sum()):,} fit."
+    )
+    degrees = ("dp", "tp", "pp", "vp", "cp", "ep", "zero", "mbs")
+    first = _table(("", *degrees, "again", "prec", "step s", "tok/s/GPU", "MFU %"))
+    second = _table(("% of step", *[title for title, _ in COLUMNS]))
+    third = _table(("GiB", "needed", *KINDS, "loses most to"))
+    for rank, (row, tie) in enumerate(zip(rows, tied), 1):
+        p, of, seconds = found.plan(row), explain.parts(found.step, row), float(found.seconds[row])
+        first.add_row(
+            f"{rank}{'=' if tie else ' '}",
+            *[str(p[key]) for key in degrees],
+            "all" if p["recompute"] == FULL else "-",
+            "fp8" if p["fp8"] else "bf16",
+            f"{seconds:.4g}",
+            f"{speed[row]:,.0f}",
+            f"{100 * mfu[row]:.1f}",
+        )
+        shares = [100 * sum(of[key] for key in keys) / seconds for _, keys in COLUMNS]
+        second.add_row(str(rank), *[_number(share) for share in shares])
+        gib = [float(column[row]) / GIB for column in (found.memory.needed, *found.memory)]
+        third.add_row(str(rank), *[_number(one) for one in gib], explain.binding(found, row)[0])
+    for table in (first, second, third):
+        console.print(table)
+    error, sigma = accuracy(), accuracy()["interval"]
+    low, high = (float(found.seconds[best]) * np.exp(sign * sigma) for sign in (-1, 1))
+    say(
+        f"Steps are predicted: the best one lies between {low:.3g} and {high:.3g} s in four of five software stacks "
+        f"that the model had not seen (mean error {100 * error['stack_out_mean']:.0f} %)."
+    )
+    say("MFU: of the BF16 peak, in FP8 too; full attention, nothing that is computed again.")
+    if sum(tied) > 1:
+        say(f"=: a tie with the best, within {100 * error['tie']:.0f} %, by which plans of one sweep were misjudged.")
+    say(explain.next_constraint(found, best))
+    say(f"\nWhy {explain.name(found.plan(best))}, and not")
+    for sentence in explain.neighbours(found, best):
+        say(f"  {sentence}")
+
+
+def show_two(found: Found, a: int, b: int, console: Console) -> None:
+    """Print two plans, line by line."""
+    for letter, row in (("A", a), ("B", b)):
+        console.print(f"{letter}: {explain.name(found.plan(row))}", highlight=False, soft_wrap=True)
+    table = _table(("", "A", "B", "difference"))
+    for what, one, other in explain.compare_lines(found, a, b):
+        table.add_row(what, f"{one:.4g}", f"{other:.4g}", f"{other - one:+.3g}")
+    console.print(table)
+    for row in (a, b):
+        if not found.fits[row]:
+            console.print(f"{explain.name(found.plan(row))} does not fit.", highlight=False)
+    if ties(found, [a, b]) == [True, True]:
+        console.print("They are a tie: the model cannot tell them apart.", highlight=False)
+
+
+def as_json(found: Found, request: Request, rows: list[int]) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    return {
+        "model": found.model.model_dump(),
+        "gpus": found.cluster.gpus,
+        "gpu": request.gpu,
+        "goal": request.goal,
+        "plans": explain.as_json(found, rows, accuracy()["interval"]),
+        "tried": len(found.seconds),
+        "fit": int(found.fits.sum()),
+        "next_constraint": explain.next_constraint(found, rows[0]),
+        "why_not": explain.neighbours(found, rows[0]),
+        "accuracy": accuracy(),
+    }
+
+
+def write_table(found: Found, row: int) -> str:
+    """Return the [parallel] table of a training's TOML file."""
+    p = found.plan(row)
+    lines = [f"{key} = {p[key]}" for key in ("dp", "tp", "pp", "vp", "cp", "ep", "zero")]
+    lines += [f"micro_batch = {p['mbs']}", f"recompute = {str(p['recompute'] == FULL).lower()}"]
+    return "\n".join(["[parallel]", *lines, f'precision = "{"fp8" if p["fp8"] else "bf16"}"']) + "\n"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if value >= 0.05 else "-"
+
+
+def _table(heads: tuple[str, ...]) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in heads:
+        table.add_column(head, justify="left" if head in LEFT else "right", no_wrap=True)
+    return table

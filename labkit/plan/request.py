@@ -1,0 +1,109 @@
+"""What `lab plan` is asked for: its options, and the cluster, the batch and the precisions that they mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.model.files import Model
+from labkit.plan import machine_file
+from labkit.plan.machine import CHIPS, described, find_chip
+from labkit.plan.search import Cluster, fp8_refusal
+from labkit.record.chips import Chip
+
+G = 1e9
+UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+LARGEST = 131_072  # GPUs
+PER_NODE, IB = 8, 50.0  # where nobody says otherwise: an HGX board, and 400 Gbit/s a GPU
+
+
+@dataclass(frozen=True)
+class Request:
+    """The command's options, as they were typed."""
+
+    model: str = "8b"
+    seq: int | None = None
+    gpus: int = 64
+    gpu: str = "h100"
+    per_node: int | None = None
+    nvlink: float | None = None
+    ib: float | None = None
+    batch_tokens: str = "4M"
+    precision: str | None = None
+    goal: str = "time"
+    peak: float | None = None
+    fp8_peak: float | None = None
+    memory: float | None = None
+    hbm: float | None = None
+    explain: tuple[str, str] | None = None
+    as_json: bool = False
+    figure: Path | None = None
+    write: Path | None = None
+
+
+def find_cluster(request: Request) -> Cluster:
+    """Return the cluster. LabError: one that makes no sense, or a GPU that is neither known nor described."""
+    per_node, ib = PER_NODE, IB
+    if request.gpu.endswith(".toml"):
+        mine = machine_file.load(Path(request.gpu))
+        chip: Chip | None = mine.chip()
+        per_node, ib = mine.per_node, mine.network_gbs or IB
+    else:
+        chip = find_chip(request.gpu)
+    per_node = per_node if request.per_node is None else request.per_node
+    ib = ib if request.ib is None else request.ib
+    given = (request.peak, request.fp8_peak, request.memory, request.hbm)
+    if chip is None:
+        if None in given:
+            raise LabError(
+                f"--gpu '{request.gpu}' is not known (known: {', '.join(CHIPS)}): describe it by four numbers, --peak "
+                "and --fp8-peak (dense TFLOP/s; 0 without FP8), --memory (GB) and --hbm (GB/s), or measure it: "
+                "`lab plan --calibrate` writes a file for --gpu"
+            )
+        numbers = [float(one) for one in given if one is not None]
+        chip = described(numbers[0], numbers[1], numbers[2], numbers[3] * G)
+    else:
+        chip = chip._replace(
+            tflops=request.peak or chip.tflops,
+            fp8_tflops=chip.fp8_tflops if request.fp8_peak is None else request.fp8_peak,
+            memory_gb=request.memory or chip.memory_gb,
+            hbm=request.hbm * G if request.hbm else chip.hbm,
+        )
+    nvlink = chip.nvlink if request.nvlink is None else request.nvlink
+    for name, value in (("--nvlink", nvlink), ("--ib", ib), ("--memory", chip.memory_gb), ("--peak", chip.tflops)):
+        if not 0 < value < 1e6:
+            raise LabError(
+                f"{name} {value:g} makes no sense: it is a number above 0, in GB/s (--memory: GB, --peak: TFLOP/s)"
+            )
+    if not 1 <= request.gpus <= LARGEST or per_node < 1:
+        raise LabError(f"--gpus lies between 1 and {LARGEST}, and --per-node is at least 1")
+    per_node = min(per_node, request.gpus)
+    if request.gpus % per_node:
+        raise LabError(
+            f"{request.gpus} GPUs are not whole nodes of {per_node}: give --gpus as a multiple of --per-node"
+        )
+    return Cluster(chip, request.gpus, per_node, nvlink * G, ib * G)
+
+
+def count_sequences(text: str, model: Model) -> int:
+    """Return the sequences of a step of so many tokens ("4M"). K is 1024, M 1024 squared. LabError: not one."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)", text.strip().lower())
+    tokens = float(match[1]) * UNITS[match[2]] if match else 0
+    gbs = int(tokens // model.seq)
+    if gbs < 1:
+        raise LabError(
+            f"--batch-tokens '{text}' holds no sequence of {model.seq} tokens: give a number such as 4M or 512K"
+        )
+    return gbs
+
+
+def choose_precisions(request: Request, model: Model, chip: Chip) -> tuple[str, ...]:
+    """Return the requested precision, or all that can run. LabError: one that cannot."""
+    if request.precision not in (None, "bf16", "fp8"):
+        raise LabError(f"--precision is bf16 or fp8, not '{request.precision}'")
+    refusal = fp8_refusal(model, chip)
+    if request.precision == "fp8" and refusal:
+        raise LabError(f"--precision fp8 cannot run on this GPU or model: {refusal}")
+    return (request.precision,) if request.precision else ("bf16",) if refusal else ("bf16", "fp8")

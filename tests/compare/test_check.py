@@ -1,0 +1,75 @@
+"""A preset that only checks: which arms run, convert and learn, and what it says of one that does not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from labkit.compare.arms import arm_rows
+from labkit.compare.check import judge_check
+from labkit.compare.preset import load_preset
+from labkit.record.read import read_run
+from labkit.record.run import RunRecord
+
+TEXT = """
+title = "checked"
+check = true
+[train]
+model = { vocab_size = 300, d_model = 32, n_layers = 1, n_heads = 2, n_kv_heads = 1, d_ffn = 64, max_seq_len = 32 }
+steps = 4
+seq_len = 32
+batch_size = 4
+[arms.bf16]
+label = "BF16"
+role = "baseline"
+[arms.fp8]
+label = "FP8"
+role = "candidate"
+train.precision = { backend = "emulated" }
+[arms.broken]
+label = "broken"
+role = "broken"
+train.precision = { backend = "broken-unscaled" }
+"""
+
+
+def judged(tmp_path, last=4.0, converted=("layers.0.ffn.w1",), status="finished", missing=None, waiting=()):
+    """The verdict where BF16 is sound, the broken arm learns nothing, and FP8 is as given."""
+    (tmp_path / "checked.toml").write_text(TEXT)
+    RunRecord.create(tmp_path / "run", kind="compare", command="c", hardware={}, config={}).close()
+    for name, end, modules in (("bf16", 4.0, ()), ("fp8", last, converted), ("broken", 6.0, ())):
+        record = RunRecord.create(tmp_path / "run" / "arms" / name, kind="train", command="c", hardware={}, label=name)
+        for step, loss in ((2, 6.0), (4, end)):
+            record.step(step=step, loss=loss, heldout=loss)
+        record.finish(status if name == "fp8" else "finished", conversion={"converted": list(modules)})
+    arms = arm_rows(read_run(tmp_path / "run"))
+    arms["broken"].role = "broken"
+    return judge_check(arms, load_preset(str(tmp_path / "checked.toml")), missing or {}, waiting)
+
+
+def test_an_arm_that_converts_and_learns_is_sound_and_a_broken_one_need_not(tmp_path):
+    out = judged(tmp_path)
+    assert out.word == "pass" and out.band is None and out.arms == {}, "nothing is said of whether losses are the same"
+    assert "fp8: 1 linears converted, held-out loss 6.0000 to 4.0000." in out.reasons
+
+
+@pytest.mark.parametrize(
+    "given, word, why",
+    [
+        ({"last": 5.9}, "fail", "fp8 did not learn"),
+        ({"last": math.nan}, "fail", "fp8 has no finite held-out loss"),
+        ({"converted": ()}, "fail", "fp8 converted nothing"),
+        ({"status": "failed"}, "fail", "fp8 failed"),
+        ({"status": "interrupted"}, "incomplete", "no result yet from FP8"),
+        ({"waiting": ("fp8",)}, "incomplete", "no result yet from FP8"),
+    ],
+)
+def test_what_does_not_work_is_named(tmp_path, given, word, why):
+    out = judged(tmp_path, **given)
+    assert out.word == word and why in out.sentence
+
+
+def test_an_arm_that_this_machine_cannot_run_is_named_and_fails_nothing(tmp_path):
+    out = judged(tmp_path, missing={"fp8": "no GPU"})
+    assert out.word == "pass" and "FP8: no result, no GPU." in out.reasons
