@@ -109,5 +109,5 @@ def read_rules(cls: Class, path: Path) -> Rules:
 def _zone(name: str) -> None:
     try:
         ZoneInfo(name)
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         raise LabError(f"{name!r} is no time zone: name it as Europe/Berlin or America/New_York are named") from None

@@ -1,0 +1,254 @@
+"""What an instructor types, and what `grade` says to a slip: one sentence, in the words that it takes."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+
+import pytest
+import typer
+from rich.console import Console
+
+from grading import cli
+from grading.corrections import correct
+from grading.marking import session
+from grading.options import FORMER
+from grading.register.classes import open_class
+from grading.register.standing import standings
+from grading.register.submissions import attempt
+from labkit.errors import LabError
+from tests.grading.aclassroom import grade
+from tests.grading.publish.aclass import LATE, NOON, ROOT, WEEK, a_class, hand_in, hand_points, mark
+
+COMMANDS = ["init", "release", "collect", "run", "mark", "publish", "status", "why", "who", "submission", "similar"]
+COMMANDS += ["forget", "doctor"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A class's folder: anna has all points, ben waits for a person, cleo handed in nothing."""
+    with a_class(tmp_path / "autumn", ["anna", "ben", "cleo"], 'zone = "Europe/Berlin"\n' + LATE) as cls:
+        hand_points(cls, hand_in(cls, "anna", mark()), "13.7", 20)
+        hand_in(cls, "ben", mark("13.5 GB/s"))
+    return tmp_path / "autumn"
+
+
+def options(command):
+    return {opt for one in command.params for opt in (*one.opts, *one.secondary_opts) if opt.startswith("--")} - {
+        "--help"
+    }
+
+
+def test_thirteen_commands_and_twenty_five_options():
+    commands = typer.main.get_command(cli.app).commands
+    shown = {name: one for name, one in commands.items() if not one.hidden}
+    assert list(shown) == COMMANDS
+    every = set().union(*map(options, shown.values()))
+    assert len(every - {"--jupyter"}) <= 25 and "--class" in every, "--no-jupyter is one"
+    for name, one in shown.items():
+        assert "--class" in options(one) or name in ("init", "doctor")
+
+
+@pytest.mark.parametrize("word", FORMER)
+def test_a_former_command_says_what_to_type_now(word, folder):
+    said = grade(folder, word, "week13", "--whatever", status=2)
+    assert said.startswith(f"grade: `grade {word}` is no command any more: ") and said.count("grade:") == 1
+
+
+@pytest.mark.parametrize(
+    "words, hint",
+    [
+        (("status", "week", "13"), "week13"),
+        (("collect", "week13", "--from", "x.zip"), "without --from"),
+        (("status", "week13", "--marks", "marks"), "--class"),
+        (("status", "week31"), "did you mean 'week1"),
+        (("collect", "week13", "sheet.csv"), "DOWNLOAD.zip"),
+        (("run", "week13", "--seed", "3"), "--student"),
+        (("run", "week13", "--task", "13.7"), "by a person"),
+        (("run", "week13", "--task", "14.1"), "no task of week13"),
+        (("run", "week13", "--task", "13.2", "--dask", "local"), "--dask"),
+        (("who", "Anna", "anna"), 'grade who "Sean OBrien" = '),
+        (("submission", "1", "retime"), "grade submission 17 time"),
+        (("submission", "99"), "no submission 99"),
+        (("submission", "d.zip", "withdraw"), "no submission came from"),
+        (("submission", "1", "time", "yesterday"), "no time"),
+        (("why", "week13", "ann"), "anna"),
+        (("why", "week13", "anna", "14.1"), "week14"),
+        (("forget", "zoe"), "nobody"),
+        (("similar", "week13", "--earlier", "nowhere"), "no class's folder"),
+        (("publish", "week13", "nowhere.csv"), "there is no nowhere.csv"),
+    ],
+)
+def test_a_slip_is_one_sentence(words, hint, folder):
+    said = grade(folder, *words, status=2)
+    assert said.startswith("grade: ") and hint in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("words", [("status",), ("publish", "week13"), ("who",), ("run", "week13"), ("forget", "anna")])
+def test_another_folder_is_no_class(words, tmp_path):
+    assert "grade init" in grade(tmp_path, *words, status=2)
+    assert list(tmp_path.iterdir()) == [], "and nothing was made there"
+
+
+def test_the_courses_own_repository_and_nbgraders_folder_are_no_class(folder):
+    assert "folder of its own" in grade(ROOT, "status", status=2)
+    (folder / "gradebook").mkdir()
+    (folder / "gradebook" / "nbgrader_config.py").touch()
+    assert "cd .." in grade(folder / "gradebook", "status", status=2)
+
+
+def test_a_class_can_be_named_from_elsewhere(folder, tmp_path):
+    assert "2 submitted" in grade(tmp_path, "status", "week13", "--class", folder)
+    assert "2 submitted" in grade(tmp_path, "status", "--class", folder)
+
+
+def test_init_again_takes_a_newer_roster(tmp_path):
+    (tmp_path / "a.csv").write_text("anna\nben\n")
+    (tmp_path / "b.csv").write_text("anna\ncleo\n")
+    assert "who is in the class?" in grade(tmp_path, "init", "autumn", status=2)
+    assert "2 students, 2 of them new" in grade(tmp_path, "init", "autumn", "--roster", "a.csv", "--zone", "UTC")
+    said = grade(tmp_path, "init", "autumn", "--roster", "b.csv")
+    assert "2 students, 1 of them new" in said and "left since" in said and "ben" in said
+    assert "Berlin" in grade(tmp_path, "init", "other", "--roster", "a.csv", "--zone", "Berlin", status=2)
+
+
+def test_publish_says_what_to_do_with_each_file_and_who_is_left_out(folder):
+    said = grade(folder, "publish", "week13")
+    assert "published/week13/class.html" in said and "published/term.csv" in said and "to be graded" in said
+    hand = folder / "published" / "week13" / "feedback"
+    assert {path.name for path in hand.iterdir()} == {"anna", "ben"}
+
+
+def test_publish_is_refused_as_a_whole_and_in_the_words_of_status(folder):
+    from grading.intake.arrival import Arrival, Key
+    from grading.register.submissions import add_submission
+    from tests.grading.publish.aclass import zipped
+
+    with open_class(folder, [WEEK]) as cls:
+        add_submission(cls, WEEK, Arrival("Ana", [Key("name", "Ana")], zipped({"a.py": b""}), NOON, "moodle", "d.zip"))
+    assert "grade who Ana = anna" in grade(folder, "status", "week13")
+    said = grade(folder, "publish", "week13", status=2)
+    assert "grade who Ana = anna" in said and not (folder / "published").exists()
+    assert "Ana is anna" in grade(folder, "who", "Ana", "=", "anna")
+
+
+def test_a_name_cannot_write_on_the_terminal(tmp_path):
+    with a_class(tmp_path / "autumn", "student,name\nu1,\x1b[2Jevil [bold]\n", LATE) as cls:
+        hand_in(cls, "u1", mark())
+    for words in (("status", "week13"), ("who",), ("why", "week13", "u1"), ("publish", "week13"), ("submission", "1")):
+        assert "\x1b[2J" not in grade(tmp_path / "autumn", *words, status=None)
+
+
+def test_forget_shows_asks_and_says_what_is_left(folder, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    said = grade(folder, "forget", "anna", status=1)
+    assert "what was submitted" in said and "hand_mark" in said
+    with open_class(folder, [WEEK]) as cls:
+        assert len(standings(cls, WEEK)) == 3, "nothing was removed"
+    assert "left to you" in grade(folder, "forget", "anna", "--yes", status=1)
+    with open_class(folder, [WEEK]) as cls:
+        assert [one.person.name for one in standings(cls, WEEK)] == ["ben", "cleo"]
+
+
+def test_ctrl_c_is_a_status_and_a_sentence(folder, monkeypatch):
+    monkeypatch.setattr("grading.publish.publishing.publish", _interrupted)
+    err = io.StringIO()
+    monkeypatch.setattr("sys.stderr", err)
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["publish", "week13"])
+    assert left.value.code == cli.INTERRUPTED and "the same command goes on" in err.getvalue()
+
+
+def _interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_formgrader_ends_by_ctrl_c_and_a_jupyter_that_fails_is_named(tmp_path, monkeypatch):
+    class Course:
+        root = tmp_path
+
+    class Process:
+        def __init__(self, *ends):
+            self.ends = list(ends)
+
+        def wait(self):
+            end = self.ends.pop(0)
+            if isinstance(end, int):
+                return end
+            raise end
+
+    started = []
+    for ends in ((KeyboardInterrupt(), KeyboardInterrupt(), 0), (7,)):
+        monkeypatch.setattr(
+            subprocess, "Popen", lambda words, ends=ends, **how: started.append((words, how)) or Process(*ends)
+        )
+        if ends == (7,):
+            with pytest.raises(LabError, match="jupyter lab"):
+                session.open_formgrader(Course(), WEEK)
+        else:
+            session.open_formgrader(Course(), WEEK)
+    words, how = started[0]
+    assert any("/formgrader/gradebook/week13/lab" in word for word in words) and how["cwd"] == tmp_path
+
+
+# -- one submission ---------------------------------------------------------------------------------------------------
+@pytest.fixture
+def cls(folder):
+    with open_class(folder, [WEEK]) as opened:
+        yield opened
+
+
+def total(cls, name):
+    return next(one.total for one in standings(cls, WEEK) if one.person.name == name)
+
+
+def test_withdrawing_and_back(cls):
+    assert total(cls, "anna") == 100
+    said = list(correct(cls, "1", ["withdraw"]))
+    assert any("nothing of theirs counts now" in one for one in said) and total(cls, "anna") is None
+    list(correct(cls, "1", ["withdraw"], undo=True))
+    assert total(cls, "anna") == 100, "with its points"
+    list(correct(cls, "download.zip", ["withdraw"]))
+    assert all(one.counted is None for one in standings(cls, WEEK)), "all that came from there"
+    list(correct(cls, "download.zip", ["withdraw"], undo=True))
+    assert total(cls, "anna") == 100
+
+
+def test_another_time_moves_the_late_penalty(cls):
+    list(correct(cls, "1", ["time", "2026-11-21T19:00+01:00"]))
+    assert total(cls, "anna") == 90
+    list(correct(cls, "1", ["time", "2026-11-20T18:59"]))
+    assert total(cls, "anna") == 100 and attempt(cls, 1).received.utcoffset().total_seconds() == 3600
+
+
+def test_a_misnamed_file_counts_and_is_as_it_was_again(cls):
+    number = hand_in(cls, "cleo", mark(), files={"timing (1).py": b"x = 1\n", "topology.py": b"y = 2\n"})
+    (said,) = correct(cls, str(number), ["rename", "timing (1).py", "timing.py"])
+    assert "grade run week13" in said and attempt(cls, number).renamed == (("timing (1).py", "timing.py"),)
+    assert next(one.mark for one in standings(cls, WEEK) if one.person.name == "cleo") is None, "to be graded again"
+    for words in (["rename", "no.py", "timing.py"], ["rename", "topology.py", "../x.py"]):
+        with pytest.raises(LabError):
+            list(correct(cls, str(number), words))
+    list(correct(cls, str(number), ["rename", "timing (1).py"], undo=True))
+    assert attempt(cls, number).renamed == ()
+    with pytest.raises(LabError):
+        list(correct(cls, str(number), ["rename", "timing (1).py"], undo=True))
+
+
+def test_what_one_submission_is(cls):
+    said = "\n".join(correct(cls, "1", []))
+    assert "submission 1 of anna, week13" in said and "download.zip" in said and "2026-11-20 12:00" in said
+
+
+def test_what_mark_shows(cls):
+    pytest.importorskip("nbgrader", reason="nbgrader is not installed: pip install '.[grading]'")
+    from grading.marking.screen import Report
+
+    out = io.StringIO()
+    ready = session.Session(None, Report(new=2, open=1, ungraded=1, human=["submission 2: look"]), typed=["odd"])
+    session.show(cls, WEEK, ready, Console(file=out, width=100))
+    text = out.getvalue()
+    assert (
+        "predictions 1 to 7" in text and "submission 2: look" in text and "odd" in text and "grade run week13" in text
+    )
