@@ -102,7 +102,7 @@ class _Reader:
             self.found.notes.append(f"{shown(folder.name)} cannot be read ({error.strerror}): it was not collected")
             return []
         exchange = any(another_assignments(entry.name) for entry in tops)  # there a student could lay any file
-        if any(entry.name == METADATA for entry in tops) and not exchange:
+        if any(entry.name == METADATA and entry.is_file(follow_symlinks=False) for entry in tops) and not exchange:
             return self._gradescope(folder, tops)
         read = {entry.name: readings(clean(entry.name), _is_folder(entry), self.week, self.zone) for entry in tops}
         how = self._how(read)

@@ -443,7 +443,17 @@ def test_the_same_files_make_the_same_archive(read, folder, download):
 
 # -- any names --------------------------------------------------------------------------------------------------------
 PIECES = ["anna", "jdoe", "_4501_", "_LATE", "_501_assignsubmission_file_", "+week91+2026-11-20 17:00:00 UTC", ".zip"]
-PIECES += ["_attempt_2026-11-20-17-30-00", ".py", "/", "..", ".", "__MACOSX", "week91", "week92"]
+PIECES += [
+    "_attempt_2026-11-20-17-30-00",
+    ".py",
+    "/",
+    "..",
+    ".",
+    "__MACOSX",
+    "week91",
+    "week92",
+    "submission_metadata.yml",
+]
 PARTS = st.one_of(st.text(min_size=1, max_size=12), st.sampled_from(PIECES))
 
 
