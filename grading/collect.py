@@ -129,36 +129,36 @@ def _take_sheet(cls: Class, week: Week, sheet: Roster, report: Report) -> None:
 def _slips(cls: Class, week: Week, received: datetime | None, report: Report) -> list[str]:
     """What is to be known of what was collected: what has no time, and times that look like slips. What is nobody's is
     a problem of the class (grading.register.problems)."""
-    told, due = [], cls.rules.deadlines.get(week.name)
+    notes, due = [], cls.rules.deadlines.get(week.name)
     if report.download.how == "moodle" and not any(arrival.received for arrival, _ in report.kept):
-        told.append(
+        notes.append(
             f"Moodle's grading worksheet tells when each was handed in, and whose it is: `grade collect {week.name} "
             f"{shlex.quote(report.download.source)} WORKSHEET.csv`"
         )
     if received is not None and due is not None and due - received > LONG:
-        told.append(
+        notes.append(
             f"--received {received.isoformat(' ', 'minutes')} is {(due - received).days} days before the deadline: if "
             "the date is a slip, `grade submission NUMBER time TIME` puts each right"
         )
     if due is None and any(arrival.late for arrival, _ in report.new):
-        told.append(
+        notes.append(
             f"{report.download.source} marks some as late, and course.toml has no deadline of {week.name} by which to "
             "say how late: write it there"
         )
     untimed = [f"{added.id} ({arrival.label})" for arrival, added in report.new if arrival.received is None]
     if untimed:
-        told.append(
+        notes.append(
             f"Of {count(len(untimed), 'new submission')} nothing tells when they were handed in: {some(untimed)}. "
             "--received TIME says it of the whole download, `grade submission NUMBER time TIME` of one"
         )
     for arrival, added in report.kept:
-        told += [f"{added.id} ({shown(arrival.label)}): {sentence}" for sentence in arrival.attention if added.new]
+        notes += [f"{added.id} ({shown(arrival.label)}): {sentence}" for sentence in arrival.attention if added.new]
         if added.withdrawn:
-            told.append(
+            notes.append(
                 f"{added.id} ({shown(arrival.label)}) is withdrawn, and stays so: `grade submission "
                 f"{added.id} withdraw --undo` lets it count again"
             )
-    return told
+    return notes
 
 
 # -- what a person sees of it -----------------------------------------------------------------------------------------

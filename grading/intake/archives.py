@@ -71,7 +71,7 @@ class Member:
 
     def read(self, limit: int) -> bytes:
         """At most so many bytes, whatever a header claims. Raises BadArchive."""
-        with _told(), self._open() as opened:
+        with _as_bad_archive(), self._open() as opened:
             return opened.read(limit)
 
     def copy(self, to: IO[bytes], limit: int) -> int:
@@ -79,10 +79,10 @@ class Member:
         Raises BadArchive."""
         done = 0
         with contextlib.ExitStack() as stack:
-            with _told():
+            with _as_bad_archive():
                 opened = stack.enter_context(self._open())
             while True:
-                with _told():
+                with _as_bad_archive():
                     piece = opened.read(1 << 20)
                 if not piece or done + len(piece) > limit:
                     return limit + 1 if piece else done
@@ -91,7 +91,7 @@ class Member:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _as_bad_archive() -> Iterator[None]:
     try:
         yield
     except FAULTS as error:

@@ -8,9 +8,9 @@ Students hand in all kinds of layouts, so the modules are looked for:
     root        the folder of the submission in which most of the week's modules are: "", "week13_allreduce/", deeper
     a module    counts under its own name only, stretch/tree.py also as a loose tree.py; the copy in the root is used,
                 unless it is still the unfinished one that the course handed out and another copy is not. Which copy is
-                used is told wherever there was a choice
+                used is reported wherever there was a choice
 
-A module that is missing, renamed or unreadable is replaced by the course's, with its holes, so that nothing else breaks
+A module that is missing, renamed or unreadable is replaced by the course's, with its blanks, so that nothing else breaks
 with it; `missing` says why what depends on it earns nothing. Where `lab handin` packed the files, each counts where its
 manifest has it, and nothing is looked for. One that cannot be imported is replaced where it runs, in
 the tasks that it does not belong to: the course's text lies ready for it (labkit.checks.remote).
@@ -220,7 +220,7 @@ def _choose(
 _DEFINES = re.compile(rb"^(?:async )?(?:def|class) (\w+)", re.M)
 HALF = 0.5  # of what a module defines: a file that does more is meant for it
 MAX_SCANNED = 1 << 20  # bytes of a file that are looked at for its functions
-NOWHERE = "in this hand-in."  # the end of the sentence, if nothing looks like the file
+NOWHERE = "in this submission."  # the end of the sentence, if nothing looks like the file
 
 
 def _why_missing(path: str, copies: list[_Copy], like: str) -> str:
@@ -277,9 +277,9 @@ def _record(submission: Submission, week: Week) -> list[str]:
     if any(last == RECORD and submission.files[name].strip() for name, last in there.items()):
         return []
     like = next((name for name, last in there.items() if last != RECORD and "predictions" in last.lower()), None)
-    told = f" {_looks_like_it(like)}" if like else ""
-    what = "is empty" if RECORD in there.values() else "is not in this hand-in"
-    return [f"{RECORD} {what}: without it no prediction is on record.{told}"]
+    hint = f" {_looks_like_it(like)}" if like else ""
+    what = "is empty" if RECORD in there.values() else "is not in this submission"
+    return [f"{RECORD} {what}: without it no prediction is on record.{hint}"]
 
 
 def _notebook(package: Package, submission: Submission, root: str, week: Week) -> str | None:
@@ -290,7 +290,9 @@ def _notebook(package: Package, submission: Submission, root: str, week: Week) -
         read = {name: cells for name, cells in read.items() if name == f"{week.package}/{wanted}"}
     good = {name: cells for name, cells in read.items() if cells is not None}
     if not good:
-        why = f"{shown(next(iter(read)))} {NO_NOTEBOOK}" if read else f"There is no notebook {wanted} in this hand-in"
+        why = (
+            f"{shown(next(iter(read)))} {NO_NOTEBOOK}" if read else f"There is no notebook {wanted} in this submission"
+        )
         package.notes.append(f"{why}. The written tasks are in it; no other point depends on it.")
         return None
     best = max(good, key=lambda name: _answered(good[name], week))

@@ -206,10 +206,10 @@ class _Reader:
     def _gradescope(self, folder: Path, tops: list[os.DirEntry]) -> list[Item]:
         self.found.how = "gradescope"
         with open_plain(None, os.fspath(folder / METADATA)) as file:
-            told = gradescope(file.read(MAX_METADATA).decode("utf-8", "replace"), self.zone)
+            metadata = gradescope(file.read(MAX_METADATA).decode("utf-8", "replace"), self.zone)
         items, rest = [], []
         for entry in tops:
-            who, received = told.get(entry.name, ([], None))
+            who, received = metadata.get(entry.name, ([], None))
             if not who:
                 rest += [clean(entry.name)] if entry.name != METADATA else []
                 continue

@@ -1,6 +1,6 @@
 """The week as students got it, in memory: what a submission is laid over.
 
-Solutions are holes, and what is between instructor markers is gone, as in `grade release`. Notebook, tests and results
+Solutions are blanks, and what is between instructor markers is gone, as in `grade release`. Notebook, tests and results
 stay out: nothing of the student's runs them.
 """
 
@@ -23,7 +23,7 @@ _TEXT = (".py", ".md", ".toml", ".txt", ".json", ".sh", ".slurm", ".yml", ".yaml
 class Released:
     """A week's files by path in its folder.
 
-    files     what a student's code runs beside: modules with holes, given/, data/, scenarios.py
+    files     what a student's code runs beside: modules with blanks, given/, data/, scenarios.py
     names     all files of the week's folder, also tests, notebook and results: these names are the course's
     modules   module -> path, for every module that a task names: these are the student's to write
     """

@@ -79,9 +79,9 @@ def test_a_stretch_module_that_is_not_there_was_not_attempted():
     week = next(week for week in find_weeks() if week.name == "week13")
     case = CaseResult("13.8", "t", "More", "", Fraction(0), NOT_ATTEMPTED)
     for why, verdict in (
-        ("There is no ops.py in this hand-in.", NOT_ATTEMPTED),
+        ("There is no ops.py in this submission.", NOT_ATTEMPTED),
         (
-            "There is no ops.py in this hand-in. ops2.py looks like it: a file counts under its own name only.",
+            "There is no ops.py in this submission. ops2.py looks like it: a file counts under its own name only.",
             NO_RESULT,
         ),
         ("ops.py is a link.", NO_RESULT),
