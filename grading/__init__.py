@@ -6,12 +6,15 @@
     target.py    the folder they go to: never through a link, each file whole or not at all
     release.py   the two together: new files, upgrades, and texts put beside what a student changed
 
-    intake/      from what students hand in to what is graded: data, never run
+    register/    the class's store: who somebody is, which attempt counts, what blocks publishing, one function each
+    intake/      what arrives: downloads, and what is in them; collect.py keeps it
     sandbox/     where it runs
-    judge.py     one submission; pool.py: many, here; many.py: on other machines; run.py: all of them; table.py tells
-    marks.py     what came of it, in files; files.py puts files in place whole
+    judge.py     one submission; pool.py: many, here; many.py: on other machines; run.py: all of them; table.py shows
+    mark.py      what came of one; history.py: what became of it; files.py puts files in place whole
 
-    gradebook/   marks into nbgrader's gradebook
-    reports/     what people read of the marks
-    benchmarks/  how fast, how large, how safe when killed; demo.py: four submissions for `make demo`
+    marking/     nbgrader's formgrader as the screen for points by hand
+    publish/     what leaves: grades for a platform, pages, tables
+    similar/     pairs that share more than they should
+    gradescope/  the same judge behind Gradescope's autograder
+    benchmarks/  how fast, how large, how safe when killed; demo.py: four submissions for `make demo`; race.py
 """

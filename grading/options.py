@@ -54,11 +54,9 @@ FORMER = {
 def opened(folder: Path, week: str | None = None) -> Iterator[tuple[Class, list[Week], list[str]]]:
     """The class, the week (or all), and what was typed into formgrader and cannot be meant: what was typed since is
     read first, so that every command shows it."""
-    from grading.here import not_the_class
     from grading.marking.typed import read_back
     from grading.register.classes import open_class
 
-    not_the_class(folder)
     with open_class(folder) as cls:
         weeks = [cls.week(week)] if week else list(cls.weeks)
         yield cls, weeks, [sentence for one in weeks for sentence in read_back(cls, one)]

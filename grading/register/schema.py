@@ -9,7 +9,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -124,9 +124,11 @@ def connect(folder: Path) -> sqlite3.Connection:
     """Open the store in `folder`, and bring it up to date. LabError where there is none, or one that cannot be read."""
     path = folder / FILE
     if not path.is_file():
+        here = folder.absolute()
+        above = next((str(one) for one in here.parents if (one / FILE).is_file()), "DIR")
         raise LabError(
-            f"{folder.absolute()} is no class's folder, since it has no {FILE}: name one with --class DIR, or make one "
-            "with `grade init DIR --roster FILE --zone Europe/Berlin`"
+            f"{here} is no class's folder, since it has no {FILE}: name one with --class {above}, or make one with "
+            "`grade init DIR --roster FILE --zone Europe/Berlin`"
         )
     return _opened(path)
 
@@ -151,6 +153,9 @@ def _opened(path: Path) -> sqlite3.Connection:
         if db.execute("PRAGMA user_version").fetchone()[0] != len(UPGRADES):
             _upgrade(db, path)
         return db
+    except sqlite3.OperationalError as error:
+        db.close()
+        raise _explained(error) or error from None
     except sqlite3.DatabaseError as error:
         db.close()
         raise LabError(f"{path} cannot be read ({error}): restore it from a copy") from None
@@ -176,13 +181,30 @@ def writing(db: sqlite3.Connection) -> Iterator[None]:
     if db.in_transaction:
         yield
         return
-    db.execute("BEGIN IMMEDIATE")
     try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            db.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.OperationalError):  # SQLite itself has rolled back where the disk is full
+                db.execute("ROLLBACK")
+            raise
+    except sqlite3.OperationalError as error:
+        raise _explained(error) or error from None
+
+
+def _explained(error: sqlite3.OperationalError) -> LabError | None:
+    """What the machine is to blame for, as a sentence; None for a fault of this program."""
+    why = {
+        "SQLITE_BUSY": "another command of this class writes: wait for its end, and type it again",
+        "SQLITE_FULL": "the disk is full: make room, and type it again; nothing that was said to be done is lost",
+        "SQLITE_READONLY": "it cannot be written: whose folder is it?",
+        "SQLITE_CANTOPEN": "it cannot be opened: whose folder is it?",
+        "SQLITE_IOERR": "the disk reports an error: look at the machine's log",
+    }
+    name = next((name for name in why if error.sqlite_errorname.startswith(name)), "")
+    return LabError(f"{FILE}: {why[name]}") if name else None
 
 
 @dataclass

@@ -164,6 +164,20 @@ def test_a_store_of_a_newer_course_and_a_folder_without_one_are_refused(tmp_path
         pass
 
 
+def test_what_the_machine_is_to_blame_for_is_one_sentence(cls, monkeypatch):
+    monkeypatch.setattr(schema, "BUSY", 0.05)
+    with opened(cls.folder) as other, cls.writing(), pytest.raises(LabError, match="another command"), other.writing():
+        pass
+    cls.db.execute(f"PRAGMA max_page_count = {cls.db.execute('PRAGMA page_count').fetchone()[0] + 1}")
+    many = (hand_in(cls, "a", ANNA, f"{n}".encode()) for n in range(2000))
+    with pytest.raises(LabError, match="disk is full"):
+        list(many)
+    kept = attempts(cls, "week13")
+    assert kept and all(cls.archive(WEEK, one.id).is_file() for one in kept)
+    with pytest.raises(LabError, match=f"--class {cls.folder}"), open_class(cls.folder / "submitted", WEEKS):
+        pass
+
+
 def test_one_transaction_holds_whole_or_not_at_all(cls):
     def breaks():
         with cls.writing():
