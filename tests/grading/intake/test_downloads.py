@@ -11,7 +11,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grading.intake import stamps
@@ -458,7 +458,6 @@ PARTS = st.one_of(st.text(min_size=1, max_size=12), st.sampled_from(PIECES))
 
 
 @given(st.lists(st.lists(PARTS, min_size=1, max_size=5).map("".join), min_size=1, max_size=8, unique=True))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_names_arrive_or_are_reported(tmp_path_factory, week_of_all, names):
     """Whatever a zip holds: no exception but one sentence, nothing outside of the scratch folder, nobody invented."""
     at = tmp_path_factory.mktemp("any")

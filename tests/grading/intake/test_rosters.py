@@ -9,7 +9,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grading.intake.rosters import CANVAS, LIST, MOODLE, moodle_time, read_roster
@@ -143,7 +143,6 @@ def test_moodles_times(text, time):
 
 
 # -- any tables -------------------------------------------------------------------------------------------------------
-LOOSE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CELL = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12)
 HEADS = [
     "Student",
@@ -180,7 +179,6 @@ def table(rows, sign):
     st.lists(st.lists(CELL, max_size=9)),
     st.sampled_from(",;\t"),
 )
-@LOOSE
 def test_no_table_breaks_the_reader(read, head, rows, sign):
     try:
         roster = read(table([head, *rows], sign))
@@ -191,7 +189,6 @@ def test_no_table_breaks_the_reader(read, head, rows, sign):
 
 
 @given(st.lists(st.tuples(CELL, st.integers(1, 10**9), CELL, CELL), min_size=1), st.booleans())
-@LOOSE
 def test_every_student_of_canvas_is_there_whatever_the_name(read, students, split):
     head = (
         ["LastName", "FirstName", "ID", "SIS Login ID"] if split else ["Student", "ID", "SIS User ID", "SIS Login ID"]
@@ -217,6 +214,5 @@ def test_every_student_of_canvas_is_there_whatever_the_name(read, students, spli
 
 
 @given(CELL)
-@LOOSE
 def test_no_text_breaks_the_reader_of_times(text):
     moodle_time(text, BERLIN)

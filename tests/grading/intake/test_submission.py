@@ -9,7 +9,7 @@ import tracemalloc
 import zipfile
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grading.intake import submission as reading
@@ -178,7 +178,6 @@ def test_broken_zips_are_reported(read, content):
 
 
 @given(st.binary(max_size=400), st.integers(0, 300), st.integers(0, 40))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_bytes_break_the_reader(read, noise, at, length):
     whole = zipped({"ring.py": "x" * 50, "in.zip": zipped({"cost.py": "y"})})
     for data in (noise, whole[:at] + noise + whole[at + length :]):
@@ -289,8 +288,11 @@ def test_a_manifest_that_does_not_fit_says_nothing(read, files):
     assert found.manifest is None and found.files[f"{PACKAGE}/cost.py"] == COST.encode()
 
 
-@given(st.recursive(st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
-@settings(deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=4
+    )
+)
 def test_no_manifest_breaks_the_reader(found):
     from labkit.checks.handin import read_manifest
 
