@@ -81,7 +81,7 @@ def test_shares_are_exact(tmp_path):
     tests = TESTS.replace('@task("91.1", points=9)', '@task("91.1", points=0.1)').replace("points=1)", "points=9.9)")
     outcome = run_checks(["91.1"], weeks=[load_week(make_week(tmp_path, tests=tests))], runner=Answering(honest))
     assert outcome.cases[0].possible == Fraction(1, 30) and outcome.full
-    assert number(77.175) == 77.18, "half a hundredth is rounded up, though the float next to it lies below"
+    assert number(1.005) == 1.01, "half a hundredth is rounded up, though the float next to it lies below"
 
 
 def test_full_is_every_point_and_every_case(week):
