@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from labkit.errors import LabError
-from labkit.precision.choose import check_dims, choose_linears, in_words, is_linear, type_name
+from labkit.errors import LabError, in_words
+from labkit.precision.choose import check_dims, choose_linears, is_linear, type_name
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, of_operand
 from labkit.precision.matrix import Conflict

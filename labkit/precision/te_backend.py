@@ -47,9 +47,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from labkit.errors import LabError
+from labkit.errors import LabError, in_words
 from labkit.precision.base import TILE, Availability, Backend, FP8Parameters, gpu_has, local_part
-from labkit.precision.choose import in_words, type_name
+from labkit.precision.choose import type_name
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, OPERANDS, compact
 from labkit.precision.matrix import this_gpu

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.errors import in_words
 from labkit.precision.base import Availability, Backend, gpu_has
-from labkit.precision.choose import in_words
 from labkit.precision.recipes import RECIPES
 
 INSTALL = "pip install 'torchao>=0.18'"
