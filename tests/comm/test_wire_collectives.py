@@ -148,7 +148,7 @@ def test_the_same_program_gives_the_same_picture():
 # ---- what cannot be replayed
 
 
-def test_what_cannot_be_replayed_is_told():
+def test_what_cannot_be_replayed_is_reported():
     assert "An all_reduce needs all ranks, and rank 1 is not there" in refused(programs([("all_reduce", 8)], []))
     text = refused(programs([("all_reduce", 8, {"group": "tp"})], [], [], groups=[GroupId("tp", (0, 1))]))
     assert 'all_reduce in group "tp" (ranks 0 and 1) (rank0.py:1)' in text and "rank 1 is not there" in text
