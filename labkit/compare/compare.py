@@ -39,7 +39,7 @@ from labkit.model.files import name_of
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of `lab compare`. preset: a name or a TOML file; arms: by name, None for the preset's choice; out:
+    """What was requested of `lab compare`. preset: a name or a TOML file; arms: by name, None for the preset's choice; out:
     the folder; settings: KEY=VALUE; model: a file with another model's shape, in place of the preset's
     (labkit.compare.own); part: "speed" or "safety" alone; budget_minutes: of this call; price_per_hour: of the whole
     machine; fresh: move an earlier run aside; detach: start it apart from this terminal and return at once; stop: ask
@@ -84,7 +84,7 @@ def compare(request: Request, console: Console | None = None) -> int:
     budget = Budget(request.budget_minutes, request.price_per_hour, out / background.STOP)
     if request.stop and (request.detach or request.fresh):
         raise LabError("--stop asks a running comparison to pause: it goes with no --detach and no --fresh")
-    asked: dict[str, Any] = {"explicit": named, "out": out, "fresh": request.fresh, "parts": parts}
+    how: dict[str, Any] = {"explicit": named, "out": out, "fresh": request.fresh, "parts": parts}
     if under_torchrun():
         if request.detach or request.stop:
             raise LabError(
@@ -92,7 +92,7 @@ def compare(request: Request, console: Console | None = None) -> int:
                 "GPU, and torchrun itself can be started by nohup"
             )
         # One rank decides what there is to do, or two could see the folder in two states.
-        plan = run_ranks(_plan_on_rank_0, whole, wanted, asked, timeout=None, device=whole.device)[0]
+        plan = run_ranks(_plan_on_rank_0, whole, wanted, how, timeout=None, device=whole.device)[0]
         if isinstance(plan, LabError):
             raise plan
     else:
@@ -101,10 +101,10 @@ def compare(request: Request, console: Console | None = None) -> int:
         if background.going(out):
             _refuse_other(out, whole, request.fresh)
             return follow.follow(out, console)
-        follow.tell_death(out, console)
+        follow.report_death(out, console)
         if whole.device == "cuda":
             background.refuse_company(out)
-        plan = make_plan(whole, wanted, **asked)
+        plan = make_plan(whole, wanted, **how)
     if leader and whole.device == "cuda" and plan.todo and budget.minutes is None:
         ask_without_budget(plan, console, budget)
     if request.detach:
@@ -143,7 +143,7 @@ def _detach(plan: Plan, console: Console, budget: Budget, request: Request, sett
 
 
 def _refuse_other(out: Path, preset: Preset, fresh: bool) -> None:
-    """LabError if what runs in the folder is not what was asked for."""
+    """LabError if what runs in the folder is not what was requested."""
     if fresh:
         raise LabError(f"a comparison is running in {out}: pause it with --stop before --fresh moves it aside")
     if different := other_settings(out, preset):
@@ -153,12 +153,12 @@ def _refuse_other(out: Path, preset: Preset, fresh: bool) -> None:
         )
 
 
-def _plan_on_rank_0(group: Group, preset: Preset, wanted: list[str], asked: dict[str, Any]) -> Plan | LabError | None:
+def _plan_on_rank_0(group: Group, preset: Preset, wanted: list[str], how: dict[str, Any]) -> Plan | LabError | None:
     if group.rank:
         return None
     try:
-        if background.going(asked["out"]):
-            raise LabError(f"a comparison is running in {asked['out']} already: `lab status {asked['out']}` shows it")
-        return make_plan(preset, wanted, **asked)
+        if background.going(how["out"]):
+            raise LabError(f"a comparison is running in {how['out']} already: `lab status {how['out']}` shows it")
+        return make_plan(preset, wanted, **how)
     except LabError as error:
         return error

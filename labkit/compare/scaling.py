@@ -6,7 +6,7 @@ wait for one another.
 
     share(N) = tokens/s of N GPUs / N  over  tokens/s of the fewest GPUs / their number
 
-`--each` has a better yardstick than the fewest, usually the machine's first GPU. The chips of one machine differ by a
+`--each` has a better baseline than the fewest, usually the machine's first GPU. The chips of one machine differ by a
 per cent or two, and in a step that all take together everybody waits for the slowest. On four H200s one reached a lower
 clock than the others; held against GPU 0 the four lost 1.9 %, held against that one 0.3 % (BF16; week16_fp8/results,
 2026-11-22-h200-scaling-once). So as many lone trainings as there are GPUs run at the same time, as warm as they will be
@@ -118,7 +118,7 @@ def parse(counts: str) -> list[int]:
 
 
 def runnable(preset: Preset, memory_gib: float | None, console: Console) -> list[str]:
-    """The arms of the speed part that this machine can run; what cannot is told. LabError for the baseline."""
+    """The arms of the speed part that this machine can run; what cannot is named. LabError for the baseline."""
     found = []
     for arm in preset.timed:
         try:

@@ -155,7 +155,7 @@ class Session:
                 # The record has what this try was for.
                 shutil.rmtree(folder_of(plan.out, "speed", item.arm), ignore_errors=True)
                 say(self.console, f"{item.label}: {batches.describe(tries)}; next: {following}")
-                if budget.asked() or budget.late(plan.item("speed", item.arm).predicted_s):
+                if budget.stop_requested() or budget.late(plan.item("speed", item.arm).predicted_s):
                     return ""  # left for another call
         return f"it fits into no GPU here: {batches.describe(tries)}"
 
