@@ -42,11 +42,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _given(arms: str | None, settings: list[str] | None, **rest: Any) -> dict[str, Any]:
-    """What `compare` and `scaling` both take, as their functions want it."""
-    return {"arms": arms.split(",") if arms else None, "settings": settings or [], **rest}
-
-
 @app.callback()
 def _root(
     version: Annotated[
@@ -113,11 +108,13 @@ def compare(
 
         print_list()
         return
-    from labkit.compare.compare import UNFINISHED
+    from labkit.compare.compare import Request
     from labkit.compare.compare import compare as run
+    from labkit.compare.session import UNFINISHED
 
-    given = _given(arms, set_, out=out, model=model, budget_minutes=budget_minutes, price_per_hour=price_per_hour)
-    status = run(preset, **given, fresh=fresh, part=part, detach=detach, stop=stop)
+    names = arms.split(",") if arms else None
+    request = Request(preset, names, out, set_ or [], model, part, budget_minutes, price_per_hour, fresh, detach, stop)
+    status = run(request)
     raise typer.Exit(0 if status == UNFINISHED else status)  # a budget that ends in order is no failure
 
 
@@ -225,12 +222,14 @@ def scaling(
     Exit status: 0 all is timed, 3 the budget left something for another call, 1 an arm failed.
     """
     from labkit.compare import scaling as weak
+    from labkit.compare.compare import Request
 
     if table:
         typer.echo(weak.markdown(out or Path("runs") / f"{Path(preset).stem}-scaling"))
         return
-    given = _given(arms, set_, out=out, budget_minutes=budget_minutes, price_per_hour=price_per_hour)
-    raise typer.Exit(weak.scaling(preset, gpus, **given, each=each))
+    names = arms.split(",") if arms else None
+    request = Request(preset, names, out, set_ or [], None, None, budget_minutes, price_per_hour)
+    raise typer.Exit(weak.scaling(request, gpus, each=each))
 
 
 @app.command(

@@ -1,6 +1,8 @@
-"""The one exception type that a user is meant to read."""
+"""The one exception type that a user is meant to read, and any other as one line."""
 
 from __future__ import annotations
+
+import os
 
 
 class LabError(Exception):
@@ -9,3 +11,12 @@ class LabError(Exception):
     The message is one clear sentence that says what is wrong and what to do next. `lab` prints it without a traceback
     and exits with status 2, so raise it only where the sentence is enough.
     """
+
+
+def in_words(error: BaseException) -> str:
+    """ "OSError: libcuda.so.1: cannot open shared object file", on one line, the home directory as ~."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    home = os.path.expanduser("~")
+    text = text.replace(home, "~") if len(home) > 1 else text
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -141,7 +141,7 @@ def transformer_engine_first() -> None:
 
 def _train(group: Any, arm: str, size: Any, steps: int | None) -> dict[str, Any]:
     """One arm on all ranks; on GPUs its kernels too. What a rank raises is told by all of them."""
-    from labkit.precision.choose import in_words
+    from labkit.errors import in_words
     from week16_fp8.given import linears, pairs
 
     if _of(group).type == "cuda":

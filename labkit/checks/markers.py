@@ -26,11 +26,10 @@ from dataclasses import dataclass
 
 from labkit.errors import LabError
 
-_BEGIN = re.compile(r"^(?P<indent>[ \t]*)### BEGIN SOLUTION (?P<task>(?:\d+|C)\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*$")
+_WHAT = r"BEGIN SOLUTION (?P<task>(?:\d+|C)\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*"
+_BEGIN = re.compile(rf"^(?P<indent>[ \t]*)### {_WHAT}$")
 _END = re.compile(r"^[ \t]*### END SOLUTION[ \t]*$")
-_ANSWER_BEGIN = re.compile(
-    r"^(?P<indent>[ \t]*)<!-- BEGIN SOLUTION (?P<task>(?:\d+|C)\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*-->[ \t]*$"
-)
+_ANSWER_BEGIN = re.compile(rf"^(?P<indent>[ \t]*)<!-- {_WHAT}-->[ \t]*$")
 _ANSWER_END = re.compile(r"^[ \t]*<!-- END SOLUTION -->[ \t]*$")
 # a line that means to be a marker and is none is an error, never a leak
 _LIKE = re.compile(r"(BEGIN|END)\s+SOLUTION")
@@ -93,14 +92,11 @@ def strip(text: str, name: str = "this text", keep: Collection[str] = ()) -> str
         raise LabError(
             f"{name}:{error.lineno}: this is not valid Python, so its solutions cannot be taken out: {error.msg}"
         ) from None
-    lines = text.splitlines(keepends=True)
-    for hole in reversed(found):
-        if _inside_function(tree, hole):
-            new = _raise(hole)
-        else:
-            new = _stubs("".join(lines[hole.begin : hole.end - 1]), hole, name)
-        lines[hole.begin - 1 : hole.end] = [new]
-    result = "".join(lines)
+
+    def without(hole: Hole, body: str) -> str:
+        return _raise(hole, body) if _inside_function(tree, hole) else _stubs(hole, body, name)
+
+    result = _replace(text, found, without)
     try:
         ast.parse(result)
     except SyntaxError as error:
@@ -127,18 +123,19 @@ def strip_notebook(text: str, name: str = "this notebook") -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def _replace(text: str, found: list[Hole], new: Callable[[Hole], str]) -> str:
+def _replace(text: str, found: list[Hole], new: Callable[[Hole, str], str]) -> str:
+    """The text with `new(hole, body)` in place of each solution and its markers."""
     lines = text.splitlines(keepends=True)
     for hole in reversed(found):
-        lines[hole.begin - 1 : hole.end] = [new(hole)]
+        lines[hole.begin - 1 : hole.end] = [new(hole, "".join(lines[hole.begin : hole.end - 1]))]
     return "".join(lines)
 
 
-def _raise(hole: Hole) -> str:
+def _raise(hole: Hole, body: str) -> str:
     return f"{hole.indent}raise NotImplementedError({json.dumps(hole.message, ensure_ascii=False)})\n"
 
 
-def _invitation(hole: Hole) -> str:
+def _invitation(hole: Hole, body: str) -> str:
     return f"{hole.indent}*{hole.message}. Write your answer here.*\n"
 
 
@@ -151,11 +148,10 @@ def _inside_function(tree: ast.Module, hole: Hole) -> bool:
     return isinstance(inner, _FUNCTIONS)
 
 
-def _stubs(body: str, hole: Hole, name: str) -> str:
+def _stubs(hole: Hole, body: str, name: str) -> str:
     """Functions and classes of a solution in a class body or at module level, with their bodies taken out."""
-    text = textwrap.dedent(body)
     parts = []
-    for node in ast.parse(text).body:
+    for node in ast.parse(textwrap.dedent(body)).body:
         if isinstance(node, _FUNCTIONS):
             parts.append(_stub(node, hole))
         elif isinstance(node, ast.ClassDef):

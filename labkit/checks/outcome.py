@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -138,15 +138,14 @@ def decided(cases: Sequence[CaseResult]) -> list[CaseResult]:
         common = set.intersection(*open_) if len(open_) > 1 else set()
         if len(common) == 1:
             sure |= common
-    return [_choose(case, certain[case.task]) if len(case.cause) > 1 else case for case in cases]
-
-
-def _choose(case: CaseResult, certain: Set[str]) -> CaseResult:
-    fits = [cause for cause in case.cause if gist(cause) in certain]
-    if len(fits) != 1:
-        return case
-    line = f"{cause_line((fits[0],))} (by the other cases: this one would fit others too)"
-    return replace(case, cause=(fits[0],), text=case.text.replace(cause_line(case.cause), line))
+    chosen = []
+    for case in cases:
+        fits = [cause for cause in case.cause if gist(cause) in certain[case.task]]
+        if len(case.cause) > 1 and len(fits) == 1:
+            line = f"{cause_line((fits[0],))} (by the other cases: this one would fit others too)"
+            case = replace(case, cause=(fits[0],), text=case.text.replace(cause_line(case.cause), line))
+        chosen.append(case)
+    return chosen
 
 
 def points(cases: Sequence[CaseResult]) -> Fraction:

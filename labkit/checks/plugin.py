@@ -55,8 +55,9 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 def seed_of(seed: int, item: pytest.Item) -> int:
-    """A test's own seed, 62 bits, by a hash. Whoever sees a test's data may find out with what seed they were drawn
-    (some generators take 32 bits, a size shows a remainder): that is of no use for any other test."""
+    """A test's own seed, 62 bits, by a hash."""
+    # Whoever sees a test's data may find out with what seed they were drawn (some generators take 32 bits, a size shows
+    # a remainder): that is of no use for any other test.
     name = getattr(item, "originalname", None) or item.name
     return int.from_bytes(hashlib.sha256(f"{seed} {item.path.parent.name} {name}".encode()).digest()[:8], "big") >> 2
 

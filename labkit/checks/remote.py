@@ -149,8 +149,9 @@ def _find(root: str, package: str, name: str, parts: Mapping[str, Any] = {}) -> 
 
 
 class _Here:
-    """The first of Python's finders: the week's package comes from `root`. Without it, a course installed with pip's -e
-    lends its own files, solutions and all, where one is missing."""
+    """The first of Python's finders: the week's package comes from `root`."""
+
+    # Without it, a course installed with pip's -e lends its own files, solutions and all, where one is missing.
 
     package = root = ""
     own: frozenset[str] = frozenset()

@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from labkit.checks import expected as expected_values
 from labkit.checks.outcome import Outcome, decided
@@ -34,7 +33,6 @@ def run_checks(
     names: Sequence[str] = (),
     *,
     weeks: Sequence[Week] | None = None,
-    start: str | Path | None = None,
     seed: int | None = None,
     deadline: float | None = None,
     runner=None,
@@ -43,7 +41,7 @@ def run_checks(
     """Check tasks and weeks by name; no name means everything in the course.
 
     names     "13.4", "week13"
-    weeks     where to look for them; default: the weeks of the course that `start` (the working directory) lies in
+    weeks     where to look for them; default: the weeks of the course that the working directory lies in
     seed      of the random data; None: a new one, which the Outcome holds
     deadline  seconds for one call
     runner    who runs the students' functions (labkit.checks.runner.Runner); default: processes of this machine
@@ -62,7 +60,7 @@ def run_checks(
         from labkit.comm import helper
 
         helper.server()  # it imports torch while this process does
-    selection = select(names, find_weeks(start) if weeks is None else weeks)
+    selection = select(names, find_weeks() if weeks is None else weeks)
     begin = time.perf_counter()
     only = {id for _, ids in selection for id in ids}
     checks = Checks(seed=seed, deadline=deadline or DEADLINE, runner=runner, only=only, progress=progress)

@@ -199,8 +199,7 @@ class _Packer:
 
 
 class _Reader:
-    """Builds values from a tree. Each array stands in one place of it, in order, as the packer found them: one array in
-    a hundred thousand places would be compared as often."""
+    """Builds values from a tree."""
 
     def __init__(self, arrays: list[Any]) -> None:
         self.arrays, self.taken, self.items = arrays, 0, 0
@@ -224,6 +223,8 @@ class _Reader:
         if kind == "float":
             return float.fromhex(content)
         if kind == "tensor":
+            # Each array stands in one place, in order, as the packer found them: one array in a hundred thousand places
+            # would be compared as often.
             if type(content) is not int or content != self.taken:
                 raise ValueError("an array out of its place")
             self.taken += 1

@@ -130,7 +130,8 @@ def result(group: Group, work: torch.Tensor, shape: tuple[int, ...], out: torch.
 
 
 def check_overlap(ops: Sequence[Op]) -> None:
-    """A buffer that is filled while it is read, or filled twice, gives a different answer on every run: refuse it."""
+    """Refuse buffers that share memory, unless both are only read."""
+    # One that is filled while it is read, or filled twice, gives a different answer on every run.
     spans = [(_span(op.tensor), op.kind) for op in ops]
     for (one, kind), (other, its_kind) in itertools.combinations(spans, 2):
         if "recv" in (kind, its_kind) and _meet(one, other):

@@ -160,8 +160,8 @@ def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def _backward(text: str) -> list[traceback.FrameSummary]:
-    """The `backward` of which torch says that it gave too few gradients, or one of another shape; [] of other errors.
-    torch finds out when it has returned: no frame shows where."""
+    """The `backward` of which torch says that it gave too few gradients, or one of another shape; [] of other errors."""
+    # torch finds out when it has returned: no frame shows where.
     said = re.search(r"[Ff]unction (\w+)Backward returned an", text)
     name = said[1] if said is not None else ""
     for module in list(sys.modules.values()) if name else ():

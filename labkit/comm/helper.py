@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from typing import Any
 
 from labkit.comm import forkserver
 from labkit.comm.forkserver import ForkLine
@@ -33,12 +34,6 @@ WORTH_SHARING = [
 # importing them asks CUDA nothing (torch 2.13), but with a GPU it is untried, and a helper that had asked could not
 # fork ranks that use one.
 ON_CPU = {"torch.distributed.fsdp": "torch._dynamo", "torchao.float8": "torchao.float8"}
-
-
-def worth_sharing(device: str) -> list[str]:
-    """What the helper is to import before it forks ranks for this program."""
-    later = [module for first, module in ON_CPU.items() if first in sys.modules] if device == "cpu" else []
-    return [module for module in WORTH_SHARING if module in sys.modules] + later
 
 
 class Helper:
@@ -123,6 +118,23 @@ def server() -> Helper:
         if _own is None or not _own.alive():
             _own = Helper()
         return _own
+
+
+def fork_ranks(setup: dict[str, Any], descriptors: list[int]) -> tuple[ForkLine, list[int]]:
+    """Fork the rank processes of a pool (labkit.comm.worker): their line, and their pids. LabError if it cannot be."""
+    later = [module for first, module in ON_CPU.items() if first in sys.modules] if setup["device"] == "cpu" else []
+    modules = [module for module in WORTH_SHARING if module in sys.modules] + later
+    helper = server()
+    line = helper.line()
+    try:
+        work = "labkit.comm.worker:work"
+        return line, line.fork(work, setup["size"], setup, descriptors, modules, setup["directory"])
+    except (OSError, EOFError) as error:
+        line.close()
+        raise helper.gone(error) from error
+    except LabError as error:
+        line.close()
+        raise LabError(f"a rank process could not be started: {error}") from None
 
 
 @atexit.register

@@ -134,17 +134,10 @@ class RankPool:
             "path": sys.path,
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         }
-        own = helper.server()
-        self._line = own.line()
         self.workers = [RankProcess(rank, self.size) for rank in range(self.size)]
         theirs = [fd for worker in self.workers for fd in worker.theirs]
         try:
-            modules = helper.worth_sharing(self.device)
-            pids = self._line.fork("labkit.comm.worker:work", self.size, setup, theirs, modules, self.directory)
-        except (OSError, EOFError) as error:
-            raise own.gone(error) from error
-        except LabError as error:
-            raise LabError(f"a rank process could not be started: {error}") from None
+            self._line, pids = helper.fork_ranks(setup, theirs)
         finally:
             for fd in theirs:
                 os.close(fd)

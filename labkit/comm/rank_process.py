@@ -112,7 +112,8 @@ class RankProcess:
         self.failure: dict[str, Any] = {}  # `describe_error` of what it raised, and the exception itself
 
     def send(self, data: bytes) -> None:
-        """Queue data. It leaves as the rank takes it: two sides that both wait to write would wait for ever."""
+        """Queue data, which leaves as the rank takes it."""
+        # Two sides that both wait to write would wait for ever.
         self.to_send = memoryview(bytes(self.to_send) + data)
         self.flush()
 

@@ -60,15 +60,6 @@ def run_ranks(
     run_ranks and every rank gets all results, so return small things there.
     Raises RanksFailed (a LabError) with `.autopsy`, or LabError if the ranks could not be started.
     """
-    try:
-        return _run(fn, args, size, backend, timeout, device)
-    except RanksFailed as error:
-        raise error.with_traceback(None) from error.__cause__  # it tells what happened; the way out of here does not
-
-
-def _run(
-    fn: Callable, args: tuple, size: int | None, backend: str | None, timeout: float | None, device: str
-) -> Results:
     if backend is None:
         backend = "torchrun" if under_torchrun() else "processes"
     if backend not in BACKENDS:
@@ -79,17 +70,18 @@ def _run(
     check_timeout(timeout)
     if device not in ("cpu", "cuda"):
         raise LabError(f"device={device!r} is unknown: choose 'cpu' or 'cuda' (rank r then takes GPU r)")
-    if backend == "torchrun":
-        from labkit.comm import torchrun
+    if backend == "threads" and device != "cpu":
+        raise LabError("ranks on threads move CPU tensors only: device='cuda' needs backend='processes' or 'torchrun'")
+    try:
+        if backend == "torchrun":
+            from labkit.comm import torchrun
 
-        return torchrun.run(fn, args, size, timeout, device)
-    if backend == "threads":
-        if device != "cpu":
-            raise LabError(
-                "ranks on threads move CPU tensors only: device='cuda' needs backend='processes' or 'torchrun'"
-            )
-        from labkit.comm import threads
+            return torchrun.run(fn, args, size, timeout, device)
+        if backend == "threads":
+            from labkit.comm import threads
 
-        return threads.run(fn, args, size or 4, timeout)
-    with RankPool(size or 4, device=device) as pool:
-        return pool.run(fn, *args, timeout=timeout)
+            return threads.run(fn, args, size or 4, timeout)
+        with RankPool(size or 4, device=device) as pool:
+            return pool.run(fn, *args, timeout=timeout)
+    except RanksFailed as error:
+        raise error.with_traceback(None) from error.__cause__  # it says what happened; the way out of here does not

@@ -35,33 +35,28 @@ def device_mesh(
 ) -> DeviceMesh:
     """torch's DeviceMesh with one group a dimension. ranks: of the whole run, by coordinate. ledger: what to keep.
 
-    DTensor remembers meshes by ranks and names alone, and would go on with one that is equal and has the other process
-    groups: a program that changes over makes it forget. (Two kinds of mesh over the same ranks at the same time are not
-    supported.)"""
+    Two kinds of mesh over the same ranks at the same time, with and without a ledger, are not supported."""
     global _keeps
     groups = [end.process_group() for end in ends]
     from torch.distributed.device_mesh import DeviceMesh
 
+    # DTensor remembers meshes by ranks and names alone, and would go on with one that is equal and has the other process
+    # groups: a program that changes over makes it forget.
     if (ledger is not None) != _keeps:
         from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
         _clear_sharding_prop_cache()
         _keeps = ledger is not None
     if ledger is not None:
-        groups = [_keep(end, ledger) for end in ends]
+        for end, real in zip(ends, groups):
+            if real not in _made:
+                _made[real] = LedgerGroup(real, end.group)
+                _register(_made[real], real)
+            _made[real].ledger = ledger
+        groups = [_made[real] for real in groups]
     if ranks.dim() == 1 and names is None:
         return DeviceMesh.from_group(groups[0], ends[0].device.type)
     return DeviceMesh.from_group(groups, ends[0].device.type, ranks.int(), mesh_dim_names=names)
-
-
-def _keep(end: Transport, ledger: Ledger) -> LedgerGroup:
-    """The process group of `end`, keeping `ledger`."""
-    real = end.process_group()
-    if real not in _made:
-        _made[real] = LedgerGroup(real, end.group)
-        _register(_made[real], real)
-    _made[real].ledger = ledger
-    return _made[real]
 
 
 def _register(made: LedgerGroup, real: dist.ProcessGroup) -> None:

@@ -162,8 +162,9 @@ class _Job:
         return results
 
     def _put(self, key: str, data: bytes) -> None:
-        """In pieces, and how many under the key itself, last: the key is there when all of them are. A ledger of a long
-        run alone is 20 MB."""
+        """Store data of any size."""
+        # In pieces, and how many under the key itself, last: the key is there when all of them are. A ledger of a long
+        # run alone is 20 MB.
         pieces = range(0, len(data), PIECE)
         for number, start in enumerate(pieces):
             piece = data[start : start + PIECE]
@@ -239,10 +240,9 @@ class _Job:
         _leave()
 
     def _publish(self, error: BaseException | None = None) -> None:
-        """Put this rank's evidence into the store. Once: what it was doing first is the truth, later errors follow from
-        it."""
+        """Put this rank's evidence into the store, once."""
         with self.guard:
-            if self.published:
+            if self.published:  # what it was doing first is the truth, later errors follow from it
                 return
             self.published = True
             data = self.ledger.to_json()

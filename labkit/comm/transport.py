@@ -194,10 +194,9 @@ def stay_inside() -> None:
 
 
 def _connect(group: GroupId, rank: int) -> dist.ProcessGroup:
-    """A process group of some ranks, made by these ranks alone.
-
-    torch's public `new_group` wants every rank of the run to come, or takes a name from a counter that differs from
-    rank to rank; the function behind it takes a name."""
+    """A process group of some ranks, made by these ranks alone."""
+    # torch's public `new_group` wants every rank of the run to come, or takes a name from a counter that differs from
+    # rank to rank; the function behind it takes a name.
     world: Any = c10d._get_default_group()
     backend, store = c10d._world.pg_map[world]
     name: Any = f"{group.name} {group.ranks}"

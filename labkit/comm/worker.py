@@ -116,8 +116,9 @@ def _one_job(
 
 
 def _note_sources() -> None:
-    """Remember when the files of modules that are neither installed nor the server's were last changed. Only what came
-    after the server's is looked at: to touch all modules costs a rank a third of its start (each page is copied)."""
+    """Remember when the files of modules that are neither installed nor the server's were last changed."""
+    # Only what came after the server's is read: to touch all modules costs a rank a third of its start (each page is
+    # copied).
     for name in list(itertools.takewhile(lambda name: name != born_with, reversed(sys.modules))):
         path = getattr(sys.modules[name], "__file__", None)
         if isinstance(path, str) and path.endswith(".py") and path not in read_sources and not installed(path):

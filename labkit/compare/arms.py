@@ -168,19 +168,20 @@ def _arm(name: str, about: ArmRow, data: RunData | None) -> Arm:
         return arm
     if arm.status not in ("failed", "skipped") or data.status == "finished":
         arm.status = data.status  # what the arm's own folder says is nearer to what happened
-    results, steps = of.results, data.steps
-    speed = throughput_of(steps, WARMUP)
+    results, lines = of.results, data.lines
+    speed = throughput_of(data.steps, WARMUP)
     rate = results.tokens_per_s or about.tokens_per_s or speed.tokens_per_s
     arm.speed = replace(speed, tokens_per_s=rate)
     train = of.config.train.get("steps")
-    arm.steps, arm.planned = len(steps), of.config.steps or (train if isinstance(train, int) else None)
-    arm.tokens, arm.loss = _last(steps, "tokens"), _last(steps, "loss")
+    arm.steps, arm.planned = len(lines), of.config.steps or (train if isinstance(train, int) else None)
+    arm.tokens = next((line.tokens for line in reversed(lines) if line.tokens is not None), None)
+    arm.loss = next((line.loss for line in reversed(lines) if line.loss is not None), None)
     if held := heldout_of(data):
         arm.val_step = max(held)
         arm.val_loss = held[arm.val_step]
-    memory = [as_dict(line.get("memory")) for line in steps]
-    peaks = [each.get("peak_bytes") for each in memory] + [*results.peak_bytes, about.peak_bytes]
-    arm.peak_bytes, arm.reserved_bytes = _most(peaks), _most([each.get("reserved_bytes") for each in memory])
+    peaks = [*(line.memory.peak_bytes for line in lines), *results.peak_bytes, about.peak_bytes]
+    arm.peak_bytes = max((peak for peak in peaks if peak), default=None)
+    arm.reserved_bytes = max((line.memory.reserved_bytes for line in lines if line.memory.reserved_bytes), default=None)
     arm.sqnr = worst_sqnr(arm.scales()) or arm.sqnr
     arm.conversion, arm.evidence, arm.fp8_steps = of.conversion, of.evidence or results.evidence, results.fp8_steps
     if (modules := of.conversion.converted) is not None:
@@ -188,10 +189,9 @@ def _arm(name: str, about: ArmRow, data: RunData | None) -> Arm:
         arm.converted = 0 if plain else len(modules)
         arm.left = len(of.conversion.skipped) + (len(modules) if plain else 0)
     # A rollback drops the lines of the steps that are done again, and keeps the events; a record may lack either.
-    lines = [line for line in steps if any(_is_lost(line.get(key)) for key in ("loss", "grad_norm"))]
-    events = [event for event in data.events if event.get("kind") == "nonfinite"]
-    arm.nonfinite = len({line.get("step") for line in (*lines, *events)})
-    arm.skipped_steps = sum(bool(line.get("skipped")) for line in steps)
+    lost = {line.step for line in lines if line.lost}
+    arm.nonfinite = len(lost | {event.step for event in data.happened if event.kind == "nonfinite"})
+    arm.skipped_steps = sum(line.skipped for line in lines)
     return arm
 
 
@@ -247,7 +247,7 @@ def timed_row(data: RunData, label: str, role: str) -> TimedRow:
     ranks = of.world.size if of.world and of.world.size else 1
     on_gpu = of.world is not None and str(of.world.device).startswith("cuda")
     gpu = of.hardware.gpus[0].name if on_gpu and of.hardware and of.hardware.gpus else None
-    told = efficiency_of(config, of.results.speed.tokens_per_s, gpu, ranks).to_json()
+    found = efficiency_of(config, of.results.speed.tokens_per_s, gpu, ranks).to_json()
     plain = config.precision.backend in PLAIN
     evidence = of.results.evidence
     return TimedRow(
@@ -265,9 +265,9 @@ def timed_row(data: RunData, label: str, role: str) -> TimedRow:
         converted=0 if plain else evidence.get("converted"),
         width=config.resolved_model.d_model,
         module_types=evidence.get("module_types"),
-        flops_per_s=told["flops_per_s"],
-        mfu=told["mfu"],
-        mfu_note=told["note"],
+        flops_per_s=found["flops_per_s"],
+        mfu=found["mfu"],
+        mfu_note=found["note"],
     )
 
 
@@ -310,15 +310,3 @@ def worst_sqnr(probes: Probes) -> Sqnr | None:
             db, name, step = min(found, key=lambda f: -math.inf if math.isnan(f[0]) else f[0])
             return Sqnr(tensor=name, db=db, step=step)
     return None
-
-
-def _last(steps: list[dict], key: str) -> Any:
-    return next((line[key] for line in reversed(steps) if as_number(line.get(key)) is not None), None)
-
-
-def _most(values: list[Any]) -> int | None:
-    return max((value for value in values if as_number(value)), default=None)
-
-
-def _is_lost(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)

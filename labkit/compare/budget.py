@@ -26,7 +26,7 @@ REPORT_SECONDS = 15.0  # kept back for the verdict and the page
 
 @dataclass
 class Budget:
-    """The time and money of one call. minutes None: no limit. price: per hour of the whole machine; None: not told.
+    """The time and money of one call. minutes None: no limit. price: per hour of the whole machine; None: unknown.
     stop: a file that asks for a pause (labkit.compare.background); None: nobody can ask."""
 
     minutes: float | None = None
@@ -53,13 +53,13 @@ class Budget:
         known = [(i.measured_s, i.predicted_s) for i in self.done if i.measured_s is not None and i.predicted_s > 0]
         return sum(measured for measured, _ in known) / sum(predicted for _, predicted in known) if known else 1.0
 
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Has somebody asked for a pause?"""
         return self.stop is not None and self.stop.exists()
 
     def fits(self, item: Item) -> bool:
         """May this arm be started? If not, it is noted as left for another call."""
-        if self.late(item.predicted_s) or self.asked():
+        if self.late(item.predicted_s) or self.stop_requested():
             self.left.append(item)
             return False
         return True
@@ -74,7 +74,7 @@ class Budget:
 
     def why(self) -> str:
         """Why something was left for another call."""
-        return "it was asked to stop" if self.asked() else "the budget is spent"
+        return "it was asked to stop" if self.stop_requested() else "the budget is spent"
 
     def seconds(self) -> float:
         return self.clock() - self.began

@@ -6,15 +6,15 @@ Nothing is said of whether losses are the same: that takes repeated runs (labkit
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from labkit.compare.arms import Arm, heldout_of
+from labkit.compare.arms import Arm
 from labkit.compare.preset import Preset
 from labkit.compare.repeats import LEARNED
 from labkit.precision.config import PLAIN
 from labkit.record.schema import Verdict
 
-STATISTIC = f"an arm learns if its held-out loss falls by at least {LEARNED:.0%}, first to last evaluation"
+STATISTIC = f"an arm learns if its last held-out loss is at least {LEARNED:.0%} below its first training loss"
 
 
 def judge_check(
@@ -27,11 +27,11 @@ def judge_check(
         if arm.role in ("broken", "fine"):
             continue  # it need not learn
         if arm.status == "finished" and arm.data:
-            found = _what_is_wrong(arm, preset.config(name).precision.backend not in PLAIN)
-            wrong += [f"{arm.label} {found}"] if found else []
-            held = heldout_of(arm.data)
-            fell = f"{held[min(held)]:.4f} to {held[max(held)]:.4f}" if held else "not measured"
-            out.reasons.append(f"{arm.label}: {arm.converted or 0} linears converted, held-out loss {fell}.")
+            # The first training loss is that of the first weights, and there is one whenever the first evaluation is.
+            began, ended = next((loss for _, loss in arm.data.series("loss")), math.nan), arm.val_loss
+            wrong += [f"{arm.label} {why}" for why in _faults(arm, preset.config(name).precision.backend, began, ended)]
+            loss = "not measured" if ended is None else f"from {began:.4f} to {ended:.4f}"
+            out.reasons.append(f"{arm.label}: {arm.converted or 0} linears converted, loss {loss}.")
         elif arm.status == "failed":
             wrong.append(f"{arm.label} failed")
     done = sum(arm.status == "finished" for arm in arms.values())
@@ -47,12 +47,10 @@ def judge_check(
     return out
 
 
-def _what_is_wrong(arm: Arm, converts: bool) -> str:
-    held = heldout_of(arm.data) if arm.data else {}
-    if converts and not arm.converted:
-        return "converted nothing"
-    if not held or not all(map(math.isfinite, held.values())):
-        return "has no finite held-out loss"
-    if held[max(held)] > held[min(held)] * (1 - LEARNED):
-        return f"did not learn, its held-out loss went from {held[min(held)]:.3f} to {held[max(held)]:.3f}"
-    return ""
+def _faults(arm: Arm, backend: str, began: float, ended: float | None) -> Iterator[str]:
+    if backend not in PLAIN and not arm.converted:
+        yield "converted nothing"
+    if ended is None or not math.isfinite(ended):
+        yield "has no finite held-out loss"
+    elif ended > began * (1 - LEARNED):
+        yield f"did not learn, its loss went from {began:.3f} to {ended:.3f}"

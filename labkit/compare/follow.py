@@ -84,8 +84,8 @@ class TrainingProgress:
             if now - (told_at or self.begin) < LINE_EVERY and (told_at or not last):
                 continue
             told_at, of = now, f"/{self.steps}" if self.steps else ""
-            told = f"step {last['step']}{of}, {step_words(last)}" if last else "starting ranks"
-            say(self.console, f"{self.label}: {told}, {now - self.begin:.0f} s" + (f"; {left}" if left else ""))
+            text = f"step {last['step']}{of}, {step_words(last)}" if last else "starting ranks"
+            say(self.console, f"{self.label}: {text}, {now - self.begin:.0f} s" + (f"; {left}" if left else ""))
 
     def _left(self, last: dict) -> str:
         """How long the call still takes, in words; "" without a forecast, and at the first step."""
@@ -142,8 +142,8 @@ def _how_far(data: RunData) -> str:
         return "finished" + (f", {rate:,.0f} tokens/s" if rate else "") + _outcome(data)
     last, steps = last_step(data.path / "steps.jsonl"), data.training.config.steps
     of = f" of {steps}" if steps and steps < UNENDING else ""  # a window ends by the clock
-    told = f"step {last['step']}{of}, {step_words(last)}" if last else "no step yet"
-    return f"{'paused' if results.paused else data.status} at {told}" if data.status != "running" else told
+    text = f"step {last['step']}{of}, {step_words(last)}" if last else "no step yet"
+    return f"{'paused' if results.paused else data.status} at {text}" if data.status != "running" else text
 
 
 def _outcome(data: RunData) -> str:
@@ -151,15 +151,15 @@ def _outcome(data: RunData) -> str:
     own = heldout_of(data)
     if not own:
         return ""
-    told = f", held-out loss {own[max(own)]:.4f}"
+    text = f", held-out loss {own[max(own)]:.4f}"
     for folder in sorted(data.path.parent.iterdir()):
         other = find_run(folder) if folder != data.path else None
         if other and other.training.role == "baseline":
             pairs = gaps_of(own, [heldout_of(other)])
             late = [gap for step, gap in pairs if step > pairs[-1][0] // 2]
             if late:
-                told += f", {sum(late) / len(late):+.3f} % from the baseline's so far"
-    return told
+                text += f", {sum(late) / len(late):+.3f} % from the baseline's so far"
+    return text
 
 
 def overview(out: Path, console: Console) -> int:
@@ -169,33 +169,33 @@ def overview(out: Path, console: Console) -> int:
     if not run.is_comparison:
         raise LabError(f"{out} holds no comparison: `lab report {out}` draws the page of any run")
     if background.going(out):
-        _tell_arms(out, f"{out} is running{_since(out, run.comparison.call)}.", console)
+        _print_arms(out, f"{out} is running{_since(out, run.comparison.call)}.", console)
         return 0
-    if tell_death(out, console):
+    if report_death(out, console):
         return 1
     if run.status != "finished" and not run.comparison.results.verdict:
-        _tell_arms(out, f"{out} has not come to an end ({run.status}); the same command goes on:", console)
+        _print_arms(out, f"{out} has not come to an end ({run.status}); the same command goes on:", console)
         return 1 if run.status == "failed" else 3
     show(out, console)
     return {"finished": 0, "failed": 1}.get(run.status, 3)
 
 
-def _tell_arms(out: Path, head: str, console: Console) -> None:
+def _print_arms(out: Path, head: str, console: Console) -> None:
     say(console, head, fold=False)
-    for told in filter(None, (line(*arm) for arm in arms(out))):
-        say(console, f"  {told}")
+    for text in filter(None, (line(*arm) for arm in arms(out))):
+        say(console, f"  {text}")
 
 
 def _since(out: Path, call: Began) -> str:
     if not call.began:
         return ""
-    told = f", {(time.time() - call.began) / 60:.1f} minutes by now"
+    text = f", {(time.time() - call.began) / 60:.1f} minutes by now"
     if call.predicted_s:
-        told += f", {call.predicted_s / 60:.1f} predicted"
+        text += f", {call.predicted_s / 60:.1f} predicted"
     if call.minutes:
-        told += f", at most {call.minutes:g}"
+        text += f", at most {call.minutes:g}"
     process = background.process_of(out)
-    return told + (f" (detached, process {process.pid})" if process and process.alive else "")
+    return text + (f" (detached, process {process.pid})" if process and process.alive else "")
 
 
 def follow(out: Path, console: Console) -> int:
@@ -241,7 +241,7 @@ def stop(out: Path, console: Console) -> int:
     return 0
 
 
-def tell_death(out: Path, console: Console) -> bool:
+def report_death(out: Path, console: Console) -> bool:
     """If the last detached run of this folder ended without a word of its own, tell its last ones. Was it so?"""
     process = background.died(out)
     if process is None:

@@ -35,7 +35,7 @@ class Pace:
         self.newest = 0
 
     def left(self, now: float, step: int) -> float | None:
-        """Seconds until the last step, told that `step` is done at time `now`. None at the first step that is seen: it
+        """Seconds until the last step, when `step` is done at time `now`. None at the first step that is seen: it
         may have compiled, and would tell a hundred times too much; and none after it went back to a checkpoint."""
         if self.first is None or step < self.newest:
             self.first = now, step

@@ -1,8 +1,8 @@
 """`lab results`: README.md, pages in docs/ and in folders named results/, filled in from records.
 
-A page NAME.md is made from the template NAME.md.j2 beside it (jinja2). A template holds prose and holes. Every number,
-table, figure and line of provenance is a hole; an unknown name in one is an error. In its first line a template may
-name modules, `{# numbers: week16_fp8.given.findings #}`: their public names fill holes beside those of `Page`.
+A page NAME.md is made from the template NAME.md.j2 beside it (jinja2). A template holds prose and blanks. Every number,
+table, figure and line of provenance is a blank; an unknown name in one is an error. In its first line a template may
+name modules, `{# numbers: week16_fp8.given.findings #}`: their public names fill blanks beside those of `Page`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLOURS = 40  # of a figure on a page: flat colours and their edges need no more
 
 
 class Page:
-    """One template's page. Its public methods fill holes; names of records are relative to the page's folder."""
+    """One template's page. Its public methods fill blanks; names of records are relative to the page's folder."""
 
     def __init__(self, template: Path, scratch: Path):
         self.template, self.folder, self.scratch = template, template.parent, scratch
@@ -54,16 +54,16 @@ class Page:
         """One line: date, hardware, versions, commit, command."""
         record = self.load(name) if name.endswith(".json") else self.run(name).run
         versions, hardware = record.get("versions", {}), record.get("hardware", record.get("note", ""))
-        told = [str(record.get("started") or record["date"])[:10], hardware if isinstance(hardware, str) else ""]
+        parts = [str(record.get("started") or record["date"])[:10], hardware if isinstance(hardware, str) else ""]
         if isinstance(hardware, dict) and (gpus := hardware["gpus"]):
-            told[1] = f"{f'{len(gpus)} ' if gpus[1:] else ''}{gpus[0]['name']}, driver {gpus[0]['driver']}"
+            parts[1] = f"{f'{len(gpus)} ' if gpus[1:] else ''}{gpus[0]['name']}, driver {gpus[0]['driver']}"
         elif isinstance(hardware, dict):
-            told[1] = f"{hardware['cpu']['model']}, {hardware['cpu']['cores']} cores"
-        told += [f"{said} {versions[key]}" for key, said in PACKAGES.items() if key in versions]
-        told += [f"Python {versions['python']}"] if "python" in versions else []
-        told += [f"commit {versions['commit']}"] if "commit" in versions else []
+            parts[1] = f"{hardware['cpu']['model']}, {hardware['cpu']['cores']} cores"
+        parts += [f"{said} {versions[key]}" for key, said in PACKAGES.items() if key in versions]
+        parts += [f"Python {versions['python']}"] if "python" in versions else []
+        parts += [f"commit {versions['commit']}"] if "commit" in versions else []
         command = record.get("command") or record.get("how", {}).get("compare", "")
-        return f"*{'; '.join(filter(None, told))}.*" + (f" `{command}`" if command else "")
+        return f"*{'; '.join(filter(None, parts))}.*" + (f" `{command}`" if command else "")
 
     def seconds(self, name: str) -> float:
         """How long a run took by the clock, from its first line to its verdict."""

@@ -12,7 +12,7 @@ two stages (labkit/compare/presets/two-stage.toml):
                  have said no (its broken arm was rejected)
     stage two    the same with FP8 parameters, gathered as FP8
 
-An arm whose gate is closed is not trained, and the report says why. The gate is asked when the arm is due, from the
+An arm whose gate is closed is not trained, and the report says why. The gate is judged when the arm is due, from the
 records alone, so it is the same in every call of the command. So is **the second look**: the further runs of a
 candidate that its first runs left undecided (labkit.compare.repeats).
 """
@@ -56,7 +56,7 @@ class Plan:
     done: list[tuple[str, str]] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     memory_gib: float | None = None
-    asked: list[str] = field(default_factory=list)  # candidates whose loss is to be judged
+    requested: list[str] = field(default_factory=list)  # candidates whose loss is to be judged
     tries: dict[str, list[Try]] = field(default_factory=dict)  # of timed arms, on GPUs of this size
 
     def config(self, part: str, arm: str) -> TrainConfig:
@@ -82,7 +82,7 @@ class Plan:
         """ "" for an arm that is no run of a second look; else what becomes of it, as `repeats.second_look` says."""
         if item.part == "speed" or self.preset.arms[item.arm].look == 1:
             return ""
-        return repeats.second_look(heldouts(self.preset, self.out), self.preset, item.arm, self.asked)
+        return repeats.second_look(heldouts(self.preset, self.out), self.preset, item.arm, self.requested)
 
     def baselines(self) -> list[dict[int, float]]:
         """{step: held-out loss} of each finished BF16 run; none in a preset without `[repeat]`."""
@@ -142,8 +142,8 @@ def make_plan(
     missing: dict[str, str] = {}
     every = [(part, arm) for part in parts for arm in preset.arms if part == "safety" or arm in preset.timed]
     ours = {"speed": wanted, "safety": wanted if explicit else [arm for arm in wanted if arm in preset.trained]}
-    asked = [(part, arm) for part in parts for arm in ours[part] if (part, arm) in every]
-    for part, arm in asked:
+    requested = [(part, arm) for part in parts for arm in ours[part] if (part, arm) in every]
+    for part, arm in requested:
         try:
             check_arm(preset.config_of(part, arm, memory, world), preset.device, world)
         except LabError as error:
@@ -158,14 +158,14 @@ def make_plan(
     }
     plan = Plan(preset, out, world, missing=missing, memory_gib=memory, tries=tries)
     plan.done = [each for each in every if is_done(plan, *each)]
-    begun = {arm for part, arm in [*plan.done, *asked] if part == "safety"}
+    begun = {arm for part, arm in [*plan.done, *requested] if part == "safety"}
     candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
-    plan.asked = [name for name in candidates if (name in preset.judged and not explicit) or name in begun]
-    plan.todo = [each for each in asked if each[1] not in missing and each not in plan.done]
+    plan.requested = [name for name in candidates if (name in preset.judged and not explicit) or name in begun]
+    plan.todo = [each for each in requested if each[1] not in missing and each not in plan.done]
     if preset.repeat:
         found = heldouts(preset, out)
         looks = [arm for part, arm in plan.todo if part == "safety" and preset.arms[arm].look > 1]
-        spared = [arm for arm in looks if repeats.second_look(found, preset, arm, plan.asked) == "decided"]
+        spared = [arm for arm in looks if repeats.second_look(found, preset, arm, plan.requested) == "decided"]
         plan.todo = [each for each in plan.todo if each[1] not in spared]
     return plan
 
@@ -232,8 +232,8 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
     settings = jsonable(preset.model_dump())
     if (out / "run.json").exists():
         if different := other_settings(out, preset):
-            mend = "choose another folder with --out, or --fresh to move that one aside"
-            raise LabError(f"{out} holds a comparison with other settings ({different}): {mend}")
+            remedy = "choose another folder with --out, or --fresh to move that one aside"
+            raise LabError(f"{out} holds a comparison with other settings ({different}): {remedy}")
         if set(preset.arms) - set(load_run(out)["config"]["arms"]):
             record = RunRecord.open(out)
             record.update(config=settings)
@@ -300,8 +300,8 @@ def gate_closed(preset: Preset, arm: str, out: Path) -> str:
     controls = [name for name, about in preset.arms.items() if about.role in CONTROLS]
     deciding, finished, label = [*controls, gate], heldouts(preset, out), preset.arms[gate].label
     if gate not in finished:
-        told = f"its gate, {label}, has no finished result yet: train that arm first"
-        return f"{told} (`--arms {','.join(deciding)}`)"
+        why = f"its gate, {label}, has no finished result yet: train that arm first"
+        return f"{why} (`--arms {','.join(deciding)}`)"
     verdict = repeats.judge(finished, preset, [gate])
     if verdict.word == "pass" and verdict.arms[gate].word == "same":
         return ""

@@ -277,8 +277,8 @@ def wrong_repeat(preset: Preset) -> Iterator[str]:
     candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
     for name in preset.repeat.judged if preset.repeat else ():
         if name not in candidates:
-            told = f"[repeat] of preset {preset.name} judges '{name}', which is no candidate"
-            yield f"{told}; there are: {', '.join(candidates)}"
+            why = f"[repeat] of preset {preset.name} judges '{name}', which is no candidate"
+            yield f"{why}; there are: {', '.join(candidates)}"
 
 
 def wrong_speed(preset: Preset) -> Iterator[str]:

@@ -6,10 +6,11 @@ looks, the control and the words.
 
     first look     all first runs of BF16 and of the candidates are there: same, different or undecided
     second look    an undecided candidate gets `more` runs and is judged once more; who was decided stays decided
-    control        FP8 that is broken on purpose must be told from BF16, or the comparison has no power
+    control        FP8 that is broken on purpose must differ from BF16, or the comparison has no power
 
-A candidate is judged when all its runs of a look are there, never in between: each further glance would be another
-chance to be wrong, and two are paid for. Every candidate that was asked for counts, also those still to come.
+A look is an interim analysis. A candidate is judged when all its runs of a look are there, never in between: every
+further look would need a share of the error rates, and only two have one. Every requested candidate counts, also those
+whose runs are still to come.
 
 **The gross control** is trained once, and stops as soon as it is rejected: at two evaluations in a row it is further
 than GROSS from every BF16 run. That is ten times what is accepted; recorded sound recipes stay within 0.5 % at any
@@ -61,8 +62,8 @@ def families(arms: Mapping[str, ArmConfig]) -> dict[str, Family]:
 
 
 def spread_of(repeat: Repeat) -> Spread | None:
-    told = repeat.spread
-    return Spread(told.baseline, told.candidate, told.weight) if told else None
+    known = repeat.spread
+    return Spread(known.baseline, known.candidate, known.weight) if known else None
 
 
 def rejected_at(control: Mapping[int, float], baseline: Sequence[Mapping[int, float]]) -> tuple[int, float] | None:
@@ -84,24 +85,24 @@ def rejected_at(control: Mapping[int, float], baseline: Sequence[Mapping[int, fl
 def judge(
     heldout: Mapping[str, Mapping[int, float]],
     preset: Preset,
-    asked: Sequence[str],
+    requested: Sequence[str],
     missing: Mapping[str, str] | None = None,
 ) -> Verdict:
     """The verdict over finished runs.
 
-    heldout: run -> {step: val_loss in nats}; asked: the candidates to be judged, finished or not; missing: arm -> why
-    it can have no result here: it is named, and does not count as asked. word: pass (all are the same), fail (one is
+    heldout: run -> {step: val_loss in nats}; requested: the candidates to be judged, finished or not; missing: arm -> why
+    it can have no result here: it is named, and does not count as requested. word: pass (all are the same), fail (one is
     different), undecided, no-power, incomplete. Every run gets its gap by step, against the mean of BF16's runs; an
     arm's first run what was found over all of them.
     """
     assert preset.repeat
     all_of = families(preset.arms)
-    known = [name for name, family in all_of.items() if family.role != "candidate" or name in asked]
+    known = [name for name, family in all_of.items() if family.role != "candidate" or name in requested]
     missing = {name: why for name, why in (missing or {}).items() if name in known}
-    asked = [name for name in asked if name not in missing]
+    requested = [name for name in requested if name not in missing]
     base = next(family for family in all_of.values() if family.role == "baseline")
     band = Band(low=-ACCEPTED, high=ACCEPTED, threshold=ACCEPTED, name="what is accepted")
-    out = Verdict(statistic=STATISTIC, asked=len(asked), candidates=asked, band=band)
+    out = Verdict(statistic=STATISTIC, asked=len(requested), candidates=requested, band=band)
     have = [heldout[run] for run in base.first if run in heldout]
     if not have:
         out.sentence = f"No verdict: the {preset.yardstick} baseline has no result to hold the others against."
@@ -119,7 +120,7 @@ def judge(
         out.sentence = f"No verdict: {len(have)} of {len(base.first)} {preset.yardstick} runs are finished."
         return out
 
-    found = _looks(ours, asked, all_of, ys, preset.repeat)
+    found = _looks(ours, requested, all_of, ys, preset.repeat)
     candidates = {name: [ys[run] for run in all_of[name].first] for name in found}
     control = ""
     for name, family in all_of.items():
@@ -140,8 +141,8 @@ def judge(
     for name, (answer, look) in found.items():
         _put(out, name, _judged(all_of[name], answer, look))
     out.judged = len(found)
-    lost = [all_of[name].label for name in asked if name not in found]
-    out.word, out.sentence = _word(out, asked, list(found), all_of, lost, preset.format)
+    lost = [all_of[name].label for name in requested if name not in found]
+    out.word, out.sentence = _word(out, requested, list(found), all_of, lost, preset.format)
     weak = weakness(have[0], half)
     if out.word in ("pass", "undecided") and weak:
         out.word, out.sentence = "no-power", f"This comparison has no power: {weak}."
@@ -152,7 +153,7 @@ def judge(
     return out
 
 
-def second_look(heldout: Mapping[str, Mapping[int, float]], preset: Preset, arm: str, asked: Sequence[str]) -> str:
+def second_look(heldout: Mapping[str, Mapping[int, float]], preset: Preset, arm: str, requested: Sequence[str]) -> str:
     """What becomes of a run of the second look: "due" if its arm is undecided after the first, "decided" if it is not,
     "waits" if not all runs of the first look are there."""
     assert preset.repeat
@@ -165,7 +166,7 @@ def second_look(heldout: Mapping[str, Mapping[int, float]], preset: Preset, arm:
     ours = [ys[run] for run in base.first]
     if not all(map(math.isfinite, ours)):
         return "decided"
-    first = _first(ours, list(dict.fromkeys((*asked, of))), all_of, ys, preset.repeat)
+    first = _first(ours, list(dict.fromkeys((*requested, of))), all_of, ys, preset.repeat)
     return "due" if first[of].word == "undecided" else "decided"
 
 
@@ -226,23 +227,33 @@ def _signed(value: float) -> str:
 
 
 def _first(
-    ours: Sequence[float], asked: Sequence[str], all_of: Mapping[str, Family], ys: Mapping[str, float], repeat: Repeat
+    ours: Sequence[float],
+    requested: Sequence[str],
+    all_of: Mapping[str, Family],
+    ys: Mapping[str, float],
+    repeat: Repeat,
 ) -> dict[str, Answer]:
-    """The answers at the first look, of those asked for whose runs are all there; the others count all the same."""
+    """The answers at the first look, of those requested for whose runs are all there; the others count all the same."""
     complete = {
-        name: [ys[run] for run in all_of[name].first] for name in asked if all(run in ys for run in all_of[name].first)
+        name: [ys[run] for run in all_of[name].first]
+        for name in requested
+        if all(run in ys for run in all_of[name].first)
     }
-    waiting: dict[str, list[float]] = {name: [] for name in asked if name not in complete}
+    waiting: dict[str, list[float]] = {name: [] for name in requested if name not in complete}
     looks = 2 if repeat.more else 1
     found = answers(ours, {**complete, **waiting}, spread_of(repeat), looks)
     return {name: found[name] for name in complete}
 
 
 def _looks(
-    ours: Sequence[float], asked: Sequence[str], all_of: Mapping[str, Family], ys: Mapping[str, float], repeat: Repeat
+    ours: Sequence[float],
+    requested: Sequence[str],
+    all_of: Mapping[str, Family],
+    ys: Mapping[str, float],
+    repeat: Repeat,
 ) -> dict[str, tuple[Answer, int]]:
     """(answer, at which look) for each candidate whose first look is complete."""
-    first = _first(ours, asked, all_of, ys, repeat)
+    first = _first(ours, requested, all_of, ys, repeat)
     again = [
         name
         for name, answer in first.items()
@@ -251,7 +262,7 @@ def _looks(
     if not again:
         return {name: (answer, 1) for name, answer in first.items()}
     runs = {name: all_of[name].runs if name in again else all_of[name].first for name in first}
-    waiting: dict[str, list[float]] = {name: [] for name in asked if name not in first}
+    waiting: dict[str, list[float]] = {name: [] for name in requested if name not in first}
     every = {name: [ys[run] for run in names] for name, names in runs.items()}
     second = answers(ours, {**every, **waiting}, spread_of(repeat), 2)
     return {name: (second[name], 2) if name in again else (answer, 1) for name, answer in first.items()}
@@ -281,7 +292,7 @@ def _put(out: Verdict, run: str, judged: Judged) -> None:
 
 
 def _word(
-    out: Verdict, asked: Sequence[str], found: list[str], all_of: Mapping[str, Family], lost: list[str], form: str
+    out: Verdict, requested: Sequence[str], found: list[str], all_of: Mapping[str, Family], lost: list[str], form: str
 ) -> tuple[str, str]:
     """The one word and the one sentence."""
     entries = {name: out.arms[name] for name in found}
@@ -290,13 +301,13 @@ def _word(
         there = {name: judged for name, judged in entries.items() if judged.word == word}
         return "; ".join(f"{all_of[n].label} {interval(e.value, e.low, e.high)}" for n, e in there.items())
 
-    if not asked:
+    if not requested:
         return "incomplete", f"No verdict: no {form} arm was to be judged."
     if not found:
         return "incomplete", f"No verdict: no result yet from {', '.join(lost)}."
     words = [judged.word for judged in entries.values()]
     begins = (("same", "The loss is the same with "), ("different", "It is not with "), ("undecided", "Undecided: "))
-    said = f"{len(found)} of {len(asked)} {form} recipes judged. "
+    said = f"{len(found)} of {len(requested)} {form} recipes judged. "
     said += " ".join(f"{begin}{named(word)}." for word, begin in begins if word in words)
     if lost:
         said += f" No result yet from {', '.join(lost)}."

@@ -98,7 +98,7 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(FILTERS)
     single, record, every = not data.is_comparison, data.comparison, arm_rows(data)
-    form, yardstick = record.config.format, record.config.yardstick
+    form, baseline = record.config.format, record.config.yardstick
     results, verdict = record.results, record.results.verdict
     arms = {name: arm for name, arm in every.items() if not arm.of}  # further runs stand in their arm's line
     both = [] if single else answers(every)
@@ -113,10 +113,9 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
         on_gpu=_on_gpu(data),
         measured_on=_measured_on(data, arms),
         single=single,
-        answers=table.as_html(table.filled(table.of_answers(yardstick), both), both) if both else "",
-        recommended=recommended(both, form, yardstick),
+        answers=table.as_html(table.filled(table.of_answers(baseline), both), both) if both else "",
+        recommended=recommended(both, form, baseline),
         form=form,
-        yardstick=yardstick,
         spent="" if single else spent(results.calls),
         one_run=not single and bool(verdict and verdict.band) and not record.config.repeat,
         arms=arms,
@@ -144,7 +143,7 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
 # ---- what the page says in words
 
 
-def recommended(rows: Sequence[Arm], form: str, yardstick: str) -> str:
+def recommended(rows: Sequence[Arm], form: str, baseline: str) -> str:
     """Which recipe to take, in a sentence: the fastest whose loss is the same, if it is faster at all; "" if speed or
     loss was not measured. rows: `arms.answers`."""
     timed = {arm.name: arm.times for arm in rows if arm.role == "candidate" and arm.times}
@@ -153,13 +152,13 @@ def recommended(rows: Sequence[Arm], form: str, yardstick: str) -> str:
     faster = [arm for arm in rows if timed.get(arm.name, 0.0) > 1]
     sound = [arm for arm in faster if arm.word in ("same", "in the band")]
     if not faster:
-        return f"Recommended here: {yardstick}. No {form} recipe is faster."
+        return f"Recommended here: {baseline}. No {form} recipe is faster."
     if not sound:
-        return f"Recommended here: {yardstick}. No recipe that is faster has its loss: none was found the same."
+        return f"Recommended here: {baseline}. No recipe that is faster has its loss: none was found the same."
     best = max(sound, key=lambda arm: timed[arm.name])
     word, interval = f"{best.word} in one run" if best.one_run else best.word, table.gap_interval(best)
     gap = f", the loss {word} ({interval})" if interval else ""
-    advice = f"Recommended here: {best.timed_label}, {best.times:.2f} times {yardstick}'s speed{gap}."
+    advice = f"Recommended here: {best.timed_label}, {best.times:.2f} times {baseline}'s speed{gap}."
     why = "; ".join(
         f"{arm.timed_label} is faster ({arm.times:.2f}), its loss {arm.word or 'not judged'}"
         for arm in faster
@@ -266,21 +265,20 @@ def _speed(data: RunData, timed: list[Arm]) -> dict[str, Any]:
 
 def _events(arms: dict[str, Arm], data: RunData) -> list[dict]:
     """Events of all arms in time order; a row of like events of one arm (a hundred skipped steps) becomes one line."""
-    every = [(event, "") for event in data.events] if data.is_comparison else []
+    every = [(event, "") for event in data.happened] if data.is_comparison else []
     for arm in arms.values():
         label = "" if arm.role == "single" else arm.label
-        every += [(event, label) for event in (arm.data.events if arm.data else ())]
-    every.sort(key=lambda pair: str(pair[0].get("time", "")))
+        every += [(event, label) for event in (arm.data.happened if arm.data else ())]
+    every.sort(key=lambda pair: pair[0].time)
     out: list[dict] = []
     for event, label in every:
-        kind, message, step = str(event.get("kind", "")), str(event.get("message", "")), event.get("step")
         last: dict = next((row for row in reversed(out) if row["arm"] == label), {})
-        if (last.get("kind"), last.get("message")) == (kind, message) and None not in (last["last"], step):
-            last.update(last=step, count=last["count"] + 1)
+        same = last and (last["kind"], last["message"]) == (event.kind, event.message)
+        if same and None not in (last["last"], event.step):
+            last.update(last=event.step, count=last["count"] + 1)
             continue
-        when = str(event.get("time") or "")[:19].replace("T", " ")
-        row = {"time": when, "arm": label, "kind": kind, "message": message}
-        out.append({**row, "first": step, "last": step, "count": 1})
+        row = {"time": event.time[:19].replace("T", " "), "arm": label, "kind": event.kind, "message": event.message}
+        out.append({**row, "first": event.step, "last": event.step, "count": 1})
     return out
 
 

@@ -6,7 +6,7 @@ wait for one another.
 
     share(N) = tokens/s of N GPUs / N  over  tokens/s of the fewest GPUs / their number
 
-`--each` has a better yardstick than the fewest, usually the machine's first GPU. The chips of one machine differ by a
+`--each` has a better baseline than the fewest, usually the machine's first GPU. The chips of one machine differ by a
 per cent or two, and in a step that all take together everybody waits for the slowest. On four H200s one reached a lower
 clock than the others; held against GPU 0 the four lost 1.9 %, held against that one 0.3 % (BF16; week16_fp8/results,
 2026-11-22-h200-scaling-once). So as many lone trainings as there are GPUs run at the same time, as warm as they will be
@@ -27,20 +27,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from rich.console import Console
 
 from labkit.comm.ranks import under_torchrun
 from labkit.compare.arms import find_run
 from labkit.compare.budget import Budget
-from labkit.compare.compare import UNFINISHED, compare
+from labkit.compare.compare import Request, compare
 from labkit.compare.plan import check_arm, check_device, gpu_memory_gib, other_settings
 from labkit.compare.preset import Preset, load_preset
+from labkit.compare.session import UNFINISHED
 from labkit.compare.table import Column, as_markdown, on_terminal
 from labkit.compare.terminal import say
 from labkit.errors import LabError
@@ -53,26 +53,15 @@ SAY_EVERY = 15.0  # seconds between two signs of life
 PAUSE_SECONDS = 20.0  # for a training to write what it has
 
 
-def scaling(
-    preset: str,
-    counts: str,
-    *,
-    arms: Iterable[str] | None = None,
-    out: Path | None = None,
-    settings: Iterable[str] = (),
-    budget_minutes: float | None = None,
-    price_per_hour: float | None = None,
-    each: bool = False,
-    console: Console | None = None,
-) -> int:
-    """Run what is missing and print the table. counts: "1,2,4,8". each: then time every GPU alone, all at once.
-    Returns 0; 3 if the budget left something for another call, 1 if an arm failed. LabError before anything starts: a
-    count that this machine does not have."""
+def scaling(request: Request, counts: str, *, each: bool = False, console: Console | None = None) -> int:
+    """Run what is missing and print the table. request: as of `lab compare`; counts: "1,2,4,8". each: then time every
+    GPU alone, all at once. Returns 0; 3 if the budget left something for another call, 1 if an arm failed. LabError
+    before anything starts: a count that this machine does not have."""
     console = console or Console()
     if under_torchrun():
         raise LabError("lab scaling starts its ranks itself, as many as it compares: call it without torchrun")
-    numbers, settings = parse(counts), list(settings)
-    whole = load_preset(preset, settings)
+    numbers, settings = parse(counts), list(request.settings)
+    whole = load_preset(request.preset, settings)
     if whole.window().batch:  # LabError if there is no window
         raise LabError('lab scaling gives each GPU the same work: speed.batch = "largest" goes with lab compare alone')
     cuda, there = whole.device == "cuda", check_device(whole.model_copy(update={"world_size": 0}))
@@ -81,25 +70,26 @@ def scaling(
     if each and max(numbers) == 1:
         raise LabError("--each tells what GPUs lose together, and --gpus names no more than one")
     memory = gpu_memory_gib(whole)
-    wanted = list(arms) if arms is not None else runnable(whole, memory, console)
-    out = Path(out or Path("runs") / f"{whole.name}-scaling")
+    wanted = list(request.arms) if request.arms is not None else runnable(whole, memory, console)
+    out = Path(request.out or Path("runs") / f"{whole.name}-scaling")
     runs = {n: [*settings, *same_work(whole, memory, n)] for n in {*numbers, 1}}
     lone = [place(out, i) for i in range(max(numbers) if each else 0)]
     for folder, here in (*((out / str(n), runs[n]) for n in numbers), *((folder, runs[1]) for folder in lone)):
-        refuse_other(folder, load_preset(preset, here))
-    budget = Budget(budget_minutes, price_per_hour)
-    asked: dict[str, Any] = {"arms": wanted, "part": "speed", "price_per_hour": price_per_hour, "console": console}
-    todo: list[Callable[..., int]] = [
-        partial(compare, preset, out=out / str(n), settings=runs[n], **asked)
-        for n in numbers
-        if not measured(out / str(n), wanted)
+        refuse_other(folder, load_preset(request.preset, here))
+    budget, status = Budget(request.budget_minutes, request.price_per_hour), 0
+    together = replace(request, arms=wanted, part="speed")
+    todo = [
+        replace(together, out=out / str(n), settings=runs[n]) for n in numbers if not measured(out / str(n), wanted)
     ]
-    if each:
-        todo.append(partial(time_each, preset, lone, wanted, runs[1], cuda=cuda, console=console))
-    status = 0
-    for run in todo:
-        rest = left(budget)
-        status = UNFINISHED if rest == 0 else run(budget_minutes=rest)
+    for run in (*todo, *([None] if each else [])):  # None: every GPU alone
+        left = None if budget.minutes is None else max(0.0, budget.minutes - budget.seconds() / 60)
+        if left == 0:
+            status = UNFINISHED
+        elif run:
+            status = compare(replace(run, budget_minutes=left), console)
+        else:
+            alone = replace(together, settings=runs[1], budget_minutes=left)
+            status = time_each(alone, lone, cuda=cuda, console=console)
         if status:
             break
     if rows := points_of(out):
@@ -116,11 +106,6 @@ def scaling(
 # ---- what will run
 
 
-def left(budget: Budget) -> float | None:
-    """Minutes that are left, not under 0; None: no limit."""
-    return None if budget.minutes is None else max(0.0, budget.minutes - budget.seconds() / 60)
-
-
 def parse(counts: str) -> list[int]:
     """ "1,2,4" as numbers, in order; LabError for anything else."""
     try:
@@ -133,7 +118,7 @@ def parse(counts: str) -> list[int]:
 
 
 def runnable(preset: Preset, memory_gib: float | None, console: Console) -> list[str]:
-    """The arms of the speed part that this machine can run; what cannot is told. LabError for the baseline."""
+    """The arms of the speed part that this machine can run; what cannot is named. LabError for the baseline."""
     found = []
     for arm in preset.timed:
         try:
@@ -176,26 +161,18 @@ def place(out: Path, i: int) -> Path:
     return Path(out) / EACH / str(i) / "run"
 
 
-def time_each(
-    preset: str,
-    folders: list[Path],
-    arms: list[str],
-    settings: list[str],
-    *,
-    cuda: bool,
-    budget_minutes: float | None,
-    console: Console,
-) -> int:
-    """Time `arms` of `preset` in a process for each folder, all at once; those that have a result are left out.
+def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Console) -> int:
+    """Time the request's arms in a process for each folder, all at once; those that have a result are left out.
 
-    cuda: process i sees the i-th GPU alone; else it has its share of the cores. settings: those of one rank. What a
-    process says goes to `log` beside its folder. Returns 0; 3 if the budget left something for another call.
-    LabError: one failed, with the last line it said.
+    cuda: process i sees the i-th GPU alone; else it has its share of the cores. What a process says goes to `log`
+    beside its folder. Returns 0; 3 if the budget left something for another call. LabError: one failed, with the last
+    line it said.
     """
-    command = [sys.executable, "-m", "labkit", "compare", "--preset", preset, "--part", "speed"]
-    command += ["--arms", ",".join(arms), *(word for setting in settings for word in ("--set", setting))]
-    if budget_minutes is not None:
-        command += ["--budget-minutes", str(max(0.01, round(budget_minutes, 2)))]
+    arms = list(request.arms or ())
+    command = [sys.executable, "-m", "labkit", "compare", "--preset", request.preset, "--part", "speed"]
+    command += ["--arms", ",".join(arms), *(word for setting in request.settings for word in ("--set", setting))]
+    if request.budget_minutes is not None:
+        command += ["--budget-minutes", str(max(0.01, round(request.budget_minutes, 2)))]
     gpus, said = visible(len(folders)) if cuda else [], (began := time.monotonic())
     running: dict[int, subprocess.Popen] = {}
     try:

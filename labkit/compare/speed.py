@@ -80,9 +80,9 @@ class Window(Hook):
 
     def _measured(self, loop: Loop) -> None:
         seconds = loop.seconds[self.warmup : self.end]
-        told = measure.throughput(seconds, loop.config.batch_size * loop.config.seq_len)
+        rate = measure.throughput(seconds, loop.config.batch_size * loop.config.seq_len)
         self.found = {
-            **asdict(told),
+            **asdict(rate),
             "warmup": self.warmup,
             "window_s": sum(seconds),
             "memory": memory_by_category(loop.model, loop.optimizer, loop._peak()),
@@ -158,8 +158,8 @@ class Deadline(Hook):
         said = torch.zeros(1, device=group.device)
         if group.rank == 0:
             late = self.at is not None and time.time() >= self.at
-            asked = self.file is not None and Path(self.file).exists()
-            said += 1 if late else 2 if asked else 0
+            wanted = self.file is not None and Path(self.file).exists()
+            said += 1 if late else 2 if wanted else 0
         return int(group.all_reduce(said).item())
 
 
@@ -172,7 +172,7 @@ def agreed_mean(group: Group, value: float) -> float:
 
 def memory_by_category(model: Any, optimizer: Any, peak_bytes: int) -> dict[str, int]:
     """What this rank's peak was made of, in bytes. Weights and optimizer state are counted; gradients are as large as
-    the weights they belong to (the loop has dropped them when this is asked); the rest is activations, logits, copies
+    the weights they belong to (the loop has dropped them by then); the rest is activations, logits, copies
     in BF16 or FP8, and the allocator's gaps between them."""
     import torch
 

@@ -1,6 +1,6 @@
 """The verdict on speed, in words: is FP8 faster here, against what, where does its time go, and what to try next.
 
-FP8's gain is told against two baselines, since one alone misleads: against **compiled BF16**, which is what a user
+FP8's gain is measured against two baselines, since one alone misleads: against **compiled BF16**, which is what a user
 would otherwise run; and against **the same library's BF16**, which tells FP8's own share from that of the library's
 fused kernels.
 
@@ -19,7 +19,7 @@ from labkit.compare.batches import describe
 from labkit.compare.preset import Preset
 from labkit.record.schema import Ratio, SpeedResults, SpeedVerdict, TimedRow, Try
 
-WORTH = 1.1  # a gain below this is told as hardly worth the trouble
+WORTH = 1.1  # a gain below this is called hardly worth the trouble
 # A setting that one can type: wider matrices are another model's. {wider}: twice this one's width.
 WIDER = "--model FILE, whose hidden is {wider:,} or more"
 HARDLY = (

@@ -55,12 +55,12 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
         elif name in skipped:
             arm.status, arm.note = "failed" if arm.data else "skipped", skipped[name]
         # Neither those that nobody asked for, nor a recipe that is only timed.
-        spare = arm.role in ("candidate", "repeat") and name not in plan.asked and preset.repeat
+        spare = arm.role in ("candidate", "repeat") and name not in plan.requested and preset.repeat
         if arm.status != "pending" and not (spare and arm.status == "skipped"):
             arms[name] = arm
     finished = {name: heldout_of(run.arms[name]) for name, arm in arms.items() if arm.status == "finished"}
     if preset.repeat:
-        verdict = repeats.judge(finished, preset, plan.asked, skipped)
+        verdict = repeats.judge(finished, preset, plan.requested, skipped)
     else:
         verdict = judge_check(arms, preset, skipped, {item.arm for item in budget.left if item.part == "safety"})
     verdict.reasons += [f"{preset.arms[name].label}: failed, {why}" for name, why in of_safety.items()]
@@ -136,15 +136,15 @@ def show(out: Path, console: Console) -> None:
     """Print the tables and the verdicts of a comparison that has been judged: from its record alone."""
     run = read_run(out)
     record, arms = run.comparison, arm_rows(run)
-    form, yardstick, speed = record.config.format, record.config.yardstick, record.results.speed
+    form, baseline, speed = record.config.format, record.config.yardstick, record.results.speed
     if both := answers(arms):
-        console.print(table.on_terminal(table.filled(table.of_answers(yardstick), both), both))
+        console.print(table.on_terminal(table.filled(table.of_answers(baseline), both), both))
         console.print()
-        if recipe := recommended(both, form, yardstick):
+        if recipe := recommended(both, form, baseline):
             say(console, recipe, style="bold")
             console.print()
     if speed:
-        for columns, rows in speed_tables(timed_arms(run, arms), yardstick):
+        for columns, rows in speed_tables(timed_arms(run, arms), baseline):
             console.print(table.on_terminal(columns, rows))
             console.print()
         say(console, f": {speed.verdict.sentence}", head="SPEED")
@@ -196,10 +196,10 @@ def differing(arms: Iterable[TrainRun]) -> str:
 # ---- the tables
 
 
-def speed_tables(timed: list[Arm], yardstick: str) -> list[tuple[list[table.Column], list[Arm]]]:
+def speed_tables(timed: list[Arm], baseline: str) -> list[tuple[list[table.Column], list[Arm]]]:
     """(columns, rows): the rates, and the milliseconds if any arm was profiled; none if nothing was timed."""
     profiled = [arm for arm in timed if arm.timed and arm.timed.kernels]
-    both = [(table.of_speed(yardstick), timed), (table.of_milliseconds(), profiled)]
+    both = [(table.of_speed(baseline), timed), (table.of_milliseconds(), profiled)]
     return [(columns, rows) for columns, rows in both if rows]
 
 

@@ -26,7 +26,7 @@ GAP_WORDS = {
     "reference": "gives the band",
     "inside": "inside the band",
     "outside": "outside the band",
-    "undecided": "undecided: beyond the band, not told from rounding",
+    "undecided": "undecided: beyond the band, which rounding may explain",
 }
 BROKEN_WORDS = {
     "outside": "outside: rejected, as it must be",
@@ -113,11 +113,11 @@ def _finite(form: str) -> Callable[[float], str]:
 # ---- both answers, the speed part, the loss's part
 
 
-def of_answers(yardstick: str) -> list[Column]:
+def of_answers(baseline: str) -> list[Column]:
     """Rows are `arms.answers`."""
     return [
         Column("arm", "timed_label"),
-        Column(f"x {yardstick}'s speed", "times", "{:.2f}"),
+        Column(f"x {baseline}'s speed", "times", "{:.2f}"),
         Column("loss gap % [interval]", lambda arm: "" if arm.role == "baseline" else gap_interval(arm)),
         Column("loss", lambda arm: "baseline" if arm.role == "baseline" else arm.word or "not judged"),
         Column("runs", lambda arm: arm.runs or None),
@@ -129,7 +129,7 @@ def timing(arm: Arm) -> TimedRow:
     return arm.timed
 
 
-def of_speed(yardstick: str) -> list[Column]:
+def of_speed(baseline: str) -> list[Column]:
     """Rows are arms that were timed."""
 
     def peak(arm: Arm) -> str:
@@ -140,8 +140,8 @@ def of_speed(yardstick: str) -> list[Column]:
     return [
         Column("arm", "timed_label"),
         Column("tokens/s", "timed.tokens_per_s", "{:,.0f}"),
-        Column(f"x {yardstick}", "ratio.baseline", "{:.2f}", f"x\n{yardstick}"),
-        Column(f"x own {yardstick}", "ratio.library", "{:.2f}", f"x own\n{yardstick}"),
+        Column(f"x {baseline}", "ratio.baseline", "{:.2f}", f"x\n{baseline}"),
+        Column(f"x own {baseline}", "ratio.library", "{:.2f}", f"x own\n{baseline}"),
         Column(PER_THOUSAND, lambda arm: arm.timed.per_thousand(), "{:,.2f}", "ms/1k\ntokens"),
         Column("spread %", lambda arm: 100 * arm.timed.half_spread, "{:.1f}", "+-\n%"),
         Column("TFLOP/s causal", lambda arm: arm.timed.flops_per_s["causal"] / 1e12, "{:,.1f}", "TFLOP/s\ncausal"),
@@ -221,7 +221,7 @@ def _gap(arm: Arm) -> str:
 # ---- the page's, with more beside each number
 
 
-def on_page_speed(yardstick: str, price: float | None, share: str) -> list[Column]:
+def on_page_speed(baseline: str, price: float | None, share: str) -> list[Column]:
     """Rows are arms that were timed. price: of an hour of the machine; share: which MFU, "" for none."""
 
     def milliseconds(arm: Arm) -> Markup:
@@ -232,8 +232,8 @@ def on_page_speed(yardstick: str, price: float | None, share: str) -> list[Colum
     columns = [
         Column("arm", lambda arm: with_small(arm.timed_label, arm.role)),
         Column("tokens/s", "timed.tokens_per_s", number("{:,.0f}")),
-        Column(f"times {yardstick}", "ratio.baseline", number("{:,.2f}")),
-        Column(f"times its own library's {yardstick}", "ratio.library", number("{:,.2f}")),
+        Column(f"times {baseline}", "ratio.baseline", number("{:,.2f}")),
+        Column(f"times its own library's {baseline}", "ratio.library", number("{:,.2f}")),
         Column(f"{PER_THOUSAND} of a GPU (10 % to 90 %)", milliseconds),
     ]
     if price:

@@ -22,8 +22,7 @@ import torch
 from torch import nn
 
 from labkit.crossover.grid import ARMS, BASE, Cell, Shape
-from labkit.errors import LabError
-from labkit.precision.choose import in_words
+from labkit.errors import LabError, in_words
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.recipes import find_recipe
 from labkit.precision.registry import get_backend

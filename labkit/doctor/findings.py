@@ -6,7 +6,7 @@ The doctor must answer where nothing else works: torch that crashes on import, a
   crashes, hangs or prints rubbish becomes a failed check with its reason; the others do not notice;
 - probes try the thing itself (two gloo ranks exchange numbers, the GPU multiplies, a sandbox starts) rather than ask
   whether it is installed;
-- this module imports nothing but the standard library.
+- this module imports nothing but the standard library, and labkit.errors, which does the same.
 
 `ok` is True (works), False (does not), or None: not here, and only some readers need it (a GPU, nbgrader). `GROUPS`
 says what each purpose needs; `verdicts` turns findings into one sentence a purpose.
@@ -26,6 +26,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from labkit.errors import in_words
 
 
 @dataclass(frozen=True)
@@ -276,12 +278,3 @@ def _answer(target: str) -> None:
     except BaseException as error:  # also SystemExit: nothing a library does may end the doctor
         print(json.dumps({"error": in_words(error)}), file=out, flush=True)
     os._exit(0)  # libraries may hang in their clean-up; the answer is out
-
-
-def in_words(error: BaseException) -> str:
-    """ "OSError: libcuda.so.1: cannot open shared object file", on one line, the home directory as ~."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    home = os.path.expanduser("~")
-    text = text.replace(home, "~") if len(home) > 1 else text
-    return text if len(text) <= 300 else text[:297] + "..."

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
-from labkit.doctor.findings import SETUP, Check, in_words
+from labkit.doctor.findings import SETUP, Check
 from labkit.doctor.requirements import TORCH, dotted
+from labkit.errors import in_words
 from labkit.precision.recipes import FP8_UNITS, INSTALL_TE
 from labkit.record import hardware
 

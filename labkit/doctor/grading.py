@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from labkit.doctor.findings import Check, in_words
+from labkit.doctor.findings import Check
+from labkit.errors import in_words
 from labkit.record import hardware
 
 NAMESPACES = ("--user", "--map-root-user", "--pid", "--net", "--ipc", "--fork")

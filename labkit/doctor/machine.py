@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from labkit.doctor.findings import SETUP, Check, in_words
+from labkit.doctor.findings import SETUP, Check
 from labkit.doctor.requirements import NOTEBOOK, PACKAGES, PYTHON, dotted
+from labkit.errors import in_words
 from labkit.record import hardware
 
 DEMO_MEMORY, DEMO_DISK, TEMPORARY, SHARED = 4 * 2**30, 2**30, 200 * 2**20, 2**30

@@ -33,13 +33,12 @@ from torch.utils.checkpoint import checkpoint
 
 from labkit.comm.group import Group
 from labkit.comm.mesh import Mesh
-from labkit.errors import LabError
+from labkit.errors import LabError, in_words
 from labkit.model.decoder import Transformer
 from labkit.parallel.config import TransformConfig
 from labkit.parallel.shard import shard
 from labkit.parallel.tensor import tensor_parallel
 from labkit.precision.base import Backend, ConversionReport
-from labkit.precision.choose import in_words
 from labkit.precision.matrix import refuse, this_gpu
 from labkit.precision.registry import spec_of
 

@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from labkit.errors import LabError
-from labkit.precision.choose import check_dims, choose_linears, in_words, is_linear, type_name
+from labkit.errors import LabError, in_words
+from labkit.precision.choose import check_dims, choose_linears, is_linear, type_name
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, of_operand
 from labkit.precision.matrix import Conflict
@@ -110,14 +110,14 @@ class FP8Parameters(Protocol):
 
 
 def local_part(x: Tensor) -> Any:
-    """This rank's part. The very tensor: `to_local` would make a view, which FP8 tensors have only some of."""
+    """This rank's part of a tensor."""
+    # The very tensor: `to_local` would make a view, and FP8 tensors have only some views.
     return x._local_tensor if isinstance(x, DTensor) else x
 
 
 def pieces(x: Tensor) -> dict[str, Tensor]:
-    """{what it is: an ordinary tensor}: this rank's part itself, as "", or what lies inside an FP8 tensor of a library.
-
-    Such a tensor is a wrapper around codes and scales, whose size is that of the values, not of the codes."""
+    """{what it is: an ordinary tensor}: this rank's part itself, as "", or what lies inside an FP8 tensor of a library."""
+    # A library's FP8 tensor is a wrapper around codes and scales: its own size is that of the values it stands for.
     local = local_part(x)
     inside = {name.strip("_"): piece for name, piece in vars(local).items() if isinstance(piece, Tensor)}
     return {"": local} if type(local) in (Tensor, nn.Parameter) or not inside else inside

@@ -55,12 +55,6 @@ def check_dims(linears: dict[str, nn.Linear], multiple: int, who: str) -> None:
         )
 
 
-def in_words(error: BaseException) -> str:
-    """An exception as one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
-
-
 def type_name(module: nn.Module) -> str:
     """The module's type. A module that was sharded alone counts as what it was: FSDP2 puts a subclass in its place."""
     from torch.distributed.fsdp import FSDPModule

@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 from labkit.errors import LabError
 from labkit.precision.recipes import (
     ACROSS,
+    BF16_UNITS,
     FEATURES,
+    FP8_UNITS,
+    FP16_UNITS,
     NO,
     PARAMETERS,
     RECIPES,
@@ -35,9 +38,9 @@ from labkit.record import hardware
 # name -> (lowest compute capability, examples). What is older still counts as "older".
 GENERATIONS: dict[str, tuple[Capability | None, str]] = {
     "CPU": (None, "any"),
-    "older": ((7, 0), "V100, T4"),
-    "Ampere": ((8, 0), "A100, RTX 3090"),
-    "Ada": ((8, 9), "L40S, RTX 4090"),
+    "older": (FP16_UNITS.least, "V100, T4"),
+    "Ampere": (BF16_UNITS.least, "A100, RTX 3090"),
+    "Ada": (FP8_UNITS.least, "L40S, RTX 4090"),
     "Hopper": ((9, 0), "H100, H200"),
     "Blackwell": ((10, 0), "B200"),
     "Blackwell RTX": ((12, 0), "RTX 5090"),

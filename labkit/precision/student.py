@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.errors import LabError
+from labkit.errors import LabError, in_words
 from labkit.precision.base import Availability, Backend
-from labkit.precision.choose import in_words
 from labkit.precision.flags import compact
 from labkit.precision.recipes import RECIPES
 from labkit.precision.torchao_backend import float8_utils

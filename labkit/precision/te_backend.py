@@ -47,9 +47,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from labkit.errors import LabError
+from labkit.errors import LabError, in_words
 from labkit.precision.base import TILE, Availability, Backend, FP8Parameters, gpu_has, local_part
-from labkit.precision.choose import in_words, type_name
+from labkit.precision.choose import type_name
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, OPERANDS, compact
 from labkit.precision.matrix import this_gpu
@@ -326,12 +326,9 @@ def te_recipe(
 
 
 def gather_as_one(weight: Any) -> None:
-    """Let FSDP2 gather this FP8 weight as one tensor of bytes: its codes, then its scales.
-
-    On one rank there is nothing to send, and FSDP2 copies what a gather would have brought: the first tensor of a
-    weight's, and no other (seen with torch 2.11 to 2.13). On several ranks it gathers all of them, and this is not
-    needed.
-    """
+    """Let FSDP2 gather this FP8 weight as one tensor of bytes: its codes, then its scales. For one rank."""
+    # On one rank there is nothing to send, and FSDP2 copies what a gather would have brought: the first tensor of a
+    # weight's, and no other (seen with torch 2.11 to 2.13). On several ranks it gathers all of them.
     before, after = weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather
     shapes: list[tuple[torch.Size, torch.dtype]] = []
 
@@ -352,11 +349,9 @@ def gather_as_one(weight: Any) -> None:
 
 
 def no_flat_copy(weight: Any) -> None:
-    """Let FSDP2 keep nothing where it keeps a flat view of this FP8 weight's shard.
-
-    Such a tensor has no flat view: it gives an ordinary FP32 copy, 4 bytes a weight beside its own 2. FSDP2 gathers
-    from that view, unless the weight has hooks that say what to gather (torch 2.11 to 2.13). Then nobody reads it.
-    """
+    """Let FSDP2 keep nothing where it keeps a flat view of this FP8 weight's shard."""
+    # Such a tensor has no flat view: it gives an ordinary FP32 copy, 4 bytes a weight beside its own 2. FSDP2 gathers
+    # from that view, unless the weight has hooks that say what to gather (torch 2.11 to 2.13). Then nobody reads it.
     usual, own, device = type(weight).view, weakref.ref(weight), weight.device  # no circle: it is freed with its model
 
     def view(*shape: Any, **how: Any) -> Any:

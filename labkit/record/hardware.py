@@ -19,9 +19,10 @@ from typing import Any
 def describe() -> dict:
     """This machine, for a run record: processor, cores, memory, GPUs, operating system, Python. JSON-ready.
 
-    Records are shared, so there is no host name, user name, serial number or path in it. Package versions and the
-    commit are the record's own (`labkit.record.run.versions`). Never raises; what cannot be found out is None. It asks
-    NVML, not CUDA: a process that has opened CUDA could no longer fork."""
+    Package versions and the commit are the record's own (`labkit.record.run.versions`). Never raises; what cannot be
+    found out is None."""
+    # Records are shared, so there is no host name, user name, serial number or path in it. GPUs are read through NVML,
+    # not CUDA: a process that has opened CUDA could no longer fork.
     import psutil
 
     return {
@@ -115,8 +116,8 @@ def _gpu(nvml: Any, index: int) -> dict[str, Any]:
 
 
 def operating_system() -> str:
-    """System and distribution, for example "Linux 6.8 (Ubuntu 24.04.1 LTS)". Of the kernel only the number is kept: the
-    rest of a release string can name a cloud or a person's build."""
+    """System and distribution, for example "Linux 6.8 (Ubuntu 24.04.1 LTS)"."""
+    # Of the kernel only the number is kept: the rest of a release string can name a cloud or a person's build.
     if sys.platform == "darwin":
         return f"macOS {platform.mac_ver()[0]}"
     release = platform.release()

@@ -15,7 +15,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.record.clean import restore
-from labkit.record.schema import CompareRun, TrainRun
+from labkit.record.schema import CompareRun, Event, Step, TrainRun
 
 PACKED = ".jsonl.gz"  # a finished run as one file, in place of its folder: labkit.record.packed
 
@@ -52,6 +52,16 @@ class RunData:
     def comparison(self) -> CompareRun:
         """run.json of a comparison, typed."""
         return CompareRun.model_validate(self.run)
+
+    @cached_property
+    def lines(self) -> list[Step]:
+        """The lines of steps.jsonl, typed."""
+        return [Step.model_validate(line) for line in self.steps]
+
+    @cached_property
+    def happened(self) -> list[Event]:
+        """The lines of events.jsonl, typed."""
+        return [Event.model_validate(line) for line in self.events]
 
     @property
     def is_comparison(self) -> bool:

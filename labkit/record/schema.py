@@ -152,6 +152,36 @@ class RunFile(Record):
 # ---- one training
 
 
+class StepMemory(Record):
+    peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+
+class Step(Record):
+    """A line of steps.jsonl, as far as comparisons read it by name; `RunData.series` has the rest."""
+
+    step: int | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    tokens: int | None = None
+    memory: StepMemory = Field(default_factory=StepMemory)
+    skipped: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Was the loss or the gradient's norm NaN or infinite?"""
+        return not all(math.isfinite(value) for value in (self.loss, self.grad_norm) if value is not None)
+
+
+class Event(Record):
+    """A line of events.jsonl."""
+
+    time: str = ""
+    step: int | None = None
+    kind: str = ""
+    message: str = ""
+
+
 class Conversion(Record):
     """What a backend made of the model's linears."""
 

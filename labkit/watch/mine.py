@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from labkit.precision.choose import in_words
+from labkit.errors import in_words
 from labkit.watch.folder import Record
 from labkit.watch.past import Alarm
 

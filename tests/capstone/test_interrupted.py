@@ -40,8 +40,8 @@ def test_a_run_is_paused_and_killed_once_and_ends(tmp_path):
     out = tmp_path / "runs" / "tiny"
     ended = study(tmp_path / "tiny.toml", "--out", out, "--pause", 0.2, "--kill", 0.4)
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(out.with_name("tiny.interrupted.json").read_text())
-    assert told["ended"]["status"] == 0 and 30 <= told["paused"]["step"] < 150 and 60 <= told["killed"]["step"] < 150
+    kept = json.loads(out.with_name("tiny.interrupted.json").read_text())
+    assert kept["ended"]["status"] == 0 and 30 <= kept["paused"]["step"] < 150 and 60 <= kept["killed"]["step"] < 150
     run = read_run(out)
     assert [line["step"] for line in run.steps] == list(range(1, 151)) and run.run["status"] == "finished"
     pause, kill = (event for event in run.events if event["kind"] == "resume")

@@ -92,7 +92,7 @@ def test_an_agent_that_is_killed_comes_again(machines, tmp_path):
         gate(place, rank, halt)
     agents = [agent(machine, number, place) for number, machine in enumerate(machines)]
 
-    def told() -> str:
+    def outputs() -> str:
         return "\n".join((place.folder / f"said-{number}").read_text()[-3000:] for number in range(2))
 
     def come_to(step: int, starts: int) -> bool:
@@ -102,7 +102,7 @@ def test_an_agent_that_is_killed_comes_again(machines, tmp_path):
         return bool(struck.until(place, there, 200.0, alive=False))
 
     try:
-        assert come_to(halt, 0), told()
+        assert come_to(halt, 0), outputs()
         # The machine is lost: the agent, and its rank.
         lost = [pid for pid in (place.pids(2) or {}).values() if psutil.Process(pid).ppid() == agents[1].pid]
         assert len(lost) == 1
@@ -112,8 +112,8 @@ def test_an_agent_that_is_killed_comes_again(machines, tmp_path):
         agents[1] = agent(machines[1], 1, place)
         for rank in range(2):
             gate(place, rank, None)
-        assert come_to(job.steps, 1), told()
-        assert [one.wait(60) for one in agents] == [0, 0], told()
+        assert come_to(job.steps, 1), outputs()
+        assert [one.wait(60) for one in agents] == [0, 0], outputs()
     finally:
         for one in agents:
             one.kill()

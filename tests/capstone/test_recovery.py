@@ -100,9 +100,9 @@ def test_whoever_stands_in_a_broadcast_waits_for_its_group_and_not_for_the_sourc
     def job(group):
         ledgers[group.rank] = group.ledger
         if group.rank == 0:
-            while not (1 in ledgers and (told := standing(ledgers[1], 1)).call):
+            while not (1 in ledgers and (found := standing(ledgers[1], 1)).call):
                 time.sleep(0.01)
-            seen[1] = told
+            seen[1] = found
         group.broadcast(torch.ones(2), src=0)
 
     run_ranks(job, size=2, backend="threads", timeout=60)

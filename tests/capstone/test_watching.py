@@ -1,4 +1,4 @@
-"""16.8's and C.4's alarms on the health page: asked about a record that grows, they ring as on the finished one."""
+"""16.8's and C.4's alarms on the health page: polled on a record that grows, they ring as on the finished one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.notebooks import Notebook, source
 from tests.watch.lines import lines, record
 
 
-def looked_at(steps, looks):
-    """[(kind, step)] of the student's alarms after these looks; the last is at all steps."""
+def polled(steps, polls):
+    """[(kind, step)] of the student's alarms after these polls; the last is at all steps."""
     judge, growing, before = Judge(mine.make_rules()), record([]), 0
-    for now in (*looks, len(steps)):
+    for now in (*polls, len(steps)):
         growing.add(steps[before:now])
         before = now
         found = judge.judge(growing)
@@ -38,10 +38,10 @@ def blown_up(ranks=0):
 
 def test_both_ring_however_the_record_was_polled_at():
     steps = blown_up()
-    whole = looked_at(steps, ())
+    whole = polled(steps, ())
     assert {kind for kind, _ in whole} == set(mine.PARTS)
     assert all(step is not None and 150 < step < 180 for _, step in whole)
-    assert looked_at(steps, (1, 7, 120, 150, 153, 154, 190)) == whole
+    assert polled(steps, (1, 7, 120, 150, 153, 154, 190)) == whole
 
 
 def test_a_slow_rank_is_named(monkeypatch):
@@ -56,13 +56,13 @@ def test_a_slow_rank_is_named(monkeypatch):
 def test_only_the_newest_rows_are_shown_and_what_lies_before_is_not_lost(monkeypatch):
     monkeypatch.setattr(watching, "BACK", 100)
     monkeypatch.setattr(watching, "AT_A_TIME", 30)
-    assert looked_at(blown_up(), (95,)) == looked_at(blown_up(), ())
+    assert polled(blown_up(), (95,)) == polled(blown_up(), ())
 
 
 def test_what_was_not_recorded_is_no_alarm():
     steps = [{"step": line["step"], "loss": line["loss"], "grad_norm": line["grad_norm"]} for line in lines(120)]
     steps[60]["loss"] = None
-    assert [step for _, step in looked_at(steps, (50,))] in ([], [61])  # a loss that is no number may ring
+    assert [step for _, step in polled(steps, (50,))] in ([], [61])  # a loss that is no number may ring
 
 
 def test_the_lab_runs_come_back_as_a_folder_and_ring_on_the_page_as_in_the_lab():

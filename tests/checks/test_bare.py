@@ -1,4 +1,4 @@
-"""Tasks judged without torch: what they can reach, what they cannot, and how their ends are told."""
+"""Tasks judged without torch: what they can reach, what they cannot, and how their ends are reported."""
 
 from __future__ import annotations
 

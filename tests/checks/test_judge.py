@@ -114,7 +114,7 @@ def test_a_fingerprint_that_is_the_right_answer_explains_nothing():
     same(WANT, WANT, looks_like={"right": WANT})
 
 
-def test_two_causes_that_fit_are_both_told():
+def test_two_causes_that_fit_are_both_reported():
     error = failure(
         same, WANT * 2, WANT, looks_like={"doubled": WANT * 2, "added to itself": WANT + WANT, "halved": WANT / 2}
     )

@@ -52,7 +52,7 @@ shell.run_cell(SAY)
 def test_a_saved_module_holds_in_the_next_cell(tmp_path):
     """Two copies of the course: the notebook's own is used, though the other is on the path. After an edit the module,
     who imported from it and the notebook's own names are new, with the line numbers that an autopsy will name; an
-    autograd function is no obstacle. A file saved half way changes nothing, and is told."""
+    autograd function is no obstacle. A file saved half way changes nothing, and is reported."""
     for copy in ("mine", "other"):
         week = tmp_path / copy / "theweek"
         week.mkdir(parents=True)

@@ -47,12 +47,12 @@ def test_calls_are_counted_by_group_and_phase(ledger):
 
 
 @pytest.mark.parametrize(
-    "calls, at_most, told",
+    "calls, at_most, words",
     [({"all_reduce": 1}, 60, "the wrong messages"), ({"all_reduce": 1, "send": 1}, 59, "too much was sent")],
 )
-def test_another_call_or_one_byte_too_many_fails(ledger, calls, at_most, told):
+def test_another_call_or_one_byte_too_many_fails(ledger, calls, at_most, words):
     causes = {"both": [("all_reduce", 32), ("send", 12)], "one": [("all_reduce", 32)]}
-    with pytest.raises(CheckFailed, match=told) as failed:
+    with pytest.raises(CheckFailed, match=words) as failed:
         moved(ledger, "forward", phases(ledger)["forward"], calls=calls, at_most=at_most, looks_like=causes)
     assert failed.value.cause == ("both",)
 

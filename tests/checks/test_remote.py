@@ -93,7 +93,7 @@ def test_a_module_that_cannot_be_imported_costs_its_own_task_alone(how, asked, t
     assert asked("lacking", "next.told", own=("next",)) == ("ok", (77, None)), "the student's, where it can be imported"
 
 
-def test_of_a_course_that_holds_labkit_too_only_their_own_lines_are_told():
+def test_of_a_course_that_holds_labkit_too_only_their_own_lines_are_reported():
     """At home the folder that holds the week holds labkit and .venv as well."""
     root = str(Path(__file__).resolve().parents[2])
     error = None

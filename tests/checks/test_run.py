@@ -81,7 +81,7 @@ def test_shares_are_exact(tmp_path):
     tests = TESTS.replace('@task("91.1", points=9)', '@task("91.1", points=0.1)').replace("points=1)", "points=9.9)")
     outcome = run_checks(["91.1"], weeks=[load_week(make_week(tmp_path, tests=tests))], runner=Answering(honest))
     assert outcome.cases[0].possible == Fraction(1, 30) and outcome.full
-    assert number(77.175) == 77.18, "half a hundredth is rounded up, though the float next to it lies below"
+    assert number(1.005) == 1.01, "half a hundredth is rounded up, though the float next to it lies below"
 
 
 def test_full_is_every_point_and_every_case(week):
@@ -341,10 +341,10 @@ def test_lab_check(tmp_path):
     make_week(tmp_path, OPS.replace(SUM, "return x"))
     done = lab("check", "week91", "--json", cwd=tmp_path / "week91_mini")
     assert done.returncode == 1
-    told = json.loads(done.stdout)
-    assert (told["points"], told["possible"], told["full"]) == (4, 15, False)
-    first = told["tasks"][0]["cases"][1]
-    assert first["verdict"] == "wrong" and first["cause"] == ["nothing added"] and told["tasks"][2]["points"] is None
+    given = json.loads(done.stdout)
+    assert (given["points"], given["possible"], given["full"]) == (4, 15, False)
+    first = given["tasks"][0]["cases"][1]
+    assert first["verdict"] == "wrong" and first["cause"] == ["nothing added"] and given["tasks"][2]["points"] is None
 
 
 def test_lab_check_and_open_name_the_nearest(tmp_path):
@@ -403,10 +403,10 @@ def test_the_table_tells_each_mistake_once(week, capsys):
     assert "91.2 stands on 91.1: a mistake there" in capsys.readouterr().out  # also where 91.1 was not checked
 
 
-def test_progress_is_told(week):
+def test_progress_is_reported(week):
     seen = []
-    run_checks(["91.1"], weeks=[week], runner=Answering(honest), progress=lambda *told: seen.append(told))
-    assert seen[0] == (0, 4, "91.1 Adds up over the ranks") and [told[:2] for told in seen] == [
+    run_checks(["91.1"], weeks=[week], runner=Answering(honest), progress=lambda *given: seen.append(given))
+    assert seen[0] == (0, 4, "91.1 Adds up over the ranks") and [given[:2] for given in seen] == [
         (k, 4) for k in range(4)
     ]
 
@@ -441,8 +441,8 @@ def test_lab_open_starts_jupyterlab_or_says_how_to_get_it(week, monkeypatch, ins
 
 
 def found(case, verdict, *cause, text=None):
-    told = text or f"rank 0 differs\n  {cause_line(cause)}"
-    return CaseResult("13.2", f"t.py::test_x[{case}]", "Sums", case, Fraction(1), verdict, told, cause)
+    given = text or f"rank 0 differs\n  {cause_line(cause)}"
+    return CaseResult("13.2", f"t.py::test_x[{case}]", "Sums", case, Fraction(1), verdict, given, cause)
 
 
 def test_causes_among_which_a_case_cannot_choose_are_decided_by_the_others():

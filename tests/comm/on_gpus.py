@@ -66,7 +66,7 @@ def transformer_engine(group: Group) -> dict[str, list[str]]:
     from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling
 
     along = Mesh(group, ledger=True, tp=group.size).device_mesh.get_group("tp")
-    told = {}
+    found = {}
     for name, recipe in (("bf16", None), ("delayed", DelayedScaling()), ("current", Float8CurrentScaling())):
         both = dict(bias=False, tp_group=along, tp_size=group.size, sequence_parallel=True, device=group.device)
         column = te.Linear(512, 1024, parallel_mode="column", params_dtype=torch.bfloat16, **both)
@@ -76,8 +76,8 @@ def transformer_engine(group: Group) -> dict[str, list[str]]:
         with te.autocast(enabled=recipe is not None, recipe=recipe, amax_reduction_group=along):
             y = row(column(x))
         y.float().square().mean().backward()
-        told[name] = sent(group, begin)
-    return told
+        found[name] = sent(group, begin)
+    return found
 
 
 def job(group: Group) -> dict[str, Any]:

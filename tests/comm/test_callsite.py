@@ -1,4 +1,4 @@
-"""Whose line is told, where a student's function is called by the course's files, and calls them."""
+"""Whose line is named, where a student's function is called by the course's files, and calls them."""
 
 from __future__ import annotations
 

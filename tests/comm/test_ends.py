@@ -145,7 +145,7 @@ def test_message_sizes_differ(fails, backend, sent, expected, nothing_left):
     assert a.cause.endswith(EITHER)  # no more is certain of two lengths
     assert sum("gloo" in line for line in str(a).splitlines()) <= 1
     if backend == "threads":
-        assert a.ranks[1].state == "waiting"  # told at once, not when all have returned
+        assert a.ranks[1].state == "waiting"  # at once, not when all have returned
 
 
 def wrong_dtype(group):

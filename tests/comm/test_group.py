@@ -300,23 +300,23 @@ MISTAKES = {
 
 
 def make_mistakes(group):
-    told = {}
+    texts = {}
     for words, mistake in MISTAKES.items():
         try:
             mistake(group)
         except LabError as error:
-            told[words] = str(error)
+            texts[words] = str(error)
     assert not group.ledger.events
-    return told, group.all_reduce(torch.ones(1)).item()
+    return texts, group.all_reduce(torch.ones(1)).item()
 
 
 def test_mistakes_are_told_in_one_sentence(run):
     import re
 
-    for told, total in run(make_mistakes):
+    for texts, total in run(make_mistakes):
         for words in MISTAKES:
-            assert words in told and re.search(words, told[words]), (words, told.get(words))
-            assert "\n" not in told[words]
+            assert words in texts and re.search(words, texts[words]), (words, texts.get(words))
+            assert "\n" not in texts[words]
         assert total == 2.0
 
 

@@ -95,24 +95,24 @@ def test_who_shares_the_data():
 
 
 def refusals(group):
-    told = []
+    texts = []
     for sizes in ({"dp": 3}, {}, {"dp": 0}, {"dp": 2.0}, {"dp": True}):
         with pytest.raises(LabError) as caught:
             Mesh(group, **sizes)
-        told.append(str(caught.value))
+        texts.append(str(caught.value))
     mesh = Mesh(group, dp=1, tp=2)
     for names in ("pp", ("tp", "dp"), ()):
         with pytest.raises(LabError, match="has the dimensions dp, tp, in this order"):
             mesh[names]
     with pytest.raises(LabError, match="use run_ranks.*processes.*torchrun"):
         _ = mesh.device_mesh
-    return told
+    return texts
 
 
 def test_sizes_that_do_not_fit():
-    told = run_ranks(refusals, size=2, backend="threads", timeout=60)[0]
-    assert told[0] == "a mesh of dp=3 has 3 ranks, and the group has 2" and "no dimension" in told[1]
-    assert all("a whole number, at least 1" in text for text in told[2:])
+    texts = run_ranks(refusals, size=2, backend="threads", timeout=60)[0]
+    assert texts[0] == "a mesh of dp=3 has 3 ranks, and the group has 2" and "no dimension" in texts[1]
+    assert all("a whole number, at least 1" in text for text in texts[2:])
 
 
 def torch_mesh(group):
@@ -198,7 +198,7 @@ def waits_for_nobody(group):
         dist.all_reduce(torch.ones(3), group=mesh.get_group())  # waits
 
 
-def test_a_hang_of_torchs_own_call_is_told(fails, at):
+def test_a_hang_of_torchs_own_call_is_reported(fails, at):
     a = fails(waits_for_nobody, backend="processes", size=2, timeout=60)
     assert a.guilty == 1 and a.certain and a.call.endswith(at(waits_for_nobody, "# waits")), str(a)
     assert "all_reduce" in a.cause

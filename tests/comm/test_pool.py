@@ -44,7 +44,7 @@ def die_later(group, word):
 
 
 def told_of(pool, count):
-    """Wait until the helper has told of so many ends; the pool has still to hear of them."""
+    """Wait until the helper has reported so many ends; the pool has still to hear of them."""
     give_up = time.monotonic() + 60
     while pool._line.link.recv(1 << 16, socket.MSG_PEEK).count(b"ended") < count:
         assert time.monotonic() < give_up

@@ -92,7 +92,7 @@ def returns_dtensor(group):
     return distribute_tensor(torch.ones(4), group.device_mesh(), [Shard(0)])
 
 
-def test_what_cannot_travel_is_told(pools):
+def test_what_cannot_travel_is_reported(pools):
     with pytest.raises(RanksFailed, match="return value cannot be sent back"):
         pools(unpicklable)
     with pytest.raises(RanksFailed, match="Custom: 1 and 2") as caught:

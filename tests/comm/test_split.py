@@ -99,7 +99,7 @@ def test_a_pool_splits_in_every_job(pools):
 
 
 def mistakes(group):
-    told = []
+    texts = []
     pair = group.split([[0, 1]], "pair")
     for wrong in (
         lambda: group.split([[1, 0]], "x"),
@@ -116,12 +116,12 @@ def mistakes(group):
     ):
         with pytest.raises(LabError) as caught:
             wrong()
-        told.append(str(caught.value))
+        texts.append(str(caught.value))
     buffer = torch.ones(6)
     with pytest.raises(LabError, match="shares memory"):
         group.reduce_scatter(buffer, out=buffer[:2])
     assert [e.kind for e in group.ledger.events] == ["split"]
-    return told
+    return texts
 
 
 def test_mistakes_are_told_in_one_sentence(run):
@@ -130,8 +130,8 @@ def test_mistakes_are_told_in_one_sentence(run):
         *('dst=2 is no rank of this group "pair": its 2 ranks are 0 to 1', "out is [5]", "float64", "out is [1]"),
         "seconds=-1",
     )
-    told = run(mistakes, size=3)[0]
-    for word, text in zip(words, told, strict=True):
+    texts = run(mistakes, size=3)[0]
+    for word, text in zip(words, texts, strict=True):
         assert word in text and "\n" not in text, text
 
 

@@ -115,7 +115,7 @@ def test_send_send_at_the_deadline(tmp_path):
     code, _, err = torchrun(tmp_path, "send")
     words = ["did not end within 3 s", "Deadlock of ranks 0 and 1", "program.py:15", 'in group "both"', "sendrecv"]
     assert code != 0 and all(word in err for word in words), err
-    assert err.count("waits in") <= 4  # told once, not by every rank
+    assert err.count("waits in") <= 4  # once, not by every rank
 
 
 def test_a_killed_rank_ends_all(tmp_path):

@@ -15,35 +15,7 @@ import pytest
 from labkit.comm.ledger import Ledger
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay
-from labkit.errors import LabError
-
-US = 1e-6
-
-
-def switch(n: int, alpha_us: float = 2.0) -> Topology:
-    return Topology.switch(n, alpha_us * US, 1e9)
-
-
-def programs(*ranks: list) -> list[Ledger]:
-    """Ledgers from little programs. A step is ("send", peer, bytes), ("recv", peer, bytes), ("isend", peer, bytes,
-    name), ("irecv", peer, bytes, name), ("wait", name), ("barrier",), or a list of sends and receives: one batch."""
-    ledgers = []
-    for rank, steps in enumerate(ranks):
-        ledger, handles = Ledger(rank, len(ranks), start=0.0), {}
-        for line, step in enumerate(steps, start=1):
-            where, batch = f"rank{rank}.py:{line}", None
-            for kind, *rest in step if isinstance(step, list) else [step]:
-                if kind == "wait":
-                    ledger.begin("wait", of=handles[rest[0]].index, where=where)
-                elif kind == "barrier":
-                    ledger.begin("barrier", where=where)
-                elif kind in ("isend", "irecv"):
-                    handles[rest[2]] = ledger.begin(kind[1:], rest[0], rest[1], blocking=False, where=where)
-                else:
-                    event = ledger.begin(kind, rest[0], rest[1], batch=batch, where=where)
-                    batch = event.batch
-        ledgers.append(ledger)
-    return ledgers
+from tests.comm.programs import US, programs, refused, switch
 
 
 def spans(result, unit: float = US) -> list[tuple]:
@@ -394,12 +366,6 @@ def test_many_events_are_quick(kind):
 
 
 # ---- what cannot be replayed
-
-
-def refused(ledgers, topology=None) -> str:
-    with pytest.raises(LabError) as caught:
-        replay(ledgers, topology or switch(len(ledgers)))
-    return str(caught.value)
 
 
 REFUSED = {

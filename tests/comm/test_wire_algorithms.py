@@ -13,9 +13,7 @@ from labkit.comm.group import Recv, Send
 from labkit.comm.ranks import run_ranks
 from labkit.comm.topology import Topology
 from labkit.comm.wire import Replay, replay
-
-US = 1e-6
-
+from tests.comm.programs import US, switch
 
 # ---- the algorithms, on real tensors
 
@@ -121,10 +119,6 @@ def run(algorithm, size: int, n_bytes: int, topology: Topology, *args) -> Replay
 
 def us(result: Replay):
     return pytest.approx(result.time / US, rel=1e-9)  # the wire rounds to attoseconds, the rest is float division
-
-
-def switch(n: int, alpha: float) -> Topology:
-    return Topology.switch(n, alpha * US, 1e9)
 
 
 # ---- on a switch

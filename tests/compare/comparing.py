@@ -26,7 +26,7 @@ model = {{ vocab_size = 300, d_model = 32, n_layers = 2, n_heads = 2, n_kv_heads
 steps = 8
 seq_len = 32
 batch_size = 4
-lr = 1e-3
+lr = 2e-2
 eval_every = 2
 eval_batches = 1
 probe_every = 4

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from labkit.comm.autopsy import RanksFailed
-from labkit.compare import compare, speed
+from labkit.compare import session, speed
 from labkit.record import measure
 from labkit.record.run import RunRecord
 from labkit.strict import strict_validate
@@ -29,7 +29,7 @@ GIB = 2**30
 HAVE = 10.0  # GiB
 REST = 2.0  # GiB that stay between two steps
 TOLD = "CUDA out of memory. Tried to allocate 512.00 MiB."
-real_arm = compare.arm_on_rank
+real_arm = session.arm_on_rank
 
 
 def line(each: float, more: float = 0.5) -> Callable[[int], float]:
@@ -50,12 +50,12 @@ class Gpu:
     ran: list[tuple[str, int, bool | None]] = field(default_factory=list)
     after: Callable[[], None] = lambda: None
 
-    def train(self, fn: Any, config: dict, folder: str, about: dict, window: Any, *_: Any, size: int, **__: Any) -> Any:
-        asked, arm = strict_validate(TrainConfig, config, "the config"), about["arm"]
+    def train(self, fn: Any, task: session.Task, *, size: int, **_: Any) -> Any:
+        asked, arm = strict_validate(TrainConfig, task.config, "the config"), task.about["arm"]
         rows = asked.batch_size // size // asked.accumulation
         need = self.needs[arm](rows)
-        about = {**about, "hardware": {}, "config": asked, "world": {"size": size, "device": "cpu"}}
-        record = RunRecord.create(folder, kind="train", **about)
+        about = {**task.about, "hardware": {}, "config": asked, "world": {"size": size, "device": "cpu"}}
+        record = RunRecord.create(task.folder, kind="train", **about)
         if need > self.room:
             self.ran.append((arm, rows, None))
             record.finish("failed")
@@ -63,7 +63,7 @@ class Gpu:
             raise RanksFailed(SimpleNamespace(cause=self.error), [])
         self.found = {"need": int(need * GIB), "rest": int(REST * GIB)}
         self.asked_anew = self.started
-        tried, timed = self._window(window, asked, size, record, 2 if need > self.calm else 0)
+        tried, timed = self._window(task.window, asked, size, record, 2 if need > self.calm else 0)
         self.ran.append((arm, rows, timed))
         self.after()
         return [tried] * size
@@ -99,8 +99,8 @@ class Gpu:
 
     def seen(self, monkeypatch: Any) -> Gpu:
         """Put it in the place of this machine's."""
-        monkeypatch.setattr(compare, "run_ranks", self.train)
-        monkeypatch.setattr(compare, "prepare_corpus", lambda *_: None)
+        monkeypatch.setattr(session, "run_ranks", self.train)
+        monkeypatch.setattr(session, "prepare_corpus", lambda *_: None)
         monkeypatch.setattr("labkit.compare.plan.gpu_memory_gib", lambda preset: HAVE)
         monkeypatch.setattr(measure, "needed", lambda device: self.found)
         monkeypatch.setattr(measure, "shortages", lambda device: self.asked_anew)
@@ -108,11 +108,12 @@ class Gpu:
         return self
 
 
-def on_rank(group: Any, config: dict, folder: str, about: dict, *rest: Any) -> Any:
+def on_rank(group: Any, task: session.Task) -> Any:
     """`arm_on_rank` where each sequence takes a GiB and the GPU has SMALL_GPU. Notes its process in `pids`."""
-    rows, have = config["batch_size"] // group.size // config["accumulation"], float(os.environ["SMALL_GPU"])
-    with (Path(folder).parents[1] / "pids").open("a") as file:
-        file.write(json.dumps([about["arm"], rows, os.getpid()]) + "\n")
+    rows = task.config["batch_size"] // group.size // task.config["accumulation"]
+    have = float(os.environ["SMALL_GPU"])
+    with (Path(task.folder).parents[1] / "pids").open("a") as file:
+        file.write(json.dumps([task.about["arm"], rows, os.getpid()]) + "\n")
     measure.needed = lambda device: {"need": int((REST + rows) * GIB), "rest": int(REST * GIB)}
     forward = torch.nn.Module.__call__
 
@@ -122,4 +123,4 @@ def on_rank(group: Any, config: dict, folder: str, about: dict, *rest: Any) -> A
         return forward(module, *inputs, **named)
 
     torch.nn.Module.__call__ = limited
-    return real_arm(group, config, folder, about, *rest)
+    return real_arm(group, task)

@@ -22,7 +22,7 @@ import pytest
 from rich.console import Console
 
 from labkit.compare import background, follow
-from labkit.compare.compare import compare
+from labkit.compare.compare import Request, compare
 from labkit.errors import LabError
 from labkit.record.read import is_alive, read_run
 from labkit.record.run import RunRecord
@@ -33,6 +33,10 @@ LONG = MICRO.replace("world_size = 2", "world_size = 1").replace("eval_every = 2
 LONG = LONG.replace("steps = 8", "steps = 900000\ncheckpoint_every = 1000000")
 
 MINUTES = 4.0  # even where this process is killed, and its clean-up with it, no run outlives this for long
+
+
+def call(console, **words):
+    return compare(Request(**words), console)
 
 
 def until(what, seconds: float = 120.0):
@@ -112,7 +116,7 @@ def test_it_outlives_its_terminal_is_shown_again_its_death_is_told_and_it_pauses
     leaves = threading.Thread(target=press_ctrl_c, args=(lambda: "Ctrl-C leaves it running" in said.getvalue(),))
     leaves.start()
     try:
-        status = compare(**words)
+        status = call(**words)
     except KeyboardInterrupt:
         status = "interrupted"
     leaves.join()
@@ -122,9 +126,9 @@ def test_it_outlives_its_terminal_is_shown_again_its_death_is_told_and_it_pauses
     assert background.process_of(out) == process, "no second run was started"
 
     with pytest.raises(LabError, match=r"other settings \(train.lr\) is running"):
-        compare(**words, settings=["train.lr=2e-3"])
+        call(**words, settings=["train.lr=2e-3"])
     with pytest.raises(LabError, match="pause it with --stop before --fresh"):
-        compare(**words, fresh=True)
+        call(**words, fresh=True)
 
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: not background.going(out))
@@ -133,11 +137,11 @@ def test_it_outlives_its_terminal_is_shown_again_its_death_is_told_and_it_pauses
     assert "1 rank on cpu, 900000 steps an arm" in said.getvalue().split("last lines")[1], "the log's own words"
     said.truncate(0)
 
-    assert compare(**words, detach=True) == 0
+    assert call(**words, detach=True) == 0
     again = background.process_of(out)
     assert again.pid != process.pid and "was killed" in said.getvalue(), "the next call tells it too, and goes on"
     until(lambda: is_alive(out / "arms" / "bf16") and steps(out))
-    assert compare(**words, stop=True) == 0
+    assert call(**words, stop=True) == 0
     ended = background.process_of(out)
     assert (ended.pid, ended.exit) == (again.pid, 0) and not background.going(out)
     killed, paused = read_run(out).run["results"]["calls"]
@@ -150,7 +154,7 @@ def test_it_outlives_its_terminal_is_shown_again_its_death_is_told_and_it_pauses
     assert "Left for another call" in said.getvalue() and follow.overview(out, words["console"]) == 3
     assert follow.follow(out, words["console"]) == 0, "who comes late gets the exit status too"
     with pytest.raises(LabError, match="nothing is running"):
-        compare(**words, stop=True)
+        call(**words, stop=True)
 
 
 def test_an_error_in_the_detached_process_stands_in_its_log(tmp_path):
@@ -196,7 +200,7 @@ def test_a_gpu_is_for_one_run_at_a_time(tmp_path, monkeypatch):
     background.refuse_company(tmp_path / "crossover")
     with RunRecord.open(tmp_path / "h100"):
         with pytest.raises(LabError, match=r"GPU is taken: a run goes on in .*/h100 "):
-            compare("gpu-check", out=tmp_path / "check")
+            compare(Request("gpu-check", out=tmp_path / "check"))
         background.refuse_company(tmp_path / "h100")  # its own folder: that one is followed
         monkeypatch.chdir(tmp_path)
         with pytest.raises(LabError, match="a run goes on in h100 "):
@@ -205,7 +209,7 @@ def test_a_gpu_is_for_one_run_at_a_time(tmp_path, monkeypatch):
 
 def test_words_that_do_not_go_together(tmp_path):
     with pytest.raises(LabError, match="^--stop asks a running comparison to pause"):
-        compare(str(preset(tmp_path)), out=tmp_path / "out", stop=True, detach=True)
+        compare(Request(str(preset(tmp_path)), out=tmp_path / "out", stop=True, detach=True))
 
 
 def _read(terminal: int) -> bytes:

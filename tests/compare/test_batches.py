@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from labkit.compare import bundle, compare, follow
+from labkit.compare import bundle, compare, follow, session
 from labkit.compare.batches import GIB, Search, describe
 from labkit.compare.budget import Budget, predict
 from labkit.compare.plan import make_plan
@@ -169,14 +169,8 @@ def run(tmp_path, monkeypatch):
             gpu.seen(patch)
             for name, value in words.pop("patches", {}).items():
                 patch.setattr(compare, name, value)
-            status = compare.compare(
-                str(toml),
-                out=tmp_path / "out",
-                settings=[*settings],
-                part="speed",
-                console=Console(file=said, width=200),
-                **words,
-            )
+            request = compare.Request(str(toml), out=tmp_path / "out", settings=settings, part="speed", **words)
+            status = compare.compare(request, Console(file=said, width=200))
         return status, said.getvalue(), read_run(tmp_path / "out")
 
     return call
@@ -355,9 +349,9 @@ def test_where_no_largest_batch_can_be_found_one_sentence_says_so(tmp_path, monk
     toml, out = tmp_path / "micro.toml", tmp_path / "out"
     toml.write_text(TEXT)
     with pytest.raises(LabError, match="a CPU has no memory of its own"):
-        compare.compare(str(toml), out=out, settings=[LARGEST])
+        compare.compare(compare.Request(str(toml), out=out, settings=[LARGEST]))
     with pytest.raises(LabError, match="lab scaling gives each GPU the same work"):
-        scaling(str(toml), "1,2", out=out, settings=[LARGEST])
+        scaling(compare.Request(str(toml), out=out, settings=[LARGEST]), "1,2")
     monkeypatch.setattr("labkit.compare.plan.gpu_memory_gib", lambda preset: HAVE)
     monkeypatch.setattr("labkit.compare.plan.under_torchrun", lambda: True)
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -380,12 +374,12 @@ def test_each_try_is_a_fresh_process(tmp_path, monkeypatch):
     """Real trainings: what ran out of memory is gone with its process."""
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SMALL_GPU", "9.5")
-    monkeypatch.setattr(compare, "arm_on_rank", on_rank)
+    monkeypatch.setattr(session, "arm_on_rank", on_rank)
     monkeypatch.setattr("labkit.compare.plan.gpu_memory_gib", lambda preset: HAVE)
     monkeypatch.setattr("labkit.compare.figures.draw_all", lambda data, folder=None, trouble=None: [])
     (tmp_path / "micro.toml").write_text(TEXT)
-    words = {"settings": [LARGEST], "part": "speed", "arms": ["bf16"], "console": Console(quiet=True)}
-    assert compare.compare(str(tmp_path / "micro.toml"), out=tmp_path / "out", **words) == 0
+    request = compare.Request(str(tmp_path / "micro.toml"), ["bf16"], tmp_path / "out", [LARGEST], part="speed")
+    assert compare.compare(request, Console(quiet=True)) == 0
     tries = [json.loads(each) for each in (tmp_path / "out" / "pids").read_text().splitlines()]
     assert [rows for _, rows, _ in tries] == [8, 4, 7] and len({pid for *_, pid in tries}) == 3
     row = read_run(tmp_path / "out").results["speed"]["arms"]["bf16"]

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from labkit.compare import compare, repeats, table
 from labkit.compare.arms import answers, arm_rows
-from labkit.compare.budget import spent
+from labkit.compare.budget import Budget, spent
 from labkit.compare.preset import load_preset
 from labkit.compare.report import recommended
+from labkit.compare.session import UNFINISHED, Session
 from labkit.compare.speed import Control
 from labkit.errors import LabError
 from labkit.record.read import RunData, read_run
@@ -267,7 +268,8 @@ def trained(tmp_path, monkeypatch):
     ran, toml = [], tmp_path / "repeated.toml"
     preset(tmp_path)
 
-    def run_arm(plan, item, console, leader, budget, *_):
+    def train(session, item, *_):
+        plan = session.plan
         ran.append(item.arm)
         if item.arm in call.failing:
             return "out of memory"
@@ -289,15 +291,13 @@ def trained(tmp_path, monkeypatch):
 
     def call(budget=None, **words):
         said = io.StringIO()
-        limit = {"budget_minutes": budget} if budget else {}
-        status = compare.compare(
-            str(toml), out=tmp_path / "out", console=Console(file=said, width=200), **limit, **words
-        )
+        request = compare.Request(str(toml), out=tmp_path / "out", budget_minutes=budget, **words)
+        status = compare.compare(request, Console(file=said, width=200))
         return status, said.getvalue()
 
     call.failing = ()
-    monkeypatch.setattr(compare, "run_arm", run_arm)
-    monkeypatch.setattr(compare, "prepare_corpus", lambda *_: None)
+    monkeypatch.setattr(Session, "train", train)
+    monkeypatch.setattr("labkit.compare.session.prepare_corpus", lambda *_: None)
     monkeypatch.setattr("labkit.compare.figures.draw_all", lambda data, folder=None, trouble=None: [])
     return call, ran, lambda: read_run(tmp_path / "out").comparison.results
 
@@ -347,9 +347,9 @@ def test_a_budget_that_ends_before_the_second_look_leaves_it(trained, monkeypatc
     call, ran, results = trained
     call.gaps = runs(a=(0.1, 0.3, 0.4, 0.5), b=(0.0, 0.02))
     with monkeypatch.context() as patch:
-        patch.setattr(compare.Budget, "fits", fits_but("a-3", "a-4"))
+        patch.setattr(Budget, "fits", fits_but("a-3", "a-4"))
         status, said = call(60)
-    assert status == compare.UNFINISHED and ran[-1] == "broken" and results().verdict.word == "undecided"
+    assert status == UNFINISHED and ran[-1] == "broken" and results().verdict.word == "undecided"
     assert "the same command goes on with 2 more runs of it" in said and "FP8 a, run 3 (safety)" in said
     assert call()[0] == 1 and ran[-2:] == ["a-3", "a-4"], "the same command goes on"
 
@@ -358,8 +358,8 @@ def test_nobody_is_judged_again_before_all_were_judged_once(trained, monkeypatch
     call, ran, results = trained
     call.gaps = runs(a=(0.1, 0.3, 0.4, 0.5), b=(0.0, 0.02))
     with monkeypatch.context() as patch:
-        patch.setattr(compare.Budget, "fits", fits_but("a-2"))
-        assert call(60)[0] == compare.UNFINISHED
+        patch.setattr(Budget, "fits", fits_but("a-2"))
+        assert call(60)[0] == UNFINISHED
     assert "a-3" not in ran and results().verdict.word == "incomplete"
     assert [item.arm for item in results().calls[-1].left] == ["a-2", "a-3", "a-4"]
 

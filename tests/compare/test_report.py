@@ -373,7 +373,7 @@ def test_steps_that_lack_fields_do_not_stop_the_report(tmp_path):
 @pytest.mark.parametrize(
     "role, word, told",
     [
-        ("candidate", "undecided", "beyond the band, not told from rounding"),
+        ("candidate", "undecided", "beyond the band, which rounding may explain"),
         ("broken", "undecided", "NOT rejected"),
         ("broken", "inside", "NOT rejected"),
         ("fine", "outside", "outside the band"),

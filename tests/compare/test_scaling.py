@@ -6,12 +6,14 @@ import io
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from labkit.compare import background, scaling
+from labkit.compare.compare import Request
 from labkit.compare.preset import load_preset
 from labkit.compare.scaling import against_each, cores, place, time_each, visible
 from labkit.errors import LabError
@@ -29,30 +31,31 @@ def test_each_rank_keeps_its_work_and_nothing_is_measured_twice(tmp_path, monkey
     for name, value in environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     said, out = io.StringIO(), tmp_path / "out"
-    given = {"arms": ["bf16"], "out": out, "each": True, "console": Console(file=said, width=300)}
-    toml = str(preset(tmp_path, SPEED))
-    assert scaling.scaling(toml, "2,1", **given) == 0
-    rows, lone = scaling.rows_of(out), scaling.rows_of(out / "each", "run")
-    assert [(row["ranks"], row["tokens_step"]) for row in rows] == [(1, 4 * 32), (2, 4 * 32)]
-    assert [(row["folder"], row["ranks"], row["tokens_step"]) for row in lone] == [("0", 1, 4 * 32), ("1", 1, 4 * 32)]
+    given = {"each": True, "console": Console(file=said, width=300)}
+    request = Request(str(preset(tmp_path, SPEED)), ["bf16"], out)
+    assert scaling.scaling(request, "2,1", **given) == 0
+    rows, lone = scaling.points_of(out), scaling.points_of(out / "each", "run")
+    assert [(row.ranks, row.timed.tokens_step) for row in rows] == [(1, 4 * 32), (2, 4 * 32)]
+    assert [(row.folder, row.ranks, row.timed.tokens_step) for row in lone] == [("0", 1, 4 * 32), ("1", 1, 4 * 32)]
     for folder, ranks in ((out / "1", 1), (out / "2", 2), (place(out, 0), 1), (place(out, 1), 1)):
         assert read_run(folder / "speed" / "bf16").run["config"]["batch_size"] == 4 * ranks
-    assert rows[0]["share"] == 1 and rows[1]["share"] == pytest.approx(rows[1]["rate"] / 2 / rows[0]["rate"])
-    share = 100 * rows[1]["each"] / ((lone[0]["rate"] + lone[1]["rate"]) / 2)
+    assert rows[0].share == 1 and rows[1].share == pytest.approx(rows[1].each / rows[0].each)
+    share = 100 * rows[1].each / ((lone[0].each + lone[1].each) / 2)
     sentence = f"BF16: 2 GPUs together train {share:.1f} % of what they train each alone"
     assert sentence in said.getvalue() and sentence in scaling.markdown(out)
 
     before = {file: file.stat().st_mtime_ns for file in out.rglob("*")}
     said.truncate(0)
-    assert scaling.scaling(toml, "1,2", **given) == 0
+    assert scaling.scaling(request, "1,2", **given) == 0
     assert before == {file: file.stat().st_mtime_ns for file in out.rglob("*")}
-    assert f"{rows[1]['rate']:,.0f}" in said.getvalue()
-    assert scaling.markdown(out).splitlines()[2] == "| " + " | ".join(scaling.cells(rows[0])) + " |"
+    assert f"{rows[1].timed.tokens_per_s:,.0f}" in said.getvalue()
+    first = [column.cell(rows[0]) for column in scaling.COLUMNS]
+    assert scaling.markdown(out).splitlines()[2] == "| " + " | ".join(first) + " |"
 
     # Another question in the same folder is not answered with these numbers.
     for setting, name in (("speed.seconds=0.2", "speed.seconds"), ("train.accumulation=2", "train.accumulation")):
         with pytest.raises(LabError, match=f"holds a run with other settings .*{name}.*another folder with --out"):
-            scaling.scaling(toml, "2", **given, settings=[setting])
+            scaling.scaling(replace(request, settings=[setting]), "2", **given)
 
 
 def record(out: Path, ranks: int, rate: float, tokens: int = 4096, window: float = 60, folder: str = "") -> None:
@@ -154,16 +157,9 @@ def test_a_gpu_that_fails_is_told_in_its_own_words_and_the_others_end(tmp_path, 
         echo "lab: no luck"
         exit 2""",
     )
+    request = Request("h100", ["bf16"], settings=["world_size=1"])
     with pytest.raises(LabError, match="GPU 6 alone failed .status 2.: lab: no luck"):
-        time_each(
-            "h100",
-            [place(tmp_path, 0), place(tmp_path, 1)],
-            arms=["bf16"],
-            cuda=True,
-            budget_minutes=None,
-            settings=["world_size=1"],
-            console=Console(file=io.StringIO()),
-        )
+        time_each(request, [place(tmp_path, 0), place(tmp_path, 1)], cuda=True, console=Console(quiet=True))
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "4.pid").read_text()), 0)
 
@@ -180,15 +176,8 @@ def test_without_gpus_each_has_its_share_of_the_cores(tmp_path, monkeypatch):
         """
         grep Cpus_allowed_list /proc/self/status""",
     )
-    time_each(
-        "h100",
-        [place(tmp_path, i) for i in range(len(have))],
-        arms=["bf16"],
-        cuda=False,
-        settings=[],
-        budget_minutes=None,
-        console=Console(file=io.StringIO()),
-    )
+    folders = [place(tmp_path, i) for i in range(len(have))]
+    time_each(Request("h100", ["bf16"]), folders, cuda=False, console=Console(quiet=True))
     told = [place(tmp_path, i).with_name("log").read_text().split()[-1] for i in range(len(have))]
     assert told == [str(core) for core in have], "one core each"
 
@@ -208,14 +197,9 @@ def test_each_process_sees_one_gpu_and_has_the_rest_of_the_budget(tmp_path, monk
         echo "$CUDA_VISIBLE_DEVICES $*"
         exit 0""",
     )
+    request = Request("h100", ["bf16"], settings=["speed.seconds=9", "world_size=1"], budget_minutes=7.25)
     status = time_each(
-        "h100",
-        [place(tmp_path, 0), place(tmp_path, 1)],
-        arms=["bf16"],
-        cuda=True,
-        budget_minutes=7.25,
-        settings=["speed.seconds=9", "world_size=1"],
-        console=Console(file=io.StringIO()),
+        request, [place(tmp_path, 0), place(tmp_path, 1)], cuda=True, console=Console(file=io.StringIO())
     )
     assert status == 3, "their budgets ended in order, and they left no result"
     for i, gpu in enumerate("46"):
@@ -270,7 +254,7 @@ def test_other_nccl_settings_are_another_question(tmp_path, monkeypatch):
 
 def test_each_needs_two(tmp_path):
     with pytest.raises(LabError, match="--each tells what GPUs lose together"):
-        scaling.scaling(str(preset(tmp_path, SPEED)), "1", each=True, out=tmp_path / "out")
+        scaling.scaling(Request(str(preset(tmp_path, SPEED)), out=tmp_path / "out"), "1", each=True)
 
 
 @pytest.mark.parametrize("counts, told", [("1,two", "got '1,two'"), ("0,1", "got '0,1'"), ("", "got ''")])
@@ -281,7 +265,7 @@ def test_wrong_counts_are_one_sentence(counts, told):
 
 def test_more_gpus_than_there_are_is_told_before_anything_starts(tmp_path):
     with pytest.raises(LabError, match="needs a CUDA GPU"):
-        scaling.scaling("h100", "1,2", out=tmp_path / "out")
+        scaling.scaling(Request("h100", out=tmp_path / "out"), "1,2")
     assert not (tmp_path / "out").exists()
     with pytest.raises(LabError, match="holds no records of lab scaling"):
         scaling.markdown(tmp_path)

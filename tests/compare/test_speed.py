@@ -148,11 +148,10 @@ class Spent(Budget):
 @pytest.mark.thorough
 def test_a_spent_budget_pauses_an_arm_and_the_next_call_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
-    given = {"arms": ["bf16"], "out": tmp_path / "out", "part": "safety", "console": Console(quiet=True)}
-    toml = str(preset(tmp_path, SPEED))
+    request = compare.Request(str(preset(tmp_path, SPEED)), ["bf16"], tmp_path / "out", part="safety")
     with monkeypatch.context() as patch:
         patch.setattr(compare, "Budget", Spent)
-        assert compare.compare(toml, **given) == 3
+        assert compare.compare(request, Console(quiet=True)) == 3
     arm = read_run(tmp_path / "out").arms["bf16"]
     assert arm.status == "paused" and arm.run["results"]["paused"] and "paused" in [e["kind"] for e in arm.events]
     assert [s["step"] for s in arm.steps] == [1, 2, 3], "the clock is looked at for the first time after three steps"
@@ -160,7 +159,7 @@ def test_a_spent_budget_pauses_an_arm_and_the_next_call_goes_on(tmp_path, monkey
     assert read_run(tmp_path / "out").status == "paused"
     (item,) = read_run(tmp_path / "out").run["results"]["calls"][0]["items"]
     assert item["left"] and item["measured_s"] > 0
-    assert compare.compare(toml, **given) == 0
+    assert compare.compare(request, Console(quiet=True)) == 0
     arm = read_run(tmp_path / "out").arms["bf16"]
     assert arm.status == "finished" and [s["step"] for s in arm.steps] == list(range(1, 9)), (
         "no step twice, none missing"

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from rich.console import Console
 
 from labkit.comm.ranks import run_ranks
-from labkit.compare import compare
+from labkit.compare import compare, session
+from labkit.compare.budget import Budget
+from labkit.compare.plan import Plan
+from labkit.compare.preset import load_preset
 from labkit.compare.speed import Deadline
 from labkit.errors import LabError
 from labkit.record.read import read_run
@@ -17,6 +21,7 @@ from tests.compare.comparing import MICRO, ROOT, environment, preset
 # Two calls in one start of torchrun. In the first rank 0's hour is over, and by rank 1's clock it has no end.
 PROGRAM = """
 import json, os, sys
+from dataclasses import replace
 from labkit.compare import compare
 from labkit.compare.budget import Budget
 
@@ -27,11 +32,11 @@ class Spent(Budget):
         return os.environ["RANK"] == "0"
 
 if __name__ == "__main__":
-    given = {"arms": ["bf16"], "out": "out", "part": "safety"}
+    request = compare.Request(sys.argv[1], ["bf16"], "out", part="safety")
     compare.Budget = Spent
-    first = compare.compare(sys.argv[1], **given)
+    first = compare.compare(request)
     compare.Budget = Budget
-    second = compare.compare(sys.argv[1], **given, budget_minutes=60)
+    second = compare.compare(replace(request, budget_minutes=60))
     open(f"status{os.environ['RANK']}", "w").write(json.dumps([first, second]))
 """
 
@@ -68,11 +73,12 @@ def test_every_word_among_the_ranks_goes_over_the_presets_device(tmp_path, monke
         joined.append((fn.__name__, device))
         return [LabError("far enough")] if fn is compare._plan_on_rank_0 else [args[0]]
 
-    monkeypatch.setattr(compare, "run_ranks", told)
+    for module in (compare, session):
+        monkeypatch.setattr(module, "run_ranks", told)
     with pytest.raises(LabError, match="far enough"):
-        compare.compare("h100", out=tmp_path / "out")
-    plan = type("Plan", (), {"preset": compare.load_preset("h100")})
-    assert compare._same_everywhere(7, plan) == 7
+        compare.compare(compare.Request("h100", out=tmp_path / "out"))
+    plan = Plan(load_preset("h100"), tmp_path, 2)
+    assert session.Session(plan, Budget(), Console(), leader=False)._everywhere(7) == 7
     assert joined == [("_plan_on_rank_0", "cuda"), ("_from_rank_0", "cuda")]
 
 
@@ -81,7 +87,7 @@ def test_detaching_is_not_torchruns_business(tmp_path, monkeypatch, word):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(LabError, match="without torchrun"):
-        compare.compare(str(preset(tmp_path)), out=tmp_path / "out", **{word: True})
+        compare.compare(compare.Request(str(preset(tmp_path)), out=tmp_path / "out", **{word: True}))
 
 
 def over(group, at, stop):

@@ -19,6 +19,7 @@ from labkit.doctor import findings as doctor
 from labkit.doctor import grading, machine
 from labkit.doctor.findings import GROUPS, PROBES, Check, exit_code, render, to_json, verdicts
 from labkit.doctor.requirements import NOTEBOOK, PACKAGES, PYTHON, TE, TORCH
+from labkit.errors import in_words
 from labkit.record import hardware
 from tests.doctor.found import fake, one
 
@@ -375,10 +376,10 @@ def test_render_needs_no_console(capsys):
 
 def test_words_are_one_line_and_private(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
-    words = doctor.in_words(OSError("/home/ada/lib/x.so: cannot open\n  more"))
+    words = in_words(OSError("/home/ada/lib/x.so: cannot open\n  more"))
     assert words == "OSError: ~/lib/x.so: cannot open"
-    assert doctor.in_words(AssertionError()) == "AssertionError"
-    assert len(doctor.in_words(ValueError("x" * 5000))) == 300
+    assert in_words(AssertionError()) == "AssertionError"
+    assert len(in_words(ValueError("x" * 5000))) == 300
 
 
 @pytest.mark.parametrize("container, fix", [("26.03", "pip install -r requirements-container.txt"), ("", "make setup")])

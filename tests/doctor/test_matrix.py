@@ -284,7 +284,7 @@ def test_the_oldest_gpu_of_a_machine_decides(monkeypatch):
 
 def test_a_config_without_fields_of_the_future_is_understood():
     assert requested(TrainConfig(), world=1) == ("bf16 bf16", [])
-    assert requested(TrainConfig(compile=True, precision=PrecisionConfig(backend="te", fused=True)), world=4) == (
+    assert requested(TrainConfig(compile=True, precision=PrecisionConfig(backend="te", fused=True)), world=2) == (
         "te current",
         ["FSDP2", "compile", "fused"],
     )

@@ -75,7 +75,7 @@ def test_experts_are_the_planners_alone(file):
 
 
 @pytest.mark.parametrize(
-    "values, told",
+    "values, words",
     [
         (QWEN2, "biases in q, k and v"),
         ({**LLAMA, "model_type": "qwen3"}, "norms q and k"),
@@ -86,16 +86,16 @@ def test_experts_are_the_planners_alone(file):
         ({**LLAMA, "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     ],
 )
-def test_what_the_decoder_cannot_be_is_refused_and_can_be_planned(file, values, told):
+def test_what_the_decoder_cannot_be_is_refused_and_can_be_planned(file, values, words):
     """The planner has no positions and no biases: its answer is the same with and without them."""
     with pytest.raises(LabError) as refused:
         load_decoder(file(values))
-    assert told in str(refused.value) and "\n" not in str(refused.value)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
     assert load_model(file(values)) == load_model(file(LLAMA))
 
 
 @pytest.mark.parametrize(
-    "values, told",
+    "values, words",
     [
         ({**LLAMA, "model_type": "gemma2"}, "'gemma2' is another architecture"),
         ({key: value for key, value in LLAMA.items() if key != "model_type"}, "model_type None"),
@@ -110,11 +110,11 @@ def test_what_the_decoder_cannot_be_is_refused_and_can_be_planned(file, values, 
         ("{", "not valid JSON"),
     ],
 )
-def test_what_nobody_can_read_is_refused_in_one_sentence(file, values, told):
+def test_what_nobody_can_read_is_refused_in_one_sentence(file, values, words):
     for load in (load_model, load_decoder):
         with pytest.raises(LabError) as refused:
             load(file(values))
-        assert told in str(refused.value) and "config.json" in str(refused.value) and "\n" not in str(refused.value)
+        assert words in str(refused.value) and "config.json" in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_window_that_sees_the_whole_sequence_is_none(file):
@@ -123,12 +123,12 @@ def test_a_window_that_sees_the_whole_sequence_is_none(file):
 
 def test_files_that_are_not_there_or_of_another_kind(tmp_path):
     (tmp_path / "folder.json").mkdir()
-    for name, told in (
+    for name, words in (
         ("nowhere.json", "there is no file"),
         ("nowhere.toml", "there is no"),
         ("a.yaml", "config.json"),
     ):
-        with pytest.raises(LabError, match=told):
+        with pytest.raises(LabError, match=words):
             load_model(tmp_path / name)
 
 

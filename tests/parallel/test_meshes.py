@@ -159,8 +159,8 @@ def test_a_part_cut_by_hand_is_refused(tmp_path, what):
 
 
 def test_a_part_cut_by_hand_and_then_by_fsdp_is_refused(four):
-    for told in four.run(meshes.cut_before_fsdp, timeout=120.0):
-        assert "a part that was cut by hand" in told and told.startswith("head.weight is [")
+    for text in four.run(meshes.cut_before_fsdp, timeout=120.0):
+        assert "a part that was cut by hand" in text and text.startswith("head.weight is [")
 
 
 def test_what_is_whole_passes():

@@ -83,7 +83,7 @@ def test_gradients_are_averaged_in_fp32(two):
 
 def test_a_gradient_s_memory_is_taken_on_the_stream_that_computes(monkeypatch):
     """Without a GPU: on which stream memory is asked for decides what it can be used for next."""
-    gpu, entered, told = torch.device("cuda", 1), [], []
+    gpu, entered, seen = torch.device("cuda", 1), [], []
 
     @contextmanager
     def stream(which):
@@ -92,7 +92,7 @@ def test_a_gradient_s_memory_is_taken_on_the_stream_that_computes(monkeypatch):
         entered.pop()
 
     def empty(*size, **how):
-        return SimpleNamespace(asked=(size, how), on=tuple(entered), record_stream=told.append)
+        return SimpleNamespace(asked=(size, how), on=tuple(entered), record_stream=seen.append)
 
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: ("computes", device))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("messages", device))
@@ -100,21 +100,21 @@ def test_a_gradient_s_memory_is_taken_on_the_stream_that_computes(monkeypatch):
     monkeypatch.setattr(torch, "empty", empty)
     memory = ReduceScatter().allocate((6,), dtype=torch.float32, device=gpu)
     assert memory.asked == ((6,), {"dtype": torch.float32, "device": gpu}) and memory.on == (("computes", gpu),)
-    assert told == [("messages", gpu)], "the allocator waits for whoever works with it"
+    assert seen == [("messages", gpu)], "the allocator waits for whoever works with it"
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("computes", device))
     ReduceScatter().allocate((6,), dtype=torch.float32, device=gpu)
-    assert len(told) == 1, "its own stream needs no waiting"
+    assert len(seen) == 1, "its own stream needs no waiting"
     memory = ReduceScatter().allocate((6,), dtype=torch.float32, device=torch.device("cpu"))
-    assert memory.on == () and len(told) == 1
+    assert memory.on == () and len(seen) == 1
 
 
 def test_the_message_is_the_one_that_was_asked_for(monkeypatch):
     """Its group is not all ranks where a model is cut over tp as well."""
-    told = {}
+    seen = {}
     name = "reduce_scatter_single" if hasattr(torch.distributed, "reduce_scatter_single") else "reduce_scatter_tensor"
-    monkeypatch.setattr(torch.distributed, name, lambda out, inp, **how: told.update(out=out, inp=inp, **how) or "work")
+    monkeypatch.setattr(torch.distributed, name, lambda out, inp, **how: seen.update(out=out, inp=inp, **how) or "work")
     assert ReduceScatter()("out", "in", "dp", "avg", True) == "work"
-    assert told == {"out": "out", "inp": "in", "group": "dp", "op": "avg", "async_op": True}
+    assert seen == {"out": "out", "inp": "in", "group": "dp", "op": "avg", "async_op": True}
 
 
 def test_every_sharded_part_takes_its_gradients_memory_so(two):

@@ -57,7 +57,7 @@ def test_the_order(monkeypatch):
 )
 def test_what_stays_gathered_comes_from_the_config(monkeypatch, changes, how):
     seen = []
-    monkeypatch.setattr(transforms, "shard", lambda *args, **told: seen.append(told))
+    monkeypatch.setattr(transforms, "shard", lambda *args, **options: seen.append(options))
     transforms.prepare(decoder(), config("bf16", **changes), CPU, get_backend("bf16"))
     assert seen == [{**how, "mesh": None}]  # all ranks are data-parallel
 

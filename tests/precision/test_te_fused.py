@@ -13,7 +13,7 @@ from labkit.precision import te_fused
 from labkit.precision.registry import get_backend
 from labkit.precision.te_fused import Core, lean_swiglu_backward, use_lean_swiglu_backward
 from tests.precision import fake_te
-from tests.precision.precision_jobs import convert
+from tests.precision.precision_jobs import convert, loss_of
 
 SIZE = ModelConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=32)
 
@@ -34,6 +34,17 @@ def models(recipe="delayed", skip=("head",)):
     return plain, fused, backend
 
 
+def batch(seed=1, length=9):
+    return torch.randint(0, 64, (2, length), generator=torch.Generator().manual_seed(seed))
+
+
+def same_gradients(plain, fused):
+    """FP32 sums in another order, where products were joined."""
+    others = dict(fused)
+    for name, p in plain.named_parameters():
+        torch.testing.assert_close(p.grad, others[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
 def test_names_and_parameters_stay_those_of_the_plain_model(te):
     plain, fused, _ = models()
     assert {n: tuple(p.shape) for n, p in fused.named_parameters()} == {
@@ -44,16 +55,12 @@ def test_names_and_parameters_stay_those_of_the_plain_model(te):
 
 def test_loss_and_every_gradient_are_those_of_the_plain_block(te):
     plain, fused, backend = models()
-    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
-    a = plain(tokens[:, :-1], tokens[:, 1:])
-    with backend.autocast():
-        b = fused(tokens[:, :-1], tokens[:, 1:])
+    tokens = batch()
+    a, b = plain(tokens[:, :-1], tokens[:, 1:]), loss_of(fused, backend, tokens)
     a.backward()
     b.backward()
     torch.testing.assert_close(a, b)
-    others = dict(fused.named_parameters())
-    for name, p in plain.named_parameters():  # fp32 sums in another order, where products were joined
-        torch.testing.assert_close(p.grad, others[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+    same_gradients(plain, fused.named_parameters())
 
 
 def held(weights):
@@ -63,13 +70,12 @@ def held(weights):
 
 def test_a_joined_weight_is_in_memory_for_its_own_forward_and_backward_alone(te):
     _, fused, backend = models()
-    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+    tokens = batch()
     during = []
     for block in fused.blocks():
         for module in (block.attn.wqkv, block.ffn.mlp):
             module.register_full_backward_hook(lambda *_: during.append(held(te.weights)))
-    with backend.autocast():
-        loss = fused(tokens[:, :-1], tokens[:, 1:])
+    loss = loss_of(fused, backend, tokens)
     joined = [w for w in te.weights if not w.is_leaf]
     assert [tuple(w.shape) for w in joined] == [(64, 32), (96, 32)] * 2  # q|k|v and gate|up of two blocks
     assert held(te.weights) == 0, "after the forward"
@@ -81,11 +87,10 @@ def test_a_joined_weight_is_in_memory_for_its_own_forward_and_backward_alone(te)
 def test_the_backward_multiplies_with_the_weights_as_they_are_then(te):
     """FSDP2 frees a block's weights after its forward: what a backward sees was gathered again, elsewhere."""
     plain, fused, backend = models()
-    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+    tokens = batch()
     plain(tokens[:, :-1], tokens[:, 1:]).backward()
-    with backend.autocast():
-        loss = fused(tokens[:, :-1], tokens[:, 1:])
-    before = dict(fused.named_parameters())
+    loss = loss_of(fused, backend, tokens)
+    before = list(fused.named_parameters())
     for block in fused.blocks():
         for module in (block.attn.wqkv, block.ffn.mlp):
             for holder in module.borrowed[1][module.first]:
@@ -93,48 +98,39 @@ def test_the_backward_multiplies_with_the_weights_as_they_are_then(te):
                 holder.weight.data = torch.full_like(holder.weight, float("nan"))
                 holder.weight = again
     loss.backward()
-    for name, p in plain.named_parameters():
-        torch.testing.assert_close(p.grad, before[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+    same_gradients(plain, before)
 
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_several_forwards_before_their_backwards_have_a_weight_each(te, passes):
     plain, fused, backend = models()
-    batches = [torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(i)) for i in range(passes)]
     losses = []
-    for tokens in batches:
+    for tokens in map(batch, range(passes)):
         plain(tokens[:, :-1], tokens[:, 1:]).backward()
-        with backend.autocast():
-            losses.append(fused(tokens[:, :-1], tokens[:, 1:]))
+        losses.append(loss_of(fused, backend, tokens))
     for loss in losses:
         loss.backward(retain_graph=True)
-    others = dict(fused.named_parameters())
-    for name, p in plain.named_parameters():
-        torch.testing.assert_close(p.grad, others[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+    same_gradients(plain, fused.named_parameters())
     losses[0].backward()  # a graph that was kept can be gone through once more
 
 
 def test_a_block_that_is_computed_again_in_the_backward_gets_the_same_gradients(te):
     plain, fused, backend = models()
     checkpoint_blocks(fused, backend)
-    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+    tokens = batch()
     plain(tokens[:, :-1], tokens[:, 1:]).backward()
-    with backend.autocast():
-        loss = fused(tokens[:, :-1], tokens[:, 1:])
+    loss = loss_of(fused, backend, tokens)
     loss.backward()
     assert te.checkpoints == 2
-    others = dict(fused.named_parameters())
-    for name, p in plain.named_parameters():
-        torch.testing.assert_close(p.grad, others[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+    same_gradients(plain, fused.named_parameters())
 
 
 def test_a_block_that_is_computed_again_keeps_no_joined_weight_either(te):
     """Of its first run, whose graph lives until the step is over."""
     _, fused, backend = models()
     checkpoint_blocks(fused, backend)
-    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
-    with backend.autocast():
-        loss = fused(tokens[:, :-1], tokens[:, 1:])
+    tokens = batch()
+    loss = loss_of(fused, backend, tokens)
     assert len(te.weights) > 4 and held(te.weights) == 0
     loss.backward()
 
@@ -171,9 +167,8 @@ def test_weights_without_a_gradient_stay_whole(te):
     for name, p in fused.named_parameters():
         if name.startswith("layers"):
             p.requires_grad_(False)
-    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
-    with backend.autocast():
-        fused(tokens[:, :-1], tokens[:, 1:]).backward()
+    tokens = batch()
+    loss_of(fused, backend, tokens).backward()
     assert fused.tok_embed.weight.grad.isfinite().all() and fused.tok_embed.weight.grad.any()
 
 
@@ -204,26 +199,13 @@ def test_evidence_counts_the_linears_a_fused_module_computes(te):
 
 def test_a_probe_sees_what_the_fused_modules_quantise(te):
     plain, fused, backend = models()
-    tokens = torch.randint(0, 64, (2, 17), generator=torch.Generator().manual_seed(1))
-    with backend.probe(), backend.autocast():
-        fused(tokens[:, :-1], tokens[:, 1:]).backward()
+    tokens = batch(length=17)
+    with backend.probe():
+        loss_of(fused, backend, tokens).backward()
     stats = backend.scales
-    ins = {
-        f"layers.{i}.{name}"
-        for i in (0, 1)
-        for name in (
-            "attn.wqkv.input",
-            "attn.wqkv.weight",
-            "attn.wqkv.grad",
-            "attn.wqkv.output",
-            "ffn.mlp.w13.input",
-            "ffn.mlp.w13.weight",
-            "ffn.mlp.w2.input",
-            "ffn.mlp.w2.weight",
-            "ffn.mlp.w2.grad",
-            "ffn.mlp.output",
-        )
-    }
+    parts = {"attn.wqkv": "input weight grad output", "ffn.mlp.w13": "input weight", "ffn.mlp.w2": "input weight grad"}
+    slots = [f"{part}.{slot}" for part, some in parts.items() for slot in some.split()]
+    ins = {f"layers.{i}.{slot}" for i in (0, 1) for slot in (*slots, "ffn.mlp.output")}
     assert ins <= stats.keys()
     block, seen = plain.layers["1"], {}
     block.ffn.w2.register_forward_pre_hook(lambda m, args: seen.update(x=args[0]))

@@ -9,24 +9,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
-from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
+from labkit.comm.ranks import RanksFailed, run_ranks
 from labkit.errors import LabError
 from labkit.precision.base import Backend
 from labkit.record.run import read_run
 from labkit.train import manifest
+from labkit.train.checkpoint import Checkpoints
+from labkit.train.optim import adamw
 from tests.train import training_jobs as jobs
-from tests.train.training_jobs import Accident, small_config
+from tests.train.training_jobs import Accident, identical, small_config
 
 # The same additions in another order (see test_loop.py).
 SUMMATION = dict(rtol=0, atol=2e-5)
-
-
-@pytest.fixture(scope="module")
-def pools():
-    with RankPool(1) as one, RankPool(2) as two:
-        yield {1: one, 2: two}
 
 
 def sharded(pools, size, config, *args, **how):
@@ -41,13 +36,12 @@ def accident(config, run_dir, before):
 
 
 def here(config, *args, **how):
-    return run_ranks(partial(jobs.run, **how), config, *args, size=1, backend="threads", timeout=120.0)[0]
+    return jobs.here(config, *args, **how)[0]
 
 
 def saving(every=2, **changes):
-    return small_config(
-        **{**dict(checkpoint_every=every, eval_every=2, eval_batches=1, model=dict(tie_embeddings=True)), **changes}
-    )
+    usual = dict(checkpoint_every=every, eval_every=2, eval_batches=1, model=dict(tie_embeddings=True))
+    return small_config(**{**usual, **changes})
 
 
 def folders(run_dir):
@@ -56,12 +50,6 @@ def folders(run_dir):
 
 def newest(run_dir):
     return max((run_dir / "checkpoints").glob("step-*"))
-
-
-def identical(a, b):
-    assert a["losses"] == b["losses"] and a["heldout"] == b["heldout"] and a["tokens"] == b["tokens"]
-    for name in a["weights"]:
-        assert torch.equal(a["weights"][name], b["weights"][name]), name
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +87,7 @@ def test_resuming_on_another_number_of_ranks(pools, straight, tmp_path, first, t
     result = sharded(pools, then, saving(3), tmp_path)[-1]
     assert result["resumed_from"] == 3
     assert result["losses"] == pytest.approx(straight["losses"], rel=1e-5)
-    for name, weight in straight["weights"].items():
-        torch.testing.assert_close(result["weights"][name], weight, **SUMMATION)
+    jobs.same_weights(result["weights"], straight["weights"], **SUMMATION)
     assert any(f"saved on {first} ranks and now on {then}" in e["message"] for e in read_run(tmp_path).events)
 
 
@@ -177,8 +164,7 @@ def test_a_checkpoint_before_the_first_update(tmp_path):
     resumed = here(saving(2), tmp_path, hooks=(spoil,))
     assert resumed["skipped"] == [1, 2] and resumed["resumed_from"] == 2
     assert resumed["losses"][6] == reference["losses"][6]
-    for name, weight in reference["weights"].items():
-        assert torch.equal(resumed["weights"][name], weight)
+    jobs.same_weights(resumed["weights"], reference["weights"])
 
 
 def test_only_so_many_are_kept(tmp_path):
@@ -228,59 +214,42 @@ def test_another_corpus_is_refused(tmp_path):
 
 
 def test_another_model_under_the_same_configuration_is_refused(tmp_path):
-    from labkit.comm.ranks import run_ranks as on_ranks
-    from labkit.train.checkpoint import Checkpoints
-    from labkit.train.optim import adamw
-
     def job(group, how):
         config = small_config(**how)
         model = jobs.plain_model(config)
         store, optimizer = Checkpoints(tmp_path, group), adamw(model, config)
         return store.load(model, optimizer) or store.save(1, model, optimizer, {})
 
-    on_ranks(job, {}, size=1, backend="threads", timeout=60.0)
+    jobs.here({}, job=job)
     message = r"its weight layers.0.ffn.w1.weight is \[48, 32\] and the model's is \[64, 32\]"
     with pytest.raises(LabError, match=message):
-        on_ranks(job, dict(model=dict(d_ffn=64)), size=1, backend="threads", timeout=60.0)
+        jobs.here(dict(model=dict(d_ffn=64)), job=job)
 
 
 # ---- damage
 
 
-def truncate(folder):
-    file = folder / "__1_0.distcp"
-    file.write_bytes(file.read_bytes()[:-100])
-    return "__1_0.distcp has"
+def flipped(content):
+    return content[: len(content) // 2] + bytes([content[len(content) // 2] ^ 1]) + content[len(content) // 2 + 1 :]
 
 
-def flip_a_bit(folder):
-    file = folder / "__0_0.distcp"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    return "__0_0.distcp has changed since it was written"
+HARM = {  # the file, what becomes of its content (None: it is lost), and what is said of it
+    "truncated": ("__1_0.distcp", lambda content: content[:-100], "__1_0.distcp has"),
+    "a bit flipped": ("__0_0.distcp", flipped, "__0_0.distcp has changed since it was written"),
+    "a file lost": ("rank-00001.pt", None, "rank-00001.pt is missing"),
+    "no manifest": ("manifest.json", None, "manifest.json is missing"),
+    "another manifest": ("manifest.json", lambda c: c.replace(b'"step": 6', b'"step": 7'), "its own checksum"),
+    "half a manifest": ("manifest.json", lambda content: content[:200], "manifest.json cannot be read"),
+}
 
 
-def lose_a_file(folder):
-    (folder / "rank-00001.pt").unlink()
-    return "rank-00001.pt is missing"
-
-
-def lose_the_manifest(folder):
-    (folder / "manifest.json").unlink()
-    return "manifest.json is missing"
-
-
-def change_the_manifest(folder):
-    file = folder / "manifest.json"
-    file.write_text(file.read_text().replace('"step": 6', '"step": 7'))
-    return "manifest.json does not match its own checksum"
-
-
-def cut_the_manifest(folder):
-    file = folder / "manifest.json"
-    file.write_bytes(file.read_bytes()[:200])
-    return "manifest.json cannot be read"
+def harm(folder, how):
+    name, change, said = HARM[how]
+    if change:
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
+    else:
+        (folder / name).unlink()
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -297,11 +266,9 @@ def copy(saved, tmp_path):
     return Path(shutil.copytree(saved, tmp_path / "copy"))
 
 
-@pytest.mark.parametrize(
-    "harm", [truncate, flip_a_bit, lose_a_file, lose_the_manifest, change_the_manifest, cut_the_manifest]
-)
-def test_a_damaged_newest_checkpoint_is_passed_over_and_said(pools, straight, copy, harm):
-    says = harm(newest(copy))
+@pytest.mark.parametrize("how", HARM)
+def test_a_damaged_newest_checkpoint_is_passed_over_and_said(pools, straight, copy, how):
+    says = harm(newest(copy), how)
     for result in sharded(pools, 2, saving(3), copy):
         assert result["resumed_from"] == 3
         identical(result, straight)
@@ -311,7 +278,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said(pools, straight, co
 
 
 def test_a_damaged_checkpoint_is_not_one_of_those_kept(pools, copy):
-    truncate(newest(copy))
+    harm(newest(copy), "truncated")
     config = saving(4, keep_checkpoints=2)  # the next one is of an earlier step: 4
     for result in sharded(pools, 2, config, copy, hooks=(jobs.StopAt(4),)):
         assert result["resumed_from"] == 3
@@ -319,8 +286,8 @@ def test_a_damaged_checkpoint_is_not_one_of_those_kept(pools, copy):
 
 
 def test_when_all_are_damaged_it_says_so_and_keeps_them(pools, copy):
-    truncate(copy / "checkpoints" / "step-00000006")
-    flip_a_bit(copy / "checkpoints" / "step-00000003")
+    harm(copy / "checkpoints" / "step-00000006", "truncated")
+    harm(copy / "checkpoints" / "step-00000003", "a bit flipped")
     for _ in range(2):  # and does not start from the beginning later
         with pytest.raises(
             LabError,
@@ -390,20 +357,16 @@ def test_too_little_space_is_said_before_the_disk_is_filled(tmp_path):
 
 
 def test_only_whole_folders_count(tmp_path):
-    for name in ("step-00000003", "step-00000012", "step-00000020.partial", "step-00000030.corrupt", "notes", "step-x"):
+    for name in (
+        "step-00000003", "step-00000012", "step-00000020.partial", "step-00000030.corrupt", "notes", "step-x", "a.partial"
+    ):  # fmt: skip
         (tmp_path / name).mkdir()
     (tmp_path / "step-00000040").write_text("a file")
     assert manifest.whole_steps(tmp_path) == [12, 3]
     assert manifest.whole_steps(tmp_path / "missing") == []
     manifest.sweep(tmp_path, manifest.PARTIAL)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "notes",
-        "step-00000003",
-        "step-00000012",
-        "step-00000030.corrupt",
-        "step-00000040",
-        "step-x",
-    ]
+    kept = {"notes", "step-00000003", "step-00000012", "step-00000030.corrupt", "step-00000040", "step-x", "a.partial"}
+    assert {p.name for p in tmp_path.iterdir()} == kept
 
 
 def test_manifest_round_trip(tmp_path):

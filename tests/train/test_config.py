@@ -28,7 +28,7 @@ def complaint(values: dict, where: str = "run.toml") -> str:
 MISTAKES = {
     # name: (values, everything the sentence must contain)
     "unknown key, nearest named": ({"stpes": 3}, ["'stpes'", "did you mean 'steps'"]),
-    "unknown key in a table, place told": ({"data": {"vocab_sise": 3}}, ["[data]", "'vocab_sise'", "'vocab_size'"]),
+    "unknown key in a table, place named": ({"data": {"vocab_sise": 3}}, ["[data]", "'vocab_sise'", "'vocab_size'"]),
     "unknown key like no other: all valid ones": ({"precision": {"zzz": 1}}, ["[precision]", "backend, recipe, skip"]),
     "unknown key in a model table": ({"model": SHAPE | {"d_modle": 3}}, ["[model]", "'d_modle'", "'d_model'"]),
     "unknown model": ({"model": "tinny"}, ["'tinny'", "'tiny'"]),
@@ -77,12 +77,11 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_sentence(name: str) -> None:
-    values, told = MISTAKES[name]
+    values, parts = MISTAKES[name]
     sentence = complaint(values)
     assert sentence.startswith("run.toml: ")
     assert "\n" not in sentence, "one mistake, one line"
-    for part in told:
-        assert part in sentence
+    assert all(part in sentence for part in parts)
 
 
 def test_several_mistakes_are_a_line_each_unknown_keys_first() -> None:
@@ -91,7 +90,7 @@ def test_several_mistakes_are_a_line_each_unknown_keys_first() -> None:
     assert "d_modle" in lines[0] and "stpes" in lines[1] and "steps must be" in lines[2] and "missing" in lines[3]
 
 
-def test_the_constructor_tells_it_the_same_way() -> None:
+def test_the_constructor_says_it_the_same_way() -> None:
     with pytest.raises(LabError, match="'stpes' is not a known key; did you mean 'steps'"):
         TrainConfig(stpes=3)
     with pytest.raises(LabError, match=r"in \[model\], d_ffn must be at least 1"):
@@ -127,17 +126,17 @@ def test_toml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, complaint",
     [
         (b"steps = = 3", "not valid TOML"),
         (b"\xff\xfe", "cannot read"),
         (b"stpes = 3", "run.toml: 'stpes' is not a known key"),
     ],
 )
-def test_bad_files(tmp_path: Path, text: bytes, told: str) -> None:
+def test_bad_files(tmp_path: Path, text: bytes, complaint: str) -> None:
     file = tmp_path / "run.toml"
     file.write_bytes(text)
-    with pytest.raises(LabError, match=told):
+    with pytest.raises(LabError, match=complaint):
         load_toml(file, TrainConfig)
 
 
@@ -163,8 +162,8 @@ def test_the_vocabulary_follows_the_model_unless_given() -> None:
 
 def test_replace_checks_and_leaves_the_first_alone() -> None:
     config = TrainConfig(steps=9, model=SHAPE, seq_len=64)
-    twin = config.replace(perturb=2**-9)
-    assert (twin.perturb, twin.steps, config.perturb) == (2**-9, 9, 0.0)
+    moved = config.replace(perturb=2**-9)
+    assert (moved.perturb, moved.steps, config.perturb) == (2**-9, 9, 0.0)
     with pytest.raises(LabError, match="'perturbed' is not a known key; did you mean 'perturb'"):
         config.replace(perturbed=1.0)
     with pytest.raises(LabError, match="seq_len"):

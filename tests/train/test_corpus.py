@@ -22,7 +22,7 @@ from labkit.errors import LabError
 from labkit.train.data import cache
 from labkit.train.data import corpus as corpora
 from labkit.train.data.corpus import Corpus, build_corpus
-from labkit.train.data.sources import DataConfig, find_files, is_heldout
+from labkit.train.data.sources import DataConfig, _hash, find_files, is_heldout
 
 WORDS = [
     "def",
@@ -68,9 +68,9 @@ def corpus(text: Path, tmp_path: Path) -> Corpus:
     return build_corpus(config(text), tmp_path / "cache")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is in it
-# ---------------------------------------------------------------------------------------------------------------------
+# ---- what is in it
+
+
 def decoded(corpus: Corpus, split: str) -> str:
     tokenizer = Tokenizer.from_file(str(corpus.path / "tokenizer.json"))
     return tokenizer.decode(corpus.tokens(split).tolist(), skip_special_tokens=False)
@@ -199,9 +199,9 @@ def test_pythons_own_library(tmp_path: Path) -> None:
     assert library < packages and "torch/nn/modules/linear.py" in packages
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Batches
-# ---------------------------------------------------------------------------------------------------------------------
+# ---- batches
+
+
 def counting(tmp_path: Path, tokens: int) -> Corpus:
     """A corpus whose token t is t, so that a window tells where it began."""
     line = np.arange(tokens, dtype=np.uint16)
@@ -278,9 +278,9 @@ def test_ranks_get_the_path_not_the_tokens(corpus: Corpus) -> None:
     assert corpus.describe()["tokens"] == {"train": len(corpus.train), "heldout": len(corpus.heldout)}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The cache
-# ---------------------------------------------------------------------------------------------------------------------
+# ---- the cache
+
+
 def test_built_once(corpus: Corpus, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpora, "train_tokenizer", None)  # calling it again would fail
     assert build_corpus(config(text), tmp_path / "cache").path == corpus.path
@@ -306,16 +306,11 @@ def test_a_damaged_cache_is_built_again(corpus: Corpus, text: Path, tmp_path: Pa
 
 
 def test_progress(text: Path, tmp_path: Path) -> None:
-    told = []
-    build_corpus(config(text), tmp_path / "cache", lambda what, fraction: told.append((what, fraction)))
-    assert [what for what, _ in told] == [
-        "finding the text",
-        "learning the vocabulary",
-        "turning text into tokens",
-        "turning text into tokens",
-        "corpus ready",
-    ]
-    fractions = [fraction for _, fraction in told]
+    seen = []
+    build_corpus(config(text), tmp_path / "cache", lambda what, fraction: seen.append((what, fraction)))
+    words = ["finding the text", "learning the vocabulary", "turning text into tokens", "corpus ready"]
+    assert list(dict.fromkeys(what for what, _ in seen)) == words and len(seen) == 5
+    fractions = [fraction for _, fraction in seen]
     assert fractions == sorted(fractions) and fractions[-1] == 1.0
 
 
@@ -361,17 +356,11 @@ def test_a_full_disk(text: Path, tmp_path: Path, part: str) -> None:
     whole = build_corpus(config(text), tmp_path / "roomy").path
     size = {name: (whole / name).stat().st_size for name in ("tokenizer.json", "heldout.bin", "train.bin")}
     assert max(size["heldout.bin"], size["tokenizer.json"]) < size["train.bin"]
-    room = size[part] - 1
-    ran = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(text), str(tmp_path / "cache"), str(room)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    words = [sys.executable, "-c", FULL_DISK, str(text), str(tmp_path / "cache"), str(size[part] - 1)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    told = ran.stdout
-    assert "cannot write the cache" in told and str(tmp_path / "cache") in told and "LABKIT_CACHE" in told
-    assert told.count("\n") == 1
+    assert "cannot write the cache" in ran.stdout and str(tmp_path / "cache") in ran.stdout
+    assert ran.stdout.count("\n") == 1
     assert not list((tmp_path / "cache" / "corpus").glob("*[!k]"))
     assert build_corpus(config(text), tmp_path / "cache").vocab_size == 400
 
@@ -407,14 +396,8 @@ print(corpus.hash, int(corpus.batch(0, 2, 8, 0).sum()) if name == "first" else 0
 
 
 def start(text: Path, tmp_path: Path, name: str) -> subprocess.Popen[str]:
-    arguments = [str(tmp_path / part) for part in ("cache", f"go {name}", "log")]
-    process = subprocess.Popen(
-        [sys.executable, "-c", MANY, str(text), *arguments, name],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    return process
+    words = [sys.executable, "-c", MANY, str(text), *(str(tmp_path / part) for part in ("cache", f"go {name}", "log"))]
+    return subprocess.Popen([*words, name], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def wait_for(condition, seconds: float = 60.0) -> None:
@@ -484,11 +467,11 @@ def test_without_locks_the_first_rename_wins(tmp_path: Path, monkeypatch: pytest
     assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "made.building-other", "made.lock"]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Sources that are no use
-# ---------------------------------------------------------------------------------------------------------------------
+# ---- sources that are no use
+
+
 @pytest.mark.parametrize(
-    "files, changes, told",
+    "files, changes, complaint",
     [
         ({}, {}, r"found 0 usable file\(s\) \(.py\) in .*text2; a corpus needs at least two"),
         ({"a.py": "x\n"}, {}, r"found 1 usable file\(s\)"),
@@ -498,12 +481,12 @@ def test_without_locks_the_first_rename_wins(tmp_path: Path, monkeypatch: pytest
         ({"a.py": "", "b.py": ""}, {}, "no usable text for the heldout split"),
     ],
 )
-def test_no_usable_text(tmp_path: Path, files: dict[str, str], changes: dict, told: str) -> None:
+def test_no_usable_text(tmp_path: Path, files: dict[str, str], changes: dict, complaint: str) -> None:
     root = tmp_path / "text2"
     root.mkdir()
     for name, content in files.items():
         (root / name).write_text(content)
-    with pytest.raises(LabError, match=told):
+    with pytest.raises(LabError, match=complaint):
         build_corpus(config(root, **changes), tmp_path / "cache")
 
 
@@ -516,6 +499,11 @@ def test_a_source_that_is_not_there(tmp_path: Path) -> None:
 def test_neither_side_is_empty(text: Path, tmp_path: Path, fraction: float) -> None:
     corpus = build_corpus(config(text, heldout_fraction=fraction), tmp_path / "cache")
     assert sorted(len(files) for files in corpus.files.values()) == [1, 59]
+    (alone,) = min(corpus.files.values(), key=len)
+    nearest = min if fraction < 0.5 else max  # to the line between the sides
+    assert alone == nearest(
+        (name for names in corpus.files.values() for name in names), key=lambda n: _hash("split", n)
+    )
 
 
 def test_a_file_named_directly_counts_whatever_its_suffix(text: Path, tmp_path: Path) -> None:

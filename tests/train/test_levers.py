@@ -1,4 +1,4 @@
-"""Settings that change a step's speed or memory and not what it computes; and twins that differ from one another."""
+"""Settings that change a step's speed or memory and not what it computes; and perturbed baselines that differ from one another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_loss_in_pieces_is_the_loss(chunk, now):
     pieces = model(tokens[:, :-1], tokens[:, 1:])
     (3 * pieces).backward()
     torch.testing.assert_close(pieces, whole)
-    assert max(seen) == min(chunk, 48), "never more logits than asked for"
+    assert max(seen) == min(chunk, 48), "never more logits than configured"
     assert len(seen) == -(-48 // chunk) * (1 if now else 2), "computed once, or once more in the backward"
     for name, p in model.named_parameters():  # fp32 sums in another order
         torch.testing.assert_close(p.grad, 3 * want[name], rtol=1e-4, atol=3e-7, msg=name)
@@ -80,7 +80,7 @@ def test_the_heads_gradient_is_summed_over_the_pieces_in_fp32():
     assert off < 5e-3, "one rounding to BF16 of the sum, and of each piece; summed in BF16 it is 2e-2"
 
 
-def test_a_backward_can_be_asked_for_twice():
+def test_a_backward_can_be_taken_twice():
     model = init_weights(Transformer(SIZE), 0)
     x = torch.randn(1, 8, 32, requires_grad=True)
     loss = chunked_loss(model, 3, x, torch.arange(8)[None])
@@ -120,7 +120,7 @@ def test_an_unknown_kernel_is_refused():
         TrainConfig(attention="flash4")
 
 
-def test_two_twins_draw_two_perturbations():
+def test_two_perturbed_baselines_draw_two_perturbations():
     def weights(seed):
         return perturb(init_weights(Transformer(SIZE), 0), 2**-9, seed).layers["0"].attn.wq.weight
 

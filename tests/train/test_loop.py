@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 import torch
 
-from labkit.comm.ranks import RankPool, run_ranks
+from labkit.comm.ranks import run_ranks
 from labkit.errors import LabError
 from labkit.precision.base import Backend
 from labkit.precision.probe import ScaleStat
@@ -23,24 +23,12 @@ from labkit.record.run import read_run
 from labkit.train import optim
 from labkit.train.loop import Hook, Loop, Parts
 from tests.train import training_jobs as jobs
-from tests.train.training_jobs import small_config
+from tests.train.training_jobs import here, same_weights, small_config
 
 # Two runs that add the same fp32 numbers in another order. One addition errs by 6e-8 of the result; AdamW divides
 # each gradient by its own size, so a gradient near zero can turn such an error into a visible part of a step.
 SUMMATION = dict(rtol=0, atol=2e-5)  # lr 1e-2, 6 steps: largest seen 1.5e-7; without averaging: 6e-2
 LOSSES = dict(rel=1e-5)  # losses are means over 64 and more tokens
-
-
-def here(config, *args, size=1, **how):
-    """One run in this process, on threads."""
-    return run_ranks(partial(jobs.run, **how), config, *args, size=size, backend="threads", timeout=120.0)
-
-
-@pytest.fixture(scope="module")
-def pools():
-    """Rank processes, started once for all tests of this file."""
-    with RankPool(1) as one, RankPool(2) as two:
-        yield {1: one, 2: two}
 
 
 def sharded(pools, size, config, *args, **how):
@@ -53,12 +41,6 @@ def same_run(a, b):
     assert a["heldout"] == pytest.approx(b["heldout"], **LOSSES)
     assert a["grad_norms"] == pytest.approx(b["grad_norms"], rel=1e-5)
     same_weights(a["weights"], b["weights"], **SUMMATION)
-
-
-def same_weights(a, b, **tolerance):
-    assert a.keys() == b.keys()
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], **tolerance, msg=lambda m, name=name: f"{name}: {m}")
 
 
 # ---- the same numbers, however the work is shared
@@ -81,7 +63,7 @@ def test_fsdp_on_any_number_of_ranks_is_the_plain_run(pools, reference, size):
     results = sharded(pools, size, small_config())
     for result in results:
         same_run(result, reference)
-    assert results[0]["losses"] == results[-1]["losses"]  # what ranks are told is the same
+    assert results[0]["losses"] == results[-1]["losses"]  # every rank gets the same
 
 
 @pytest.mark.parametrize("accumulation", [2, 8])
@@ -195,11 +177,11 @@ def test_one_bad_gradient_on_one_rank_skips_the_step_on_all(pools, tmp_path, val
     for result in results:
         assert result["skipped"] == [2] and list(result["losses"]) == [1, 2, 3, 4, 5, 6]
         watch = result["hooks"][1]
-        same_weights(watch.weights[2], watch.weights[3], rtol=0, atol=0)  # step 2 left no trace
+        same_weights(watch.weights[2], watch.weights[3])  # step 2 left no trace
         assert not torch.equal(watch.weights[3]["norm.weight"], watch.weights[4]["norm.weight"])
         assert [watch.counts[k] for k in (1, 2, 3)] == [[1], [1], [2]]
         assert all(w.isfinite().all() for w in result["weights"].values())
-    same_weights(results[0]["weights"], results[1]["weights"], rtol=0, atol=0)
+    same_weights(results[0]["weights"], results[1]["weights"])
     record = read_run(tmp_path / "run")
     assert [line["skipped"] for line in record.steps] == [False, True, False, False, False, False]
     (event,) = [e for e in record.events if e["kind"] == "nonfinite"]
@@ -218,7 +200,7 @@ class SpoilLoss(Hook):
 def test_one_bad_loss_on_one_rank_skips_the_step_on_all():
     results = here(small_config(), size=2, hooks=(jobs.Average(), SpoilLoss()))
     assert [r["skipped"] for r in results] == [[3], [3]]
-    same_weights(results[0]["weights"], results[1]["weights"], rtol=0, atol=0)
+    same_weights(results[0]["weights"], results[1]["weights"])
 
 
 def test_it_gives_up_after_many_bad_steps_in_a_row(tmp_path):
@@ -279,7 +261,7 @@ class Frozen(Hook):
 def test_a_hook_can_change_the_rate(tmp_path):
     config = small_config(steps=2)
     result = here(config, tmp_path, hooks=(Frozen(),))[0]
-    same_weights(result["weights"], dict(jobs.plain_model(config).named_parameters()), rtol=0, atol=0)
+    same_weights(result["weights"], dict(jobs.plain_model(config).named_parameters()))
     assert [line["lr"] for line in read_run(tmp_path).steps] == [0.0, 0.0]
 
 
@@ -309,17 +291,12 @@ class Places(Hook):
         self.backend = backend
 
     def on_start(self, loop):
+        def note(what):
+            self.backend.seen.append((what, loop.model.training, self.backend.inside, self.backend.probing))
+
         layer = loop.model.layers["0"].ffn.w1
-        layer.register_forward_hook(
-            lambda *_: self.backend.seen.append(
-                ("forward", loop.model.training, self.backend.inside, self.backend.probing)
-            )
-        )
-        layer.weight.register_hook(
-            lambda g: self.backend.seen.append(
-                ("backward", loop.model.training, self.backend.inside, self.backend.probing)
-            )
-        )
+        layer.register_forward_hook(lambda *_: note("forward"))
+        layer.weight.register_hook(lambda g: note("backward"))
 
 
 def test_autocast_is_around_the_forward_alone_and_the_probe_around_both(tmp_path):
@@ -327,40 +304,22 @@ def test_autocast_is_around_the_forward_alone_and_the_probe_around_both(tmp_path
     config = small_config(steps=2, accumulation=2, eval_every=2, eval_batches=1, probe_every=2)
     here(config, tmp_path, hooks=(Places(backend),), backend=backend)
     forward, backward, evaluation = ("forward", True, True), ("backward", True, False), ("forward", False, True)
-    assert backend.seen == [
-        (*forward, False),
-        (*backward, False),
-        (*forward, False),
-        (*backward, False),
-        (*forward, True),
-        (*backward, True),
-        (*forward, False),
-        (*backward, False),
-        (*evaluation, False),
-        (*evaluation, False),
-    ]
+    probed = [False, False, True, False]  # of the two micro-batches of two steps
+    trained = [(*what, probing) for probing in probed for what in (forward, backward)]
+    assert backend.seen == [*trained, (*evaluation, False), (*evaluation, False)]
     assert [line.get("scales") for line in read_run(tmp_path).steps] == [None, {"w": asdict(backend.scales["w"])}]
 
 
 def test_evaluation_leaves_no_trace(reference):
     often = here(small_config(eval_every=1))[0]
     assert often["losses"] == reference["losses"]
-    same_weights(often["weights"], reference["weights"], rtol=0, atol=0)
+    same_weights(often["weights"], reference["weights"])
     assert {k: often["heldout"][k] for k in (3, 6)} == reference["heldout"]
     assert here(small_config(eval_every=0))[0]["heldout"] == {}
 
 
 def test_the_last_step_is_always_evaluated():
     assert list(here(small_config(eval_every=4))[0]["heldout"]) == [4, 6]
-
-
-class Asked(jobs.CountingCorpus):
-    def __init__(self):
-        self.calls = []
-
-    def batch(self, step, batch_size, seq_len, seed, split="train"):
-        self.calls.append((split, step, seed))
-        return super().batch(step, batch_size, seq_len, seed, split)
 
 
 class Kinds(Hook):
@@ -374,10 +333,10 @@ def test_evaluation_leaves_no_gathered_weights(pools):
 
 
 def test_data_depend_on_seed_and_step_and_heldout_on_neither():
-    corpus = Asked()
+    corpus = jobs.Batches()
     here(small_config(steps=2, eval_every=1, seed=5), corpus=corpus)
-    train = [c for c in corpus.calls if c[0] == "train"]
-    heldout = [c for c in corpus.calls if c[0] == "heldout"]
+    train = [drawn for drawn in corpus.drawn if drawn[0] == "train"]
+    heldout = [drawn for drawn in corpus.drawn if drawn[0] == "heldout"]
     assert train == [("train", 1, 5), ("train", 2, 5)]
     assert heldout == [("heldout", 0, 0), ("heldout", 1, 0)] * 2
 

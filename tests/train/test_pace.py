@@ -51,8 +51,9 @@ def test_calls_posted_together_count_once_and_what_is_posted_only_counts_where_i
         ("all_reduce", 1.0, 2.0, True),
         ("send", 4.0, 6.0, True),
         ("recv", 4.0, 5.0, True),
+        ("recv", 5.5, 6.0, True),
         ("compute", 7.0, 9.0, True),
-        ("irecv", 9.0, 9.5, False),
+        ("all_reduce", 9.0, 9.5, False),
         ("wait", 9.25, 9.5, True),
     ):
         event = ledger.begin(kind, blocking=blocking)

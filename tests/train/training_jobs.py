@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from labkit.comm.ranks import run_ranks
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import materialize, shard
@@ -25,14 +27,8 @@ MODEL = dict(vocab_size=257, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_
 
 def small_config(**changes) -> TrainConfig:
     model = ModelConfig(**{**MODEL, **changes.pop("model", {})})
-    return TrainConfig(
-        **{
-            **dict(
-                model=model, steps=6, seq_len=16, batch_size=8, lr=1e-2, warmup_steps=2, eval_every=3, eval_batches=2
-            ),
-            **changes,
-        }
-    )
+    usual = dict(steps=6, seq_len=16, batch_size=8, lr=1e-2, warmup_steps=2, eval_every=3, eval_batches=2)
+    return TrainConfig(**{**usual, "model": model, **changes})
 
 
 class CountingCorpus:
@@ -81,31 +77,45 @@ class StopAt(Hook):
             loop.stop("enough")
 
 
-class Spoil(Hook):
-    """Puts `value` into one gradient of one rank, after the backward of the given steps."""
+def spoil(loop, rank, value):
+    """Put `value` into one gradient of one rank."""
+    if loop.group.rank == rank:
+        grad = dict(loop.model.named_parameters())["layers.0.ffn.w1.weight"].grad
+        (grad.to_local() if hasattr(grad, "to_local") else grad).view(-1)[0] = value
 
-    def __init__(self, steps, rank, value=float("inf"), name="layers.0.ffn.w1.weight"):
-        self.steps, self.rank, self.value, self.name = steps, rank, value, name
+
+class Spoil(Hook):
+    """Spoils a gradient after the backward of the given steps."""
+
+    def __init__(self, steps, rank, value=float("inf")):
+        self.steps, self.rank, self.value = steps, rank, value
 
     def after_backward(self, loop):
-        if loop.step in self.steps and loop.group.rank == self.rank:
-            grad = dict(loop.model.named_parameters())[self.name].grad
-            (grad.to_local() if hasattr(grad, "to_local") else grad).view(-1)[0] = self.value
+        if loop.step in self.steps:
+            spoil(loop, self.rank, self.value)
 
 
 class Burst(Hook):
-    """A fault that passes: NaN into one gradient of one rank, `times` times from step `first` on, whatever the step is
-    called by then."""
+    """A fault that passes: NaN, `times` times from step `first` on, whatever the step is called by then."""
 
-    def __init__(self, first, times, rank=0, name="layers.0.ffn.w1.weight"):
-        self.first, self.left, self.rank, self.name = first, times, rank, name
+    def __init__(self, first, times, rank=0):
+        self.first, self.left, self.rank = first, times, rank
 
     def after_backward(self, loop):
         if loop.step >= self.first and self.left:
             self.left -= 1
-            if loop.group.rank == self.rank:
-                grad = dict(loop.model.named_parameters())[self.name].grad
-                (grad.to_local() if hasattr(grad, "to_local") else grad).view(-1)[0] = float("nan")
+            spoil(loop, self.rank, float("nan"))
+
+
+class Batches(CountingCorpus):
+    """Notes what was drawn: (split, step, seed)."""
+
+    def __init__(self):
+        self.drawn = []
+
+    def batch(self, step, batch_size, seq_len, seed, split="train"):
+        self.drawn.append((split, step, seed))
+        return super().batch(step, batch_size, seq_len, seed, split)
 
 
 class Dice(Hook):
@@ -192,6 +202,25 @@ def trained(group, config, model, backend, run_dir, hooks):
 
 def run_sharded(group, config, run_dir=None, hooks=(), before=None, **how):
     return run(group, config, run_dir, hooks, True, None, before, **how)
+
+
+def here(config, *args, job=run, size=1, **how):
+    """What each rank returns, on threads of this process."""
+    return run_ranks(partial(job, **how), config, *args, size=size, backend="threads", timeout=120.0)
+
+
+def same_weights(a, b, **tolerance):
+    """Equal to the last bit, or within a tolerance."""
+    assert a.keys() == b.keys() and a
+    for name in a:
+        close = {"rtol": 0, "atol": 0, **tolerance}
+        torch.testing.assert_close(a[name], b[name], **close, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def identical(a, b):
+    """The same training to the last bit."""
+    assert a["losses"] == b["losses"] and a["heldout"] == b["heldout"] and a["tokens"] == b["tokens"]
+    same_weights(a["weights"], b["weights"])
 
 
 # ---- accidents, to be called in a rank

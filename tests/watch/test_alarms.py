@@ -108,13 +108,15 @@ def test_a_scale_that_varies_is_no_collapse_and_a_restart_of_the_schedule_no_jum
 
 
 def test_weights_that_follow_the_learning_rate_do_not_ring():
-    run, norm = lines(600, 6), 20.0
-    for line in run:
-        line["lr"] = 1e-5 * line["step"] if line["step"] <= 300 else 1e-4
-        norm += line["lr"]
-        if "param_norm" in line:
-            line["param_norm"] = norm
-    assert alarms(record(run)) == []
+    rates = [lambda step: 1e-5 * step if step <= 300 else 1e-4, lambda step: 1e-3 if step <= 300 else 4e-4]
+    for rate in rates:  # back from a long warm-up; and cut to two fifths
+        run, norm = lines(600, 6), 20.0
+        for line in run:
+            line["lr"] = rate(line["step"])
+            norm += line["lr"]
+            if "param_norm" in line:
+                line["param_norm"] = norm
+        assert alarms(record(run)) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -167,6 +169,8 @@ def test_one_odd_batch_is_no_alarm():
     run = lines(600, 2)
     run[299]["grad_norm"] *= 8
     run[304]["scales"][TENSORS[1]]["scale"] /= 24
+    run[319]["scales"][TENSORS[1]]["underflow"] = 0.0
+    run[324]["scales"][TENSORS[1]]["underflow"] += 20
     run[402]["grad_norm"] *= 8
     run[405]["grad_norm"] *= 8
     assert alarms(record(run)) == []
@@ -190,13 +194,14 @@ def test_the_end_of_a_run_is_no_plateau():
 def test_the_records_own_troubles_are_alarms():
     events = [
         {"kind": "checkpoint", "step": 10, "message": "saved"},
-        {"kind": "nonfinite", "step": 12, "message": "the loss is not finite on 1 of 2 ranks"},
+        {"kind": "nonfinite", "step": 12, "action": "skip", "row": 1, "message": "not finite on 1 of 2 ranks"},
+        {"kind": "nonfinite", "step": 13, "action": "skip", "row": 2, "message": "the second of the row"},
         {"kind": "rolled back", "step": 13, "message": "went back"},
         {"kind": "failed", "step": None, "message": "OSError"},
     ]
     rang = alarms(record(lines(20), events))
     assert kinds(rang) == [("not finite", 12), ("rolled back", 13), ("failed", None)]
-    assert rang[0].reason == "the loss is not finite on 1 of 2 ranks"
+    assert rang[0].reason == "not finite on 1 of 2 ranks"
 
 
 @pytest.mark.parametrize(

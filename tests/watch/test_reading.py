@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 
 import numpy as np
@@ -121,6 +122,7 @@ def test_no_run_no_folder_and_the_runs_of_a_comparison(tmp_path):
     found = runs_in(out)
     assert list(found) == ["BF16 (speed)", "BF16", "FP8 fast"]
     with RunRecord.create(out / "arms" / "new", kind="train", config={}, hardware={}):
+        os.utime(out / "arms" / "new" / "steps.jsonl", (0, 0))
         assert at_work(runs_in(out)) == "new", "the one that is written now"
     assert runs_in(out / "arms" / "fp8") == {"fp8": out / "arms" / "fp8"}
 

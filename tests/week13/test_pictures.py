@@ -101,8 +101,8 @@ RIGHT = "step 0   3 0 1 2\nstep 1   2 3 0 1\nstep 2   1 2 3 0"
 
 
 def test_a_schedule_on_paper_is_played_and_told(tmp_path):
-    played, told = schedule.reduce_scatter(RIGHT)
-    assert told == "It works: every rank r holds chunk r complete."
+    played, verdict = schedule.reduce_scatter(RIGHT)
+    assert verdict == "It works: every rank r holds chunk r complete."
     real = experiments.filling(collectives.ring_reduce_scatter, 4)
     assert (played.states == real.states).all()  # the same as the code's, step by step
     drawn(pictures.chunk_grid(played, tmp_path), "chunk_grid")
@@ -115,8 +115,8 @@ def test_a_schedule_on_paper_is_played_and_told(tmp_path):
     again = schedule.reduce_scatter("\n".join([RIGHT, "0 1 2 3"] * 2))[1]
     assert "addend is in it twice" in again and "Step" in again
     assert schedule.reduce_scatter("1 0")[1].startswith("It works")
-    _, told = schedule.all_gather("0 1 2 3\n3 0 1 2\n2 3 0 1")
-    assert told == "It works: every rank holds every chunk."
+    _, verdict = schedule.all_gather("0 1 2 3\n3 0 1 2\n2 3 0 1")
+    assert verdict == "It works: every rank holds every chunk."
     assert "rank 3 sends chunk 2, which it does not have" in schedule.all_gather(RIGHT)[1]
     assert "has no chunk" in schedule.all_gather("0 1 2 3\n3 0 1 2\n. . . .")[1]
     for lap in (schedule.reduce_scatter, schedule.all_gather):

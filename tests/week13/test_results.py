@@ -41,8 +41,8 @@ def answers():
     yield f"for good only from {then['naive'] / MiB:.1f} MiB on"
     assert round(today["naive"] / then["naive"]) == 7
     yield "seven times earlier than today"
-    told = (f"{who} {us[who][short]:.0f} to {us[who][long]:.0f} us" for who in ("ring", "naive"))
-    yield f"({', '.join(told)})"
+    spans = (f"{who} {us[who][short]:.0f} to {us[who][long]:.0f} us" for who in ("ring", "naive"))
+    yield f"({', '.join(spans)})"
     yield f"falls behind at {then['one_shot'] / MiB:.1f} MiB (today {today['one_shot'] / MiB:.1f})"
 
 

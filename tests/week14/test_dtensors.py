@@ -34,8 +34,8 @@ def sharded(group):
         norms.append(norm.full_tensor().item())
         optimizer.step()
         shards.zero_grad()
-    told = [tuple(p.shape) == (group.size * unit.S,) for p, unit in zip(shards.parameters, fsdp.units)]
-    return norms, [group.all_gather(unit.shard.data)[: unit.numel] for unit in fsdp.units], all(told)
+    cut = [tuple(p.shape) == (group.size * unit.S,) for p, unit in zip(shards.parameters, fsdp.units)]
+    return norms, [group.all_gather(unit.shard.data)[: unit.numel] for unit in fsdp.units], all(cut)
 
 
 def alone(group):
@@ -61,8 +61,8 @@ def alone(group):
 def test_clipped_and_stepped_as_in_one_process():
     norms, weights = run_ranks(alone, size=1, timeout=300)[0]
     assert min(norms) > 2 * LIMIT
-    for found, parts, told in run_ranks(sharded, size=2, timeout=300):
-        assert told
+    for found, parts, cut in run_ranks(sharded, size=2, timeout=300):
+        assert cut
         # FP32: a gradient is a sum of some hundred products, added in another order; AdamW's quotient of two small
         # numbers is as far off as they are.
         assert torch.allclose(torch.tensor(found), torch.tensor(norms), rtol=1e-5)

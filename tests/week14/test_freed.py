@@ -1,4 +1,4 @@
-"""Whoever reads a freed weight is told so: a check and a notebook outlive it. What is broken here ends a process, so it
+"""Whoever reads a freed weight finds out: a check and a notebook outlive it. What is broken here ends a process, so it
 runs in ranks that are processes."""
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ def read_in_backward():
 
 
 def read_it(group):
-    """What each reader is told, by name."""
-    told, readers = {}, {name: lambda read=read: read(freed(), torch.ones(3, 3)) for name, read in READS.items()}
+    """What each reader reports, by name."""
+    sentences, readers = {}, {name: lambda read=read: read(freed(), torch.ones(3, 3)) for name, read in READS.items()}
     for name, read in {**readers, "a backward": read_in_backward}.items():
-        told[name] = "nothing"
+        sentences[name] = "nothing"
         try:
             with NoFreedMemory():
                 read()
         except RuntimeError as error:
-            told[name] = str(error)
-    return told
+            sentences[name] = str(error)
+    return sentences
 
 
 def test_every_reader_is_told():
-    (told,) = run_ranks(read_it, size=1, timeout=60)
-    assert len(told) == len(READS) + 1
-    for name, sentence in told.items():
+    (sentences,) = run_ranks(read_it, size=1, timeout=60)
+    assert len(sentences) == len(READS) + 1
+    for name, sentence in sentences.items():
         assert re.search(r"reads a weight of shape \[3, 3\] whose memory is freed", sentence), (name, sentence)
 
 

@@ -47,8 +47,8 @@ def test_losses_and_gradients_in_fp32(N):
         assert losses == wanted
         assert set(mine) == set(right)
         for name, want in right.items():
-            room = 0.0 if N == 2 else 4 * 2.0**-24 * N * want.abs().max().item()
-            assert (mine[name] - want).abs().max().item() <= room, name
+            tolerance = 0.0 if N == 2 else 4 * 2.0**-24 * N * want.abs().max().item()
+            assert (mine[name] - want).abs().max().item() <= tolerance, name
 
 
 def trained(group, ours: bool) -> list[float]:

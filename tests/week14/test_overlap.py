@@ -38,10 +38,10 @@ def test_beside_a_row_of_cells(path):
         row[is_communication(e["name"])][round(e["ts"] / GRAIN) : round((e["ts"] + e["dur"]) / GRAIN)] = True
     got = exposed(load(path))
     # Begins are sums of floats: each edge may fall into the neighbouring cell.
-    room = 2 * GRAIN * len(found) ** 0.5
-    assert got.computing == pytest.approx(row[False].sum() * GRAIN, abs=room)
-    assert got.communication == pytest.approx(row[True].sum() * GRAIN, abs=room)
-    assert got.exposed == pytest.approx((row[True] & ~row[False]).sum() * GRAIN, abs=room)
+    tolerance = 2 * GRAIN * len(found) ** 0.5
+    assert got.computing == pytest.approx(row[False].sum() * GRAIN, abs=tolerance)
+    assert got.communication == pytest.approx(row[True].sum() * GRAIN, abs=tolerance)
+    assert got.exposed == pytest.approx((row[True] & ~row[False]).sum() * GRAIN, abs=tolerance)
 
 
 @each

@@ -44,8 +44,8 @@ def attempt(group, which):
 
 @pytest.mark.parametrize("which", REFUSED)
 def test_a_sentence_says_why(which):
-    for told in run_ranks(attempt, which, size=2, backend="threads", timeout=60):
-        assert REFUSED[which][1] in told and "\n" not in told
+    for sentence in run_ranks(attempt, which, size=2, backend="threads", timeout=60):
+        assert REFUSED[which][1] in sentence and "\n" not in sentence
 
 
 def test_a_frozen_parameter_is_left_alone_by_data_parallel():
@@ -69,7 +69,7 @@ def raises_in_the_middle(group):
 
 
 def test_one_rank_raises_between_gather_and_free():
-    """The others wait for a message that never comes; they are ended, and told whose fault it is. On processes: what
-    ends a thread is an exception that may strike wherever it is, in pytest's own hooks as well."""
+    """The others wait for a message that never comes; they are ended, and the error says whose fault it is."""
+    # On processes: what ends a thread is an exception that may strike wherever it is, in pytest's own hooks as well.
     with pytest.raises(RanksFailed, match="Rank 1 raised IndexError"):
         run_ranks(raises_in_the_middle, size=3, backend="processes", timeout=600)

@@ -38,16 +38,16 @@ def test_what_cannot_run_here_is_listed_with_its_reason(record):
     lines = [line for line in bench.table(record).splitlines() if line.startswith("not measured")]
     assert len(lines) == len({f["why"] for f in record["failures"]}), "those with the same reason share a line"
     assert all(any((f["contender"] or f["what"]) in line for line in lines) for f in record["failures"])
-    told = {(f["contender"] or f["what"]): f["why"] for f in record["failures"]}
-    assert "needs a CUDA GPU" in told["te.Linear"] and "needs GPUs" in told["torch async TP"] and "GPU" in told["gap"]
+    why = {(f["contender"] or f["what"]): f["why"] for f in record["failures"]}
+    assert "needs a CUDA GPU" in why["te.Linear"] and "needs GPUs" in why["torch async TP"] and "GPU" in why["gap"]
     assert len(record["pipeline"]) == 6 and len({round(r["loss"], 5) for r in record["pipeline"] if r["M"] == 4}) == 1
 
 
 def test_a_limit_leaves_out_the_rest(tmp_path):
     path = tmp_path / "b.json"
     bench.main(["--size", "toy", "--ranks", "2", "--device", "cpu", "--limit", "0", "--out", str(path)])
-    told = records.load(path)
-    assert not told["rows"] and all(f["why"] == "left out: 0 s were over" for f in told["failures"])
+    kept = records.load(path)
+    assert not kept["rows"] and all(f["why"] == "left out: 0 s were over" for f in kept["failures"])
 
 
 def test_bad_input_is_one_sentence():
@@ -68,19 +68,19 @@ def test_efficiency_and_prediction_by_hand():
     rows = [
         {"what": "block", "contender": c, "N": N, "seconds": s} for c, N, s in (("plain", 1, 8.0), ("other", 2, 5.0))
     ]
-    told = {"rows": rows, "wire": {"all_reduce": {"2": {"bytes": 1, "seconds": 0.25}}}}
-    assert records.efficiency(told, "block", "other", 2) == pytest.approx(0.8)
-    assert records.predicted(told, "block", 2) == pytest.approx(5.0)
-    assert records.efficiency(told, "block", "nobody", 2) is None and pictures.efficiency(None) is None
+    kept = {"rows": rows, "wire": {"all_reduce": {"2": {"bytes": 1, "seconds": 0.25}}}}
+    assert records.efficiency(kept, "block", "other", 2) == pytest.approx(0.8)
+    assert records.predicted(kept, "block", 2) == pytest.approx(5.0)
+    assert records.efficiency(kept, "block", "nobody", 2) is None and pictures.efficiency(None) is None
 
 
 def test_a_block_from_its_bytes_by_hand():
     """t(1) = 8 s, 4 rings of two messages of half of 4 bytes each: 4 * 2 * (0.125 + 2 / 4) s."""
-    told = {"rows": [{"what": "block", "contender": "plain", "N": 1, "seconds": 8.0}], "dtype": "bfloat16"}
-    told["shape"] = {"B": 1, "T": 2, "D": 1}
-    assert records.from_bytes(told, 2, beta=4.0, alpha=0.125) == pytest.approx((9000.0, 100 * 8 / 18))
+    kept = {"rows": [{"what": "block", "contender": "plain", "N": 1, "seconds": 8.0}], "dtype": "bfloat16"}
+    kept["shape"] = {"B": 1, "T": 2, "D": 1}
+    assert records.from_bytes(kept, 2, beta=4.0, alpha=0.125) == pytest.approx((9000.0, 100 * 8 / 18))
     with pytest.raises(LabError, match="no time"):
-        records.from_bytes(told | {"rows": []}, 2)
+        records.from_bytes(kept | {"rows": []}, 2)
 
 
 def test_a_file_that_is_no_record_is_refused(tmp_path):

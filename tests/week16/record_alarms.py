@@ -128,9 +128,9 @@ def runs(first: int, each: int, widths: tuple[int, ...]) -> list[dict]:
 
 def write(path: Path, found: list[dict]) -> None:
     arrays = {f"{field}{number}": run[field] for number, run in enumerate(found) for field in FIELDS}
-    told = [{key: run[key] for key in ("fault", "at", "end")} for run in found]
+    faults = [{key: run[key] for key in ("fault", "at", "end")} for run in found]
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, runs=np.array(json.dumps(told)), **arrays)
+    np.savez_compressed(path, runs=np.array(json.dumps(faults)), **arrays)
 
 
 if __name__ == "__main__":

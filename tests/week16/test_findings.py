@@ -41,7 +41,7 @@ def config(run):
 
 
 def training(run):
-    """What a comparison was asked for, where its arms' own records were not kept."""
+    """What a comparison was to do, where its arms' own records were not kept."""
     return findings.read(run).config["train"]
 
 
@@ -160,8 +160,8 @@ def test_what_code_says_of_the_records_is_in_them():
     assert f"(4 GPUs: {gain[0]:.1f} % in BF16, {gain[1]:.1f} % in FP8)" in words("labkit/compare/presets/8b.toml")
     four = f"{ONCE}/four"
     lost = [100 - findings.against(f"{ONCE}/lone0", four, BF16), 100 - findings.shares(four, BF16, min)]
-    told = f"held against GPU 0 the four lost {lost[0]:.1f} %, held against that one {lost[1]:.1f} % (BF16;"
-    assert told in words("labkit/compare/scaling.py")
+    sentence = f"held against GPU 0 the four lost {lost[0]:.1f} %, held against that one {lost[1]:.1f} % (BF16;"
+    assert sentence in words("labkit/compare/scaling.py")
 
 
 def test_the_crossover_is_what_is_said_of_it():

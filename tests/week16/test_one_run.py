@@ -146,15 +146,15 @@ def test_an_identical_twin_does_not_make_a_band_of_zero():
 
 
 @pytest.mark.parametrize(
-    "arms, told",
+    "arms, words",
     [
         ({"fp8": shifted(0.01), "broken": shifted(5)}, "without a BF16 twin"),
         ({"twin": shifted(0.01), "broken": shifted(5)}, "no FP8 arm"),
     ],
 )
-def test_incomplete_says_what_is_missing(arms, told):
+def test_incomplete_says_what_is_missing(arms, words):
     out = verdict(**arms)
-    assert out["word"] == "incomplete" and told in out["sentence"]
+    assert out["word"] == "incomplete" and words in out["sentence"]
 
 
 def test_without_a_baseline_there_is_no_verdict():

@@ -16,8 +16,7 @@ from torch import nn
 
 from labkit.crossover.grid import Shape
 from labkit.crossover.linear import PROFILED, profiled, time_step
-from labkit.errors import LabError
-from labkit.precision.choose import in_words
+from labkit.errors import LabError, in_words
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.registry import get_backend
 from labkit.record.kernels import breakdown, device_kernels

@@ -15,7 +15,7 @@ FARTHEST = 1.0  # per cent, either side: what lies beyond stands at the edge, wi
 
 
 def answer(
-    rows: list[Arm], folder: Path, name: str = "answer", note: str = "", yardstick: str = "BF16"
+    rows: list[Arm], folder: Path, name: str = "answer", note: str = "", baseline: str = "BF16"
 ) -> plot.Picture | None:
     """A row for each arm. None if nothing was timed nor judged beside the baseline."""
     drawn = [row for row in rows if row.times or row.gap is not None]
@@ -42,7 +42,7 @@ def answer(
             ax.axvline(1, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
             ax.set_xlim(0, most * 1.25)
             ax.xaxis.set_major_locator(plot.ticks(4))
-            ax.set_title(f"speed, times {yardstick}")
+            ax.set_title(f"speed, times {baseline}")
         if judged:
             ax = axes[-1]
             ends = [abs(x) for row in judged for x in _ends(row)]
@@ -63,12 +63,12 @@ def answer(
         for ax in axes:
             ax.grid(axis="y", visible=False)
             ax.tick_params(axis="y", length=0)
-        told = f"Shaded: the {ACCEPTED} % that is accepted. Above zero the loss is worse than {yardstick}'s."
+        below = f"Shaded: the {ACCEPTED} % that is accepted. Above zero the loss is worse than {baseline}'s."
         if any(row.low is not None and math.isfinite(row.low) for row in judged):
-            told += " Bars: the interval of the gap."
+            below += " Bars: the interval of the gap."
         title = "Speed and loss" if all(panels) else "Speed" if speeds else "Loss"
         return plot.save(
-            fig, folder, name, f"The answer: {title.lower()} by arm", _alt(drawn, yardstick), f"{told} {note}".strip()
+            fig, folder, name, f"The answer: {title.lower()} by arm", _alt(drawn, baseline), f"{below} {note}".strip()
         )
 
 
@@ -104,11 +104,11 @@ def _beside(ax, x: float, y: int, text: str) -> None:
     ax.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=plot.INK)
 
 
-def _alt(rows: list[Arm], yardstick: str) -> str:
-    told = []
+def _alt(rows: list[Arm], baseline: str) -> str:
+    clauses = []
     for row in rows:
-        speed = f"{row.times:.2f} times {yardstick}'s speed" if row.times and row.role != "baseline" else ""
+        speed = f"{row.times:.2f} times {baseline}'s speed" if row.times and row.role != "baseline" else ""
         loss = ", ".join(filter(None, (row.word, gap_interval(row)))) if row.gap is not None else ""
         if row.role != "baseline" and (words := "; ".join(filter(None, (speed, loss and f"loss {loss}")))):
-            told.append(f"{row.timed_label}: {words}")
-    return f"Speed and loss against {yardstick}, by arm. {'. '.join(told)}."
+            clauses.append(f"{row.timed_label}: {words}")
+    return f"Speed and loss against {baseline}, by arm. {'. '.join(clauses)}."

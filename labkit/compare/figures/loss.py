@@ -199,30 +199,30 @@ def _percent_ticks(ax: Any, threshold: float, edges: list[float], below: float, 
 
 
 def _losses_alt(arms: dict[str, Arm]) -> str:
-    told = []
+    clauses = []
     for arm in arms.values():
         kind, points = ("held-out", held) if (held := arm.series("heldout")) else ("training", arm.series("loss"))
         lost = next((s for s, v in points if not math.isfinite(v)), None)
         last, value = points[-1]
         end = f"{plot.number(value, 4)} at step {last}" if lost is None else f"not finite at step {lost}"
-        told.append(f"{arm.label} ({kind}) goes from {plot.number(points[0][1])} to {end}")
-    return f"Curves of the loss over the steps: {plot.join(told)}."
+        clauses.append(f"{arm.label} ({kind}) goes from {plot.number(points[0][1])} to {end}")
+    return f"Curves of the loss over the steps: {plot.join(clauses)}."
 
 
 def _gap_alt(arms: dict[str, Arm], drawn: dict[str, Arm], edges: list[float], start: float | None = None) -> str:
-    told = []
+    clauses = []
     for arm in drawn.values():
         if arm.of or arm.role == "baseline":
             continue
         values = [g for _, g in arm.gaps]
         if len(plot.finite(values)) < len(values):
-            told.append(f"{arm.label} becomes not finite")
+            clauses.append(f"{arm.label} becomes not finite")
             continue
         judged = arm.judged or Judged()
         where = f", judged {judged.word} the band" if judged.word in ("inside", "outside") else ""
         where = f", {judged.word}" if judged.runs else where
-        told.append(f"{arm.label} lies between {min(values):+.2g} and {max(values):+.2g} percent{where}")
+        clauses.append(f"{arm.label} lies between {min(values):+.2g} and {max(values):+.2g} percent{where}")
     band = f" The band is {edges[0]:+.2g} to {edges[1]:+.2g} percent." if len(edges) == 2 else ""
     if band and start is not None:
         band += f" Gaps are judged from step {start:g} on."
-    return f"Gap of the held-out loss against {_baseline(arms)} over the steps: {plot.join(told)}.{band}"
+    return f"Gap of the held-out loss against {_baseline(arms)} over the steps: {plot.join(clauses)}.{band}"

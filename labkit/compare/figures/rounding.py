@@ -36,7 +36,7 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
         plot.margins(fig, 0.62, 0.45, left=0.075, right=0.885, wspace=0.08, hspace=0.45)
         values = [db for dots in shown.values() for _, _, _, db in dots if db < EXACT]
         low, high = min([*values, ROUNDING_DB["E5M2"]]), max([*values, ROUNDING_DB["E4M3"]])
-        low, told, present = max(low, -5.0), [], set()
+        low, clauses, present = max(low, -5.0), [], set()
         for ax, (name, dots) in zip(axes, shown.items()):
             last = max(x for x, *_ in dots)
             for kind in SHOWN:
@@ -67,7 +67,7 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
             ax.set_xlabel("layer")
             ax.xaxis.set_major_locator(plot.ticks(8, whole=True))
             middle = statistics.median([dot[3] for dot in dots])
-            told.append(f"{arms[name].label}: median {middle:.1f} dB, worst {tensor} with {db:.1f} dB")
+            clauses.append(f"{arms[name].label}: median {middle:.1f} dB, worst {tensor} with {db:.1f} dB")
         for ax in axes[len(shown) :]:
             ax.set_visible(False)
         span = high - low
@@ -92,7 +92,7 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
             note += f" Not drawn, the worst output of arms that cast nothing: {plot.join(others)}."
         if exact := sum(db >= EXACT for dots in shown.values() for *_, db in dots):
             note += f" Not drawn either: {exact} tensors that lost nothing (all zero, say)."
-        alt = f"SQNR at the last probe. {'. '.join(told)}."
+        alt = f"SQNR at the last probe. {'. '.join(clauses)}."
         return plot.save(fig, folder, "sqnr", "Signal to quantisation noise", alt, note)
 
 
@@ -111,7 +111,7 @@ def lost(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
         fig = figure(plot.WIDTH, 0.75 + 1.6 * len(keys))
         axes = fig.subplots(len(keys), len(kinds), squeeze=False, sharex=True, sharey="row")
         plot.margins(fig, 0.3, 0.45, left=0.12, right=0.78, wspace=0.09, hspace=0.2)
-        told: list[str] = []
+        clauses: list[str] = []
         ends: dict[int, list[tuple[float, float, str, str]]] = {}
         for name, arm in arms.items():
             probes, worst = plot.thin(arm.scales(), 150), {"overflow": 0.0, "underflow": 0.0}
@@ -124,7 +124,7 @@ def lost(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
                         if kind == kinds[-1]:
                             ends.setdefault(row, []).append((*line[-1], plot.lines(arm.label), look_of[name].color))
             over, under = (plot.number(worst[key], 2) for key in ("overflow", "underflow"))
-            told.append(f"{arm.label} at most {over} % overflow and {under} % underflow")
+            clauses.append(f"{arm.label} at most {over} % overflow and {under} % underflow")
         for row, key in enumerate(keys):
             values = [v for ax in axes[row] for line in ax.get_lines() for v in line.get_ydata()]
             most = max(plot.finite(values) or [0.0])
@@ -141,7 +141,7 @@ def lost(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
         )
         for absent in {"overflow", "underflow"} - set(keys):
             note += f" No tensor showed any {absent}."
-        alt = f"Worst tensor of each role: {plot.join(told)}."
+        alt = f"Worst tensor of each role: {plot.join(clauses)}."
         return plot.save(fig, folder, "rounding", "Overflow and underflow", alt, note)
 
 

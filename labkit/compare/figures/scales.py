@@ -30,7 +30,7 @@ def scales(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
         fig = figure(plot.WIDTH, 4.6)
         axes = fig.subplots(2, len(kinds), squeeze=False, sharex=True)
         fig.subplots_adjust(left=0.075, right=0.905, top=0.93, bottom=0.1, wspace=0.62, hspace=0.2)
-        told = []
+        clauses = []
         for column, kind in enumerate(kinds):
             for row, key in enumerate(("scale", "amax")):
                 ax = axes[row][column]
@@ -46,7 +46,7 @@ def scales(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
                 if row == 0:
                     ax.set_title(kind)
                     first, last = (statistics.median(line[end][1] for line in lines.values()) for end in (0, -1))
-                    told.append(f"{kind} from 2^{first:.1f} to 2^{last:.1f}")
+                    clauses.append(f"{kind} from 2^{first:.1f} to 2^{last:.1f}")
                 else:
                     ax.set_xlabel("step")
                 if column == 0:
@@ -55,7 +55,7 @@ def scales(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
         for ax in axes.ravel():
             if ax.get_visible():
                 _name_extremes(ax)
-        alt = f"Scales of {arm.label} over {len(probes)} probes, median over tensors: {plot.join(told)}."
+        alt = f"Scales of {arm.label} over {len(probes)} probes, median over tensors: {plot.join(clauses)}."
         note = (
             "Grey: the tensors; thick: their median; named: the highest and the lowest at the end. One unit is a "
             "factor of two. All panels of a row span the same number of factors of two."
@@ -211,7 +211,7 @@ def _relative(line: dict[int, float], steps: list[int]) -> list[float]:
 
 
 def _cmap() -> Any:
-    """Brown (fell) over white to blue-green (rose): told apart by everybody, and dark at both ends in print."""
+    """Brown (fell) over white to blue-green (rose): distinct for everybody, and dark at both ends in print."""
     import matplotlib
 
     return matplotlib.colormaps["BrBG"].with_extremes(bad="#9a9a9a")

@@ -10,7 +10,6 @@ from typing import Any
 from labkit.compare.arms import Arm
 from labkit.record import plotting as plot
 from labkit.record.kernels import CLASSES
-from labkit.record.read import as_dict
 from labkit.record.schema import TimedRow
 
 GIB = 2**30
@@ -33,7 +32,7 @@ def cost(arms: dict[str, Arm], folder: Path, where: str = "") -> plot.Picture | 
         fig = figure(plot.WIDTH, 1.05 + 0.36 * len(drawn))
         left, right = fig.subplots(1, 2, sharey=True)
         plot.margins(fig, 0.32, 0.5, left=0.2, right=0.97, wspace=0.13)
-        told = []
+        clauses = []
         for row, (name, arm) in enumerate(drawn.items()):
             rate, slow, fast = _rates(arm)
             peak, kept = (arm.peak_bytes or 0) / GIB, (arm.reserved_bytes or 0) / GIB
@@ -49,7 +48,7 @@ def cost(arms: dict[str, Arm], folder: Path, where: str = "") -> plot.Picture | 
             if kept:
                 right.plot([kept], [row], marker="|", color=plot.INK, markersize=11, linewidth=0)
             fastest, most = max(fastest, fast), max(most, peak, kept)
-            told.append(f"{arm.label} {plot.number(rate)} tokens/s" + (f" and {peak:.2f} GiB" if peak else ""))
+            clauses.append(f"{arm.label} {plot.number(rate)} tokens/s" + (f" and {peak:.2f} GiB" if peak else ""))
         _name_rows(left, [arm.label for arm in drawn.values()])
         left.set_title("tokens/s")
         right.set_title("peak memory of a rank (GiB)")
@@ -62,7 +61,7 @@ def cost(arms: dict[str, Arm], folder: Path, where: str = "") -> plot.Picture | 
         note = f"Median step; the line spans the 10th to the 90th percentile; the first {warmup} steps are left out."
         if reserved:
             note += " The tick on the memory bar: what torch's allocator reserved for tensors; the driver counts more."
-        alt = f"Bars of throughput and peak memory: {plot.join(told)}."
+        alt = f"Bars of throughput and peak memory: {plot.join(clauses)}."
         return plot.save(fig, folder, "speed-memory", f"Speed and memory{where}", alt, note)
 
 
@@ -103,11 +102,11 @@ def milliseconds(rows: Iterable[TimedRow], folder: Path) -> plot.Picture | None:
         ax.xaxis.set_major_locator(plot.ticks(7))
         place = {"loc": "upper left", "bbox_to_anchor": (0.01, 1.0), "ncols": 5}
         fig.legend(*ax.get_legend_handles_labels(), columnspacing=1.0, handlelength=1.3, fontsize=8, **place)
-        told = [
+        clauses = [
             f"{label} {sum(part.values()):.2f} ms, most of it {plot.join(_largest(part))}"
             for label, part in drawn.items()
         ]
-        alt = f"Bars of device time per 1,000 tokens by class of kernel: {'; '.join(told)}."
+        alt = f"Bars of device time per 1,000 tokens by class of kernel: {'; '.join(clauses)}."
         note = (
             "Kernels on the device only, by class; every moment counts once. Communication: computing waited for it; "
             "what ran beside it counts as computing. Profiled steps are a little slower than those that were timed."
@@ -117,9 +116,9 @@ def milliseconds(rows: Iterable[TimedRow], folder: Path) -> plot.Picture | None:
 
 def course(arm: Arm, folder: Path) -> plot.Picture | None:
     """A single run's gradient norm, learning rate, throughput and memory over the steps; skipped steps are marked."""
-    steps = arm.data.steps if arm.data else []
-    memory = [(s["step"], s["memory"]["peak_bytes"] / GIB) for s in steps if as_dict(s.get("memory")).get("peak_bytes")]
-    every = {
+    lines = arm.data.lines if arm.data else []
+    memory = [(line.step, line.memory.peak_bytes / GIB) for line in lines if line.step and line.memory.peak_bytes]
+    every: dict[str, list[tuple[int, float]]] = {
         "gradient norm": arm.series("grad_norm"),
         "learning rate": arm.series("lr"),
         "tokens/s": arm.series("tokens_per_s"),
@@ -129,7 +128,7 @@ def course(arm: Arm, folder: Path) -> plot.Picture | None:
     if not panels:
         return None
     style = plot.styles({"run": "single"})["run"]
-    skipped = [s["step"] for s in steps if s.get("skipped")]
+    skipped = [line.step for line in lines if line.step and line.skipped]
     with plot.look() as figure:
         rows = math.ceil(len(panels) / 2)
         fig = figure(plot.WIDTH, 0.5 + 1.7 * rows)

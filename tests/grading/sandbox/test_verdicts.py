@@ -65,7 +65,7 @@ def test_the_courses_files_are_named_as_such_and_a_path_of_the_students_own_stay
 def test_a_diagnosis_names_the_courses_files_in_its_causes_too(monkeypatch):
     place = "/course/week13_allreduce/a.py:7"
     said = Reply(CRASHED, text=f"at {place}", cause=(f"rank 0 at {place}",))
-    monkeypatch.setattr(runner, "told", lambda *args: said)
+    monkeypatch.setattr(runner, "failed_reply", lambda *args: said)
     job = SimpleNamespace(without=(), function="f")
     reply = object.__new__(SandboxRunner)._reply(End(CRASHED, autopsy=object()), job)
     assert all("the course's own week13_allreduce/a.py:7" in each for each in (reply.text, *reply.cause))

@@ -1,0 +1,96 @@
+"""What `lab compare` says before it starts: what will run, what will not and why, and what it is predicted to take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.status import Status
+
+from labkit.compare import batches, memory
+from labkit.compare.budget import Budget
+from labkit.compare.plan import Plan
+from labkit.compare.terminal import say
+from labkit.precision.products import this_cpu
+from labkit.train.data.corpus import build_corpus
+
+CORPUS_LINE_EVERY = 3.0  # seconds; it is built once, in 5 to 20 s
+
+
+def announce(plan: Plan, console: Console, budget: Budget) -> None:
+    """Say what will run, what will not and why, and what it is predicted to take."""
+    preset, items, sure = plan.preset, plan.items(), plan.sure()
+    say(console, "", head=preset.title)
+    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
+    steps = preset.config(preset.baseline()).steps
+    say(console, f"{ranks} on {preset.device}, {steps} steps an arm; folder {plan.out}")
+    if (repeat := preset.repeat) and repeat.spread is None and any(part == "safety" for part, _ in plan.todo):
+        say(
+            console, f"No record tells how far runs of this training scatter: {repeat.candidate} runs of each candidate"
+        )
+    for part, arm in plan.done:
+        say(console, f"  {preset.arms[arm].label}: finished already, kept" + (f" ({part})" if preset.speed else ""))
+    for arm, why in plan.missing.items():
+        if preset.arms[arm].of is None:
+            say(console, f"  {preset.arms[arm].label}: skipped, {why}")
+    if preset.device == "cpu":
+        say(console, f"BF16 products: {this_cpu()}")
+    parts = dict.fromkeys(item.part for item in items)
+    if preset.speed or budget.minutes:
+        for part in parts:
+            runs: dict[str, list[float]] = {}  # minutes of each run, by arm
+            for item in sure:
+                if item.part == part:
+                    label = preset.arms[preset.arms[item.arm].of or item.arm].label
+                    runs.setdefault(label, []).append(item.predicted_s / 60)
+            each = [f"{label} {f'{len(all_)} x ' if all_[1:] else ''}{all_[0]:.1f}" for label, all_ in runs.items()]
+            say(console, f"  {part}, minutes predicted: {', '.join(each)}")
+        if preset.speed and preset.speed.batch and "speed" in parts:
+            tries = f"{batches.OTHERS} tries of it before are in its minutes"
+            say(console, f"  speed: each arm at its largest batch; {tries}")
+        limit = f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""
+        say(console, f"Predicted: {predicted(plan, budget)}{limit}")
+    if preset.device == "cuda" and plan.memory_gib and preset.yardstick == "BF16":  # what memory.predict knows
+        for part in parts:
+            need = memory.predict(plan.config(part, preset.baseline()), plan.world_size)["peak"] / memory.GIB
+            warning = "; that may not fit: take a smaller batch" if need > 0.95 * plan.memory_gib else ""
+            what = f"{part}, memory predicted for {preset.yardstick}"
+            say(console, f"  {what}: {need:.0f} of {plan.memory_gib:.0f} GiB a GPU{warning}")
+    if not plan.todo:
+        say(console, "Nothing left to train: this is the finished run. --fresh trains it again.")
+
+
+def predicted(plan: Plan, budget: Budget) -> str:
+    """What the call is predicted to take, and what comes on top if every candidate needs its second look."""
+    sure, every = (sum(item.predicted_s for item in items) for items in (plan.sure(), plan.items()))
+    more = f", {budget.describe(every)} if every candidate needs its second look" if every > sure else ""
+    return budget.describe(sure) + more
+
+
+def prepare_corpus(plan: Plan, console: Console) -> None:
+    """Build the tokens once, here, so that the ranks find them in the cache and nobody waits without a word."""
+    configs = [plan.config(part, arm).data for part, arm in plan.todo]
+    for data in {config.model_dump_json(): config for config in configs}.values():
+        with console.status("corpus: looking for text") as status:
+            corpus = build_corpus(data, progress=_corpus_progress(console, status))
+        say(
+            console,
+            f"corpus: {len(corpus.train):,} train and {len(corpus.heldout):,} held-out tokens from "
+            f"{len(corpus.files['train']) + len(corpus.files['heldout']):,} files, hash {corpus.hash[:12]}",
+            fold=False,
+        )
+
+
+def _corpus_progress(console: Console, status: Status) -> Callable[[str, float], None]:
+    """Shows what `build_corpus` reports: in the status line, or without a terminal in a plain line now and then."""
+    said = time.monotonic()
+
+    def progress(what: str, share: float) -> None:
+        nonlocal said
+        status.update(f"corpus: {what} ({share:.0%})")
+        if not console.is_terminal and time.monotonic() - said > CORPUS_LINE_EVERY:
+            said = time.monotonic()
+            say(console, f"corpus: {what} ({share:.0%})")
+
+    return progress

@@ -1,0 +1,233 @@
+"""One call of `lab compare` at work: its arms one after another, each on ranks of its own, then the verdict.
+
+speed/NAME   timed in a window, if the preset asks (labkit.compare.speed)
+arms/NAME    trained for the loss
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+
+from labkit.comm.autopsy import RanksFailed
+from labkit.comm.group import Group
+from labkit.comm.ranks import run_ranks, under_torchrun
+from labkit.compare import background, batches, follow
+from labkit.compare.announce import announce, prepare_corpus
+from labkit.compare.budget import Budget
+from labkit.compare.forecast import Forecast
+from labkit.compare.plan import Plan, folder_of, is_done
+from labkit.compare.speed import ANOTHER, OVER, Control, Deadline, Window
+from labkit.compare.summary import note_call, summarise
+from labkit.compare.terminal import say
+from labkit.errors import LabError
+from labkit.record.read import load_run
+from labkit.record.run import RunRecord
+from labkit.record.schema import Item, Try
+from labkit.train.job import train_job
+from labkit.train.loop import Hook
+
+UNFINISHED = 3  # exit status: the budget ended it, the same command goes on
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of an arm: "run", "closed" by its gate and why, "decided" already, or "later" in another call.
+    baselines: of the deliberately broken arm, the losses that it is held against while it trains."""
+
+    word: str
+    why: str = ""
+    baselines: list[dict[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Task:
+    """An arm's training, as each rank gets it. about: fields for its record; window: (seconds, warmup, profile, search)
+    in the speed part; deadline: seconds since 1970; stop: a file whose existence asks for a pause; baselines: see
+    `Decision`."""
+
+    config: dict[str, Any]
+    folder: str
+    about: dict[str, Any]
+    window: tuple[float, int, int, batches.Search | None] | None
+    deadline: float | None
+    stop: str
+    baselines: list[dict[int, float]]
+
+
+class Session:
+    """One call. leader: this rank decides, prints and writes; under torchrun that is rank 0."""
+
+    def __init__(self, plan: Plan, budget: Budget, console: Console, leader: bool = True) -> None:
+        self.plan, self.budget, self.console, self.leader = plan, budget, console, leader
+        self.record = RunRecord.open(plan.out) if leader else None
+        self.failed: dict[str, str] = {}  # "<part> <arm>" -> why
+
+    def run(self, *, few: bool) -> int:
+        """Train what there is to train, judge, print. few: arms or a part were named, so that a verdict that is
+        incomplete is no failure. Returns the exit status, the same on every rank."""
+        plan, budget, record = self.plan, self.budget, self.record
+        if record:
+            call = {"began": budget.began, "minutes": budget.minutes}
+            call["predicted_s"] = sum(item.predicted_s for item in plan.sure())
+            record.update(status="running", finished=None, call=call)
+        try:
+            with record if record else nullcontext():
+                if self.leader:
+                    announce(plan, self.console, budget)
+                    prepare_corpus(plan, self.console)
+                items = plan.items()
+                for number, item in enumerate(items):
+                    decision = self.decide(item)
+                    if decision.word == "run":
+                        later = [one for one in items[number + 1 :] if plan.preset.arms[one.arm].look == 1]
+                        forecast = Forecast(budget.done, item, later)
+                        self._train(item, decision, forecast, f"{number + 1} of {len(items)}")
+                return self._everywhere(self._end(few) if record else 0)
+        except KeyboardInterrupt:
+            say(self.console, f"Interrupted. The same command goes on with the arms it has: {plan.out}")
+            raise
+        finally:
+            if record:
+                record.close()
+                # A request that came too late is not for the next call.
+                (plan.out / background.STOP).unlink(missing_ok=True)
+
+    def decide(self, item: Item) -> Decision:
+        """What becomes of this arm, from the records and the clock of the leader: the same on every rank."""
+        return self._everywhere(self._decide(item) if self.leader else None)
+
+    def _decide(self, item: Item) -> Decision:
+        plan, budget = self.plan, self.budget
+        if closed := plan.gate_closed(item):
+            plan.missing[item.arm] = closed
+            if not plan.preset.arms[item.arm].of:
+                say(self.console, f"{item.label}: refused, {closed}")
+            return Decision("closed", closed)
+        look = plan.second_look(item)
+        if look == "decided":
+            say(self.console, f"{item.label}: not needed, its first runs decided")
+            return Decision("decided")
+        if look == "waits":
+            budget.left.append(item)
+            return Decision("later")
+        if not budget.fits(item):
+            return Decision("later")
+        broken = item.part == "safety" and plan.preset.arms[item.arm].role == "broken"
+        return Decision("run", baselines=plan.baselines() if broken else [])
+
+    def _train(self, item: Item, decision: Decision, forecast: Forecast, which: str) -> None:
+        if self.record:
+            note_call(self.record, self.budget)
+        begin = time.time()
+        why = self.train(item, decision, forecast, which)
+        self.budget.took(item, time.time() - begin)
+        if why:
+            self.failed[item.key] = why
+            say(self.console, f"{item.label} ({item.part}) failed: {why}", style="bold")
+        elif self.leader:
+            say(self.console, follow.line(item.part, item.label, folder_of(self.plan.out, item.part, item.arm)))
+
+    def train(self, item: Item, decision: Decision, forecast: Forecast, which: str) -> str:
+        """Train one arm of one part; where it is timed, with other batches too, as labkit.compare.batches says and as
+        long as the budget has room. which: "2 of 5". Returns "" or, in a sentence, why it failed."""
+        if item.part == "safety" or under_torchrun():  # torchrun's ranks are no fresh processes
+            return self._train_once(item, decision, forecast, which)[0]
+        plan, budget = self.plan, self.budget
+        tries = plan.tries.setdefault(item.arm, [])
+        while size := plan.search(item.arm).micro_batch_size:
+            why, tried = self._train_once(item, decision, forecast, which)
+            if tried is None:
+                return why
+            before = [one for one in tries if one.micro_batch_size != size]  # one that was paused has been tried before
+            tries[:] = [*before, tried.model_copy(update={"gib": plan.memory_gib})]
+            if self.record:
+                self.record.results(tries=plan.tries)
+            following = plan.search(item.arm).micro_batch_size
+            if tried.fitted and following == size:
+                return ""  # it was timed
+            if following:
+                # The record has what this try was for.
+                shutil.rmtree(folder_of(plan.out, "speed", item.arm), ignore_errors=True)
+                say(self.console, f"{item.label}: {batches.describe(tries)}; next: {following}")
+                if budget.stop_requested() or budget.late(plan.item("speed", item.arm).predicted_s):
+                    return ""  # left for another call
+        return f"it fits into no GPU here: {batches.describe(tries)}"
+
+    def _train_once(self, item: Item, decision: Decision, forecast: Forecast, which: str) -> tuple[str, Try | None]:
+        """Train one arm of one part on its ranks. Returns ("" or why it failed, what was learned of its batch)."""
+        plan, preset = self.plan, self.plan.preset
+        config, folder = plan.config(item.part, item.arm), folder_of(plan.out, item.part, item.arm)
+        # The command is what was typed: a rank's own command line says nothing.
+        about = {"arm": item.arm, "label": item.label, "role": preset.arms[item.arm].role}
+        about["command"] = load_run(plan.out)["command"]
+        steps: int | None = config.steps
+        label, window, search = f"{item.label} ({which})", None, None
+        if item.part == "speed":
+            of, search = preset.window(), plan.search(item.arm)
+            window = (of.seconds, of.warmup, of.profile, search if of.batch else None)
+            label, steps = f"{item.label}, speed ({which})", None  # the clock ends it
+            if self.leader and folder.exists():
+                shutil.rmtree(folder)  # a window is not resumed: it starts anew
+        pause = (self.budget.deadline, str(self.budget.stop))
+        task = Task(config.model_dump(), str(folder), about, window, *pause, decision.baselines)
+        size = None if under_torchrun() else plan.world_size
+        try:
+            with (
+                follow.TrainingProgress(self.console, label, folder, steps, forecast) if self.leader else nullcontext()
+            ):
+                tried = run_ranks(arm_on_rank, task, size=size, timeout=None, device=preset.device)[0]
+            if self.leader and is_done(plan, item.part, item.arm):
+                shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # they were for going on after a pause
+        except RanksFailed as failure:
+            lost = Try(micro_batch_size=search.micro_batch_size) if search and batches.out_of_memory(failure) else None
+            return str(failure.error) if isinstance(failure.error, LabError) else failure.autopsy.cause, lost
+        return "", tried
+
+    def _end(self, few: bool) -> int:
+        """Judge, print; the exit status."""
+        assert self.record is not None
+        plan, budget, failed = self.plan, self.budget, self.failed
+        # What was started and is not done was paused.
+        budget.left += [i for i in budget.done if i.key not in failed and not is_done(plan, i.part, i.arm)]
+        word = summarise(plan, failed, self.console, self.record, budget)
+        if budget.left and not failed:
+            return UNFINISHED
+        return int(bool(failed) or not (word == "pass" or (word == "incomplete" and few)))
+
+    def _everywhere(self, decision: Any) -> Any:
+        """Rank 0's decision."""
+        # Under torchrun every rank keeps its own clock, and two clocks can disagree. On the preset's device, like
+        # everything else: torchrun's ranks are joined once, for one device.
+        if not under_torchrun():
+            return decision
+        return run_ranks(_from_rank_0, decision, timeout=None, device=self.plan.preset.device)[0]
+
+
+def arm_on_rank(group: Group, task: Task) -> Try | None:
+    """What each rank does for an arm: train, in the speed part until its window is over, a deliberately broken arm
+    until it is rejected; leave everything in the folder. Returns what was learned of the batch, if the largest is
+    looked for. LabError for a window that was neither measured nor paused."""
+    timer = Window(*task.window) if task.window else None
+    hooks: list[Hook] = [timer] if timer else []
+    hooks += [Control(task.baselines)] if task.baselines else []
+    done = train_job(
+        group,
+        task.config,
+        task.folder,
+        resume=timer is None,
+        hooks=[*hooks, Deadline(task.deadline, task.stop)],
+        record_fields={**task.about, "world": {"size": group.size, "device": group.device.type}},
+    )
+    if timer and not done["paused"] and done["stopped"] not in (OVER, ANOTHER):
+        raise LabError(f"it ended before its window did: {done['stopped'] or 'it has no more steps'}")
+    return timer.tried if timer else None
+
+
+def _from_rank_0(group: Group, decision: Any) -> Any:
+    return None if group.rank else decision
