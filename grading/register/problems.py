@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from grading.intake.names import shown, some
 from grading.register.counting import current_marks, handed_in
+from grading.register.marks import hand_marks
 from grading.register.people import everybody, key_of, propose
 from grading.register.schema import Class
 from grading.register.standing import ABOVE, AGAIN, BY_HAND, FAULTY, MISSING, NOT_GRADED, Standing, standings
@@ -16,6 +17,7 @@ from labkit.checks.tasks import Week
 
 # Kinds, beside the states of grading.register.standing.
 UNKNOWN, UNTIMED, MISNAMED, POORER, WITHDRAWN = "unknown", "untimed", "misnamed", "poorer", "withdrawn"
+ELSEWHERE = "points by hand of another attempt"
 UNSANDBOXED, ATTENTION = "unsandboxed", "attention"
 
 
@@ -79,6 +81,7 @@ def _states(here: Iterable[Standing], week: Week) -> list[Problem]:
 def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterable[Attempt]) -> list[Problem]:
     """What is odd about attempts that count."""
     out, marks, seen = [], current_marks(cls, week.name), set[int]()
+    by_hand = hand_marks(cls, week.name)
     by_number = {one.id: one for one in kept}
     for standing in here:
         if standing.counted is None or standing.excused or standing.counted.submission.id in seen:
@@ -107,6 +110,11 @@ def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterabl
         if any(lacks):
             said = f"submission {one.id} of {name} lacks {some(max(lacks, key=len))}, which an earlier one has"
             out.append(Problem(POORER, False, said, f"grade submission {one.id} withdraw"))
+        others = {n: by_hand[n] for n in standing.counted.attempts if n != one.id and n in by_hand}
+        given = {id for theirs in others.values() for id, g in theirs.items() if g.points is not None or g.extra}
+        if lost := given - set(by_hand.get(one.id, ())):
+            said = f"points by hand of {name} in {some(sorted(lost))} are of submission {some(list(map(str, others)))}"
+            out.append(Problem(ELSEWHERE, False, f"{said}, and {one.id} counts", f"grade mark {week.name}"))
         if standing.unsandboxed:
             said = f"submission {one.id} of {name} ran with your own rights, and could have changed its mark"
             out.append(Problem(UNSANDBOXED, False, said, f"grade run {week.name}"))

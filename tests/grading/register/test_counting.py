@@ -12,7 +12,7 @@ from grading.register.counting import JUST_AFTER, counting, handed_in, lateness
 from grading.register.deadlines import closes, due, refuse_while_open
 from grading.register.marks import HandMark, add_hand_mark
 from grading.register.people import resolve
-from grading.register.problems import AGAIN, POORER, UNTIMED, WITHDRAWN, problems
+from grading.register.problems import AGAIN, ELSEWHERE, POORER, UNTIMED, WITHDRAWN, problems
 from grading.register.standing import BY_HAND, COMPLETE, EXCUSED, FAULTY, MISSING, NOT_GRADED, NOT_YET, standings
 from grading.register.submissions import attempt, attempts, retime, withdraw
 from labkit.errors import LabError
@@ -180,7 +180,9 @@ def test_points_by_hand_belong_to_an_attempt_and_never_go_over(tmp_path):
         second = hand_in(cls, "a", ANNA, b"2").id
         assert of(cls).state == NOT_GRADED and of(cls).total is None
         give_mark(cls, second, 70, written=True)
-        assert of(cls).state == BY_HAND and not of(cls).by_hand
+        assert of(cls).state == BY_HAND and not of(cls).by_hand and ELSEWHERE in kinds(cls)
+        add_hand_mark(cls, WEEK, second, HandMark("13.7", 4))
+        assert of(cls).total == 74 and ELSEWHERE not in kinds(cls)
         withdraw(cls, [second])
         assert of(cls).total == 69
         with pytest.raises(LabError, match="no task"):
