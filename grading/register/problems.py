@@ -80,7 +80,7 @@ def _states(here: Iterable[Standing], week: Week) -> list[Problem]:
 
 def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterable[Attempt]) -> list[Problem]:
     """What is odd about attempts that count."""
-    out, marks, seen = [], current_marks(cls, week.name), set[int]()
+    out, marks, seen, untimed = [], current_marks(cls, week.name), set[int](), dict[int, str]()
     by_hand = hand_marks(cls, week.name)
     by_number = {one.id: one for one in kept}
     for standing in here:
@@ -89,14 +89,7 @@ def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterabl
         one, mark, name = standing.counted.submission, standing.mark, shown(standing.person.name, 60)
         seen.add(one.id)
         if handed_in(cls.rules, one) is None and one.late is not False and week.name in cls.rules.deadlines:
-            out.append(
-                Problem(
-                    UNTIMED,
-                    False,
-                    f"nothing tells when {name} handed in submission {one.id}: it counts as in time",
-                    f"grade submission {one.id} time TIME",
-                )
-            )
+            untimed[one.id] = f"{one.id} ({name})"
         if mark is None:
             continue
         for path, like in mark.missing.items():
@@ -120,6 +113,9 @@ def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterabl
             out.append(Problem(UNSANDBOXED, False, said, f"grade run {week.name}"))
         attention = dict.fromkeys((*by_number[one.id].attention, *mark.attention))
         out += [Problem(ATTENTION, False, f"{name}, submission {one.id}: {said}") for said in attention]
+    if untimed:
+        said = f"nothing tells when these were handed in, so they count as in time: {some(list(untimed.values()))}"
+        out.insert(0, Problem(UNTIMED, False, said, f"grade submission {next(iter(untimed))} time TIME"))
     return out
 
 
