@@ -52,9 +52,11 @@ def init(
     ] = None,
 ) -> None:
     """Make a class from its roster, or take a newer roster into one."""
+    from grading.here import not_the_course
     from grading.marking.course import FOLDER, make
     from grading.register.classes import ROSTER, init_class, open_class
 
+    not_the_course(folder)
     if migrate is not None:
         from grading.register.migrate import migrate as take_over
 

@@ -32,6 +32,7 @@ def mark(
     """
     from rich.console import Console
 
+    from grading.marking import jupyter as server
     from grading.marking import session
 
     console = Console()
@@ -41,7 +42,7 @@ def mark(
         session.show(cls, found, ready, console)
         odd = ready.typed
         if jupyter and sys.stdin.isatty():
-            session.open_formgrader(ready.course, found)
+            server.open_formgrader(ready.course.root, found)
             odd = session.read_back(cls, found)
             say(odd)
         else:
@@ -105,7 +106,7 @@ def publish(
         render(made.overview, console)
         tell(problems(cls, found), console)
         say([*odd, *publishing.sentences(cls, found, made)])
-    raise typer.Exit(1 if made.told or odd else 0)
+    raise typer.Exit(1 if made.notes or odd else 0)
 
 
 def status(

@@ -1,4 +1,4 @@
-"""Where nothing is to be written: a tree that students get."""
+"""Where nothing is to be written: a tree that students get, and no class in the course's own repository."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from pathlib import Path
 
 from labkit.errors import LabError
 
-CONFIG = "nbgrader_config.py"
+COURSE = Path(__file__).resolve().parents[1]
+
+
+def not_the_course(folder: Path) -> None:
+    """LabError for a class inside of the course's repository."""
+    if folder.resolve().is_relative_to(COURSE):
+        raise LabError(f"{folder} lies in the course's repository: keep a class in a folder of its own, outside of it")
 
 
 def not_the_students(path: Path) -> None:

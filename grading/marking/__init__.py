@@ -1,10 +1,10 @@
 """nbgrader's formgrader as the screen on which people mark, around marks that were decided elsewhere.
 
-course.py     its course directory in the class's folder; guard.py: nbgrader never runs a submission here
+course.py     its course directory in the class's folder; guard.py: nbgrader never runs a submission here; jupyter.py: its server
 screen.py     what formgrader shows, made from class.db: scores and points by hand of each submission that counts
 view.py       the notebook of one submission; cells.py: which cells are graded; verdicts.py: why; inert.py: harmless
 typed.py      what was typed into formgrader, back into class.db; items.py: a rubric's items in a comment
-command.py    `grade mark`
+session.py    `grade mark`
 """
 
 from __future__ import annotations

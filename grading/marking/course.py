@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grading.files import locked, put
-from grading.here import CONFIG, not_the_students
+from grading.here import not_the_students
 from grading.marking.cells import graded_tasks, master, parsed
+from grading.marking.jupyter import extensions
 from grading.tree import student_tree
 from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError
@@ -35,14 +36,11 @@ from labkit.errors import LabError
 if TYPE_CHECKING:
     from nbgrader.api import Gradebook
 
+CONFIG = "nbgrader_config.py"
 FOLDER = "gradebook"  # in the class's folder
 CONTENT = "content.txt"  # beside a notebook: the digest of the files that it shows
 NAME = "distributed-training"
 GUARD = "grading.marking.guard.NoAutograde"  # see there
-EXTENSIONS = tuple(
-    f"nbgrader.server_extensions.{name}"
-    for name in ("formgrader", "validate_assignment", "assignment_list", "course_list")
-)
 TEMPLATE = """# Written by `grade mark`; yours to extend. `grade mark WEEK` starts Jupyter in this folder.
 import os
 
@@ -146,7 +144,7 @@ def make(
                 said += _register(course, week, _source(course, origin, week))
     except OSError as error:
         raise LabError(f"{root} cannot be written ({error.strerror or type(error).__name__})") from None
-    return course, said + _extensions()
+    return course, said + extensions()
 
 
 def is_current(course: Course, week: Week) -> bool:
@@ -207,32 +205,6 @@ def _made(folder: Path, mode: int) -> None:
     if not folder.is_dir():
         folder.mkdir(parents=True)
         folder.chmod(mode)
-
-
-def _extensions() -> list[str]:
-    """Turn on those of nbgrader's JupyterLab extensions that are off. Sentences on what was done, and what is left."""
-    said = []
-    if off := _off():
-        from jupyter_server.extension.serverextension import toggle_server_extension_python
-
-        for name in off:
-            toggle_server_extension_python(name, enabled=True, user=True)
-        left = _off()
-        said += [f"the Jupyter extension {name} was off and is on" for name in off if name not in left]
-        said += [
-            f"the Jupyter extension {name} is off: run 'jupyter server extension enable --sys-prefix {name}'"
-            for name in left
-        ]
-    return said
-
-
-def _off() -> list[str]:
-    from jupyter_core.paths import jupyter_config_path
-    from jupyter_server.services.config import ConfigManager
-
-    known = ConfigManager(read_config_path=jupyter_config_path()).get("jupyter_server_config")
-    on = known.get("ServerApp", {}).get("jpserver_extensions", {})
-    return [name for name in EXTENSIONS if on.get(name) is not True]
 
 
 def _source(course: Course, origin: Path, week: Week) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -12,15 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grading.here import CONFIG
 from grading.intake.names import count, printable
-from grading.marking.course import FOLDER, Course, is_current, make, open_course
+from grading.marking.course import CONFIG, FOLDER, Course, is_current, make, open_course
 from grading.marking.screen import Report, fill
 from grading.marking.typed import means, read_back
 from grading.register.schema import Class
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
-from labkit.errors import LabError
 
 
 @dataclass
@@ -42,25 +38,6 @@ def prepare(cls: Class, week: Week, progress: Callable[[int, int], None] = lambd
         course, said = make(root, cls.weeks)
     typed = read_back(cls, week)
     return Session(course, fill(course, cls, week, progress), said, typed)
-
-
-def open_formgrader(course: Course, week: Week) -> None:
-    """Start Jupyter with formgrader's page of the week in a browser, and wait until it ends: Ctrl-C ends it. LabError
-    where it does not start."""
-    page = f"/formgrader/gradebook/{week.name}/{week.notebook.stem}"
-    words = ["lab", "-y", f"--LabApp.default_url={page}"]  # -y: one Ctrl-C is enough
-    try:
-        process = subprocess.Popen([sys.executable, "-m", "jupyter", *words], cwd=course.root)
-    except OSError as error:
-        raise LabError(f"Jupyter cannot be started ({error.strerror}): run `jupyter lab` in {course.root}") from None
-    while True:
-        try:
-            status = process.wait()
-            break
-        except KeyboardInterrupt:  # Jupyter got it, too
-            continue
-    if status not in (0, 1, 130, -2):
-        raise LabError(f"Jupyter ended with status {status}: run `jupyter lab` in {course.root}")
 
 
 def show(cls: Class, week: Week, ready: Session, console: Console) -> None:

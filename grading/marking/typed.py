@@ -2,7 +2,7 @@
 
 A comment may hold the rubric's items, a line for each (items.py): their sum becomes formgrader's points where none were
 typed, or where only the comment has changed since. Points that were typed stay; where they differ from the items, that
-is told. Read by SQL, without nbgrader, since every command that shows points begins with it.
+is reported. Read by SQL, without nbgrader, since every command that shows points begins with it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def typed(folder: Path, week: Week) -> dict[tuple[int, str], Typed]:
 
 def read_back(cls: Class, week: Week) -> list[str]:
     """Put what was typed since into class.db. Sentences on what cannot be meant, which a person corrects."""
-    told, rubrics, known = list[str](), dict[str, list[Item]](), hand_marks(cls, week.name)
+    odd, rubrics, known = list[str](), dict[str, list[Item]](), hand_marks(cls, week.name)
     again = {
         (one.counted.submission.id, id) for one in standings(cls, week) if one.counted for id in one.looked_at_again
     }
@@ -82,7 +82,7 @@ def read_back(cls: Class, week: Week) -> list[str]:
             marking = read([now.comment], rubrics[id], cls.rules.comments)
         faults, points = _decided(now, last, marking)
         faults += _odd(now, task, marking, cls.rules.comments)
-        told += [f"submission {submission}, {id}: {'; '.join(faults)}"] if faults else []
+        odd += [f"submission {submission}, {id}: {'; '.join(faults)}"] if faults else []
         if points != now.points:
             with _opened(cls.folder / FOLDER / "gradebook.db") as book:
                 book.execute(
@@ -103,7 +103,7 @@ def read_back(cls: Class, week: Week) -> list[str]:
         confirmed = (submission, id) in again and shown and not now.asks
         if confirmed or (points, now.extra, now.comment) != (last.points, last.extra, last.comment):
             add_hand_mark(cls, week, submission, given)
-    return told
+    return odd
 
 
 def shown_content(folder: Path, submission: int, week: Week) -> str:

@@ -42,7 +42,7 @@ def _html(task: dict[str, Any] | None, remark: str) -> str:
         return "".join(parts)
     parts.append(f"<p><b>{escape(headline(task))}</b></p>")
     rows: list[str] = []
-    told: set[str] = set()
+    shown: set[str] = set()
     for case in task["cases"]:
         verdict = case["verdict"]
         colour = COLOURS.get(verdict, "#cf222e")
@@ -52,17 +52,17 @@ def _html(task: dict[str, Any] | None, remark: str) -> str:
             f'<td style="text-align:left">{_line(case["behaviour"])}</td>'
             f'<td style="white-space:nowrap">{number(case["points"])} / {number(case["possible"])}</td></tr>'
         )
-        if detail := _detail(case, told):
+        if detail := _detail(case, shown):
             rows.append(f'<tr><td></td><td colspan="2" style="text-align:left">{detail}</td></tr>')
     return "".join(parts) + f'<table style="width:100%;margin-bottom:12px">{"".join(rows)}</table>'
 
 
-def _detail(case: dict[str, Any], told: set[str]) -> str:
-    """Why a case is not passed. The same words are told once."""
+def _detail(case: dict[str, Any], shown: set[str]) -> str:
+    """Why a case is not passed. The same words stand once."""
     text, printed = plain(case.get("text", ""), 4_000).rstrip(), plain(case.get("printed", ""), 2_000).rstrip()
-    if text and text in told:
+    if text and text in shown:
         text = "the same, word for word, as above"
-    told.add(text)
+    shown.add(text)
     parts = [f'<pre style="{_PRE}">{escape(text)}</pre>'] if text else []
     if printed:
         parts.append(f'<pre style="{_PRE};color:#57606a">it printed:\n{escape(printed)}</pre>')

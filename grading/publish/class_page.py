@@ -20,7 +20,7 @@ from grading.publish.overview import Overview
 from labkit.checks.outcome import number
 from labkit.checks.verdict import CRASHED, FORBIDDEN, HUNG, OUT_OF_MEMORY
 
-OPENED, LISTED = 8, 200  # on the page: behaviours told in full; names in one list
+OPENED, LISTED = 8, 200  # on the page: behaviours shown in full; names in one list
 ROWS = 8  # behaviours in the terminal
 
 

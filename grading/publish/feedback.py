@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from grading.publish import page
-from grading.publish.mistakes import failed, told_once, untouched
+from grading.publish.mistakes import failed, grouped, untouched
 from grading.publish.overview import mark_of
 from grading.publish.pictures import OwnPicture
 from grading.register.standing import Standing, possible
@@ -75,7 +75,7 @@ def what_next(week: Week, standing: Standing) -> list[str]:
     lost = [*written, *overruled]
     for task in sorted([*open_tasks, *lost], key=lambda task: (standing.points(task) or 0) - task["possible"]):
         missing = f"{number(task['possible'] - (standing.points(task) or 0))} of {number(task['possible'])} points"
-        groups = told_once(task["cases"])
+        groups = grouped(task["cases"])
         if standing.unanswered(task):
             out.append(f"Task {task['id']}, {task['title']}: nothing was handed in, and {missing} are open.")
         elif task in lost:
@@ -116,8 +116,7 @@ def what_next(week: Week, standing: Standing) -> list[str]:
         )
     if standing.ungraded:
         out.append(
-            f"Task {page.join(standing.ungraded)} is graded by a person, who has not done it yet: these points "
-            "come later."
+            f"Task {page.join(standing.ungraded)} is graded by a person, who has not done it yet: these points follow."
         )
     if standing.looked_at_again:
         out.append(
@@ -146,7 +145,7 @@ def _task(task: dict[str, Any], standing: Standing, week: Week, printed: bool, c
         "holes": list(dict.fromkeys(case["text"] for case in cases if case["verdict"] == NOT_ATTEMPTED)),
         "faults": [case["behaviour"] for case in cases if case["verdict"] == FAULT],
         "wrong": sum(map(failed, cases)),
-        "diagnoses": [_diagnosis(group, printed, _worth(group, task)) for group in told_once(cases)],
+        "diagnoses": [_diagnosis(group, printed, _worth(group, task)) for group in grouped(cases)],
         "comment": comment,
     }
 
@@ -173,7 +172,7 @@ def _worth(group: list[dict[str, Any]], task: dict[str, Any]) -> int | float:
 
 
 def _diagnosis(group: list[dict[str, Any]], printed: bool, worth: float) -> dict[str, Any]:
-    """One mistake, told once, with the behaviours that it breaks."""
+    """One mistake, with the behaviours that it breaks."""
     said = next((case["printed"] for case in group if case["printed"].strip()), "") if printed else ""
     return {
         "verdict": group[0]["verdict"],

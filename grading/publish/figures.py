@@ -27,7 +27,7 @@ def draw_all(overview: Overview, folder: Path) -> list[Picture]:
 
 def behaviours(overview: Overview, folder: Path) -> Picture | None:
     """Bars of how many failed and how many left it blank, most failed first; what fails together is one."""
-    rows = [entry for entry in overview.told_once if entry.failed or entry.untried][:MOST]
+    rows = [entry for entry in overview.grouped if entry.failed or entry.untried][:MOST]
     if not rows:
         return None
     with look() as figure:

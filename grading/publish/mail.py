@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from grading.publish import page
 from grading.publish.feedback import attempt_of, what_next
-from grading.publish.mistakes import told_once
+from grading.publish.mistakes import grouped
 from grading.publish.overview import mark_of
 from grading.register.standing import Standing, possible
 from labkit.checks.tasks import Week
@@ -38,7 +38,7 @@ def text(week: Week, standing: Standing, comments: Mapping[str, str]) -> str:
     lines += ["", "What to do next", ""]
     lines += [f"  {place}. {sentence}" for place, sentence in enumerate(what_next(week, standing), 1)]
     for task in standing.tasks:
-        groups = told_once(task["cases"])
+        groups = grouped(task["cases"])
         comment = comments.get(task["id"], "")
         if not groups and not comment:
             continue

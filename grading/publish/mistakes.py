@@ -41,7 +41,7 @@ def title(case: CaseData) -> str:
     return case["behaviour"].removesuffix(f": {which[1]}") if which else case["behaviour"]
 
 
-def told_once(cases: Iterable[CaseData]) -> list[list[CaseData]]:
+def grouped(cases: Iterable[CaseData]) -> list[list[CaseData]]:
     """Failed cases, those of one mistake together, in the order they came. Hangs are one mistake: words hold times."""
     groups: dict[tuple, list[CaseData]] = {}
     for case in cases:

@@ -41,13 +41,13 @@ class Overview:
     absent: list[str] = field(default_factory=list)  # names of those who submitted nothing, and whose deadline passed
 
     @property
-    def told_once(self) -> list[Behaviour]:
+    def grouped(self) -> list[Behaviour]:
         """The behaviours; what fails together is one."""
         return by_mistake(self.behaviours)
 
     @property
     def not_understood(self) -> list[Behaviour]:
-        return [entry for entry in self.told_once if entry.failed]
+        return [entry for entry in self.grouped if entry.failed]
 
     def incidents_of(self, *verdicts: str) -> list[Incident]:
         return [incident for incident in self.incidents if incident.verdict in verdicts]

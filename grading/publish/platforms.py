@@ -72,14 +72,14 @@ class Sheet:
 
 @dataclass
 class Filled:
-    """What was written. grades: person -> what the platform gets; told: sentences on who is left out, and why.
+    """What was written. grades: person -> what the platform gets; notes: sentences on who is left out, and why.
 
     column   the assignment's column; "": the platform gets a new assignment"""
 
     path: Path
     system: str
     grades: dict[int, float | str] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     column: str = ""
 
 
@@ -174,10 +174,10 @@ def fill(
             left.setdefault("excused: a grade that Moodle has already stays", []).append(one.person.name)
         else:
             filled.grades[one.person.id] = grade
-    filled.told = [f"no grade for {count(len(who), 'student')} ({why}): {some(who, 20)}" for why, who in left.items()]
+    filled.notes = [f"no grade for {count(len(who), 'student')} ({why}): {some(who, 20)}" for why, who in left.items()]
     nobody = [_name(row) for place, row in enumerate(sheet.rows) if place not in sheet.people and _name(row)]
     if nobody:
-        filled.told.append(f"{sheet.path.name} has lines that are nobody's of the class: {some(nobody, 20)}")
+        filled.notes.append(f"{sheet.path.name} has lines that are nobody's of the class: {some(nobody, 20)}")
     points = number(week.points("auto", "written"))
     text = (
         _canvas(sheet, week, filled, points, assignment) if sheet.system == CANVAS else _moodle(sheet, filled, points)

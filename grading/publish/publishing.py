@@ -47,7 +47,7 @@ SHOWN = 20  # names in one sentence
 
 @dataclass
 class Published:
-    """What was written. told: sentences on who is left out, and why; changed: (person, total before, now) of those
+    """What was written. notes: sentences on who is left out, and why; changed: (person, total before, now) of those
     whose published total is another one now."""
 
     folder: Path
@@ -56,7 +56,7 @@ class Published:
     grades: Filled | None = None
     pages: list[tuple[Person, int, Path]] = field(default_factory=list)
     packed: Packed | None = None
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     changed: list[tuple[Person, float | None, float | None]] = field(default_factory=list)
 
 
@@ -98,16 +98,16 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
         if not wishes.pages:
             refuse_while_open(cls, week.name, "feedback pages")
     except LabError as error:
-        made.told.append(f"no feedback pages: {error}")
+        made.notes.append(f"no feedback pages: {error}")
     else:
         comments = _comments(cls, week, here)
         made.pages = list(_pages(cls, made, called, comments, printed=wishes.printed))
         made.packed = pack(cls, week, made.pages, folder / "upload.zip")
         _mails(week, made, comments)
-    made.told += made.grades.told if made.grades else []
+    made.notes += made.grades.notes if made.grades else []
     if made.packed and made.packed.without:
         names = some([one.name for one in made.packed.without], SHOWN)
-        made.told.append(f"not in upload.zip, since {made.packed.system}'s number is not known: {names}")
+        made.notes.append(f"not in upload.zip, since {made.packed.system}'s number is not known: {names}")
     made.changed = _keep(cls, week, made, wishes.zeros)
     return made
 
@@ -213,7 +213,7 @@ def _keep(cls: Class, week: Week, made: Published, zeros: bool) -> list[tuple[Pe
 
 def sentences(cls: Class, week: Week, made: Published) -> Iterator[str]:
     """What to say of it, at the end what to do with each file."""
-    yield from made.told
+    yield from made.notes
     if made.changed:
         points = [f"{who.name} {_points(was)} -> {_points(now)}" for who, was, now in made.changed]
         more = f"; and {len(points) - SHOWN} more" if len(points) > SHOWN else ""

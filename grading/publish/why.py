@@ -47,10 +47,10 @@ def lines(cls: Class, week: Week, standing: Standing, task: str | None = None) -
     found += [_attempt(cls, attempt(cls, number)) for number in counted.attempts]
     if standing.mark is None:
         return found
-    told_at: dict[str, str] = {}  # diagnosis -> the task at which it stands
+    shown_at: dict[str, str] = {}  # diagnosis -> the task at which it stands
     for one in standing.mark.tasks:
         if (task is None and not untouched(one)) or one["id"] == task:
-            found += ["", *_task(standing, one, told_at)]
+            found += ["", *_task(standing, one, shown_at)]
     if task is not None and not any(one["id"] == task for one in standing.mark.tasks):
         found += ["", f"{task}: not judged of this submission; `grade run {week.name} --task {task}` does it"]
     given = [one for one in hand_history(cls, standing.mark.submission) if task in (None, one.task)]
@@ -78,7 +78,7 @@ def _attempt(cls: Class, one: Attempt) -> str:
     )
 
 
-def _task(standing: Standing, one: dict, told_at: dict[str, str]) -> list[str]:
+def _task(standing: Standing, one: dict, shown_at: dict[str, str]) -> list[str]:
     passed = sum(case["verdict"] == PASSED for case in one["cases"])
     points = (
         f"{passed} of {len(one['cases'])} cases pass, no points"
@@ -101,7 +101,7 @@ def _task(standing: Standing, one: dict, told_at: dict[str, str]) -> list[str]:
             diagnoses.setdefault((case["verdict"], case["text"]), []).append(case["behaviour"])
     for (verdict, text), behaviours in diagnoses.items():
         found += [f"    {verdict}: {page.one_line(behaviour)}" for behaviour in behaviours]
-        if (before := told_at.setdefault(text, one["id"])) != one["id"]:
+        if (before := shown_at.setdefault(text, one["id"])) != one["id"]:
             found.append(f"        as at {before}")
         else:
             found += [f"        {line}" for line in page.visible(page.here(text)).split("\n")]

@@ -157,13 +157,13 @@ def _work(student: str, year: str, texts: dict[str, str], functions: list[str], 
         )
         found = json.loads(done.stdout)
     except (subprocess.SubprocessError, ValueError):
-        return None  # its parser gave up: told by the caller
+        return None  # its parser gave up: the caller says so
     work = Work(student, year)
-    for name, told in found.items():
-        nodes = "".join(labels.setdefault(label, chr(0x10000 + len(labels))) for label in told["labels"])
+    for name, one in found.items():
+        nodes = "".join(labels.setdefault(label, chr(0x10000 + len(labels))) for label in one["labels"])
         if len(nodes) < K:
             continue
-        work.texts[name], work.lines[name] = texts[name.rpartition(".")[0]], told["lines"]
+        work.texts[name], work.lines[name] = texts[name.rpartition(".")[0]], one["lines"]
         work.prints[name] = CodeFingerprint("", K, 1, filter=False, fp=io.StringIO(nodes))
     return work if work.prints else None
 
@@ -227,7 +227,7 @@ def alike(first: Work, second: Work) -> Pair:
         most = max(most, share) if shared >= LEAST else most
         functions.append(((shared < LEAST, -share, -shared), (name, share, lines[0], lines[1])))
     size = min(first.size, second.size)
-    ordered = [told for _, told in sorted(functions, key=lambda one: one[0])]
+    ordered = [function for _, function in sorted(functions, key=lambda one: one[0])]
     return Pair(first, second, min(1.0, total / size) if size else 0.0, total, ordered, most)
 
 

@@ -16,8 +16,10 @@ LINES = 120  # of one function
 
 def write(week: Week, pairs: Sequence[Pair], compared: int, unread: Sequence[str], share: float, to: Path) -> Path:
     """One self-contained HTML file."""
-    told = [{**vars(pair), "sides": _sides(pair) if n < SHOWN else []} for n, pair in enumerate(pairs)]
-    text = page.render("similar.html.j2", week=week, pairs=told, compared=compared, unread=unread, share=share, one=ONE)
+    shown = [{**vars(pair), "sides": _sides(pair) if n < SHOWN else []} for n, pair in enumerate(pairs)]
+    text = page.render(
+        "similar.html.j2", week=week, pairs=shown, compared=compared, unread=unread, share=share, one=ONE
+    )
     return page.write(to, text)
 
 

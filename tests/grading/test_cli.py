@@ -11,7 +11,7 @@ from rich.console import Console
 
 from grading import cli
 from grading.corrections import correct
-from grading.marking import session
+from grading.marking import jupyter, session
 from grading.options import FORMER
 from grading.register.classes import open_class
 from grading.register.standing import standings
@@ -91,10 +91,9 @@ def test_another_folder_is_no_class(words, tmp_path):
 
 
 def test_the_courses_own_repository_and_nbgraders_folder_are_no_class(folder):
-    assert "folder of its own" in grade(ROOT, "status", status=2)
+    assert "folder of its own" in grade(ROOT, "init", "autumn", "--roster", "a.csv", "--zone", "UTC", status=2)
     (folder / "gradebook").mkdir()
-    (folder / "gradebook" / "nbgrader_config.py").touch()
-    assert "cd .." in grade(folder / "gradebook", "status", status=2)
+    assert f"--class {folder}" in grade(folder / "gradebook", "status", status=2)
 
 
 def test_a_class_can_be_named_from_elsewhere(folder, tmp_path):
@@ -165,9 +164,6 @@ def _interrupted(*_):
 
 
 def test_formgrader_ends_by_ctrl_c_and_a_jupyter_that_fails_is_named(tmp_path, monkeypatch):
-    class Course:
-        root = tmp_path
-
     class Process:
         def __init__(self, *ends):
             self.ends = list(ends)
@@ -185,9 +181,9 @@ def test_formgrader_ends_by_ctrl_c_and_a_jupyter_that_fails_is_named(tmp_path, m
         )
         if ends == (7,):
             with pytest.raises(LabError, match="jupyter lab"):
-                session.open_formgrader(Course(), WEEK)
+                jupyter.open_formgrader(tmp_path, WEEK)
         else:
-            session.open_formgrader(Course(), WEEK)
+            jupyter.open_formgrader(tmp_path, WEEK)
     words, how = started[0]
     assert any("/formgrader/gradebook/week13/lab" in word for word in words) and how["cwd"] == tmp_path
 

@@ -11,9 +11,8 @@ import stat
 
 import pytest
 
-from grading.here import CONFIG
-from grading.marking import course as module
-from grading.marking.course import is_current, make, open_course
+from grading.marking import jupyter as module
+from grading.marking.course import CONFIG, is_current, make, open_course
 from grading.marking.session import prepare
 from labkit.checks.tasks import find_week, find_weeks
 from labkit.errors import LabError
@@ -262,4 +261,4 @@ def test_jupyter_extensions_that_are_off_are_turned_on(monkeypatch, tmp_path):
     monkeypatch.setattr(
         serverextension, "toggle_server_extension_python", lambda name, enabled, user: state.update({name: enabled})
     )
-    assert len(module._extensions()) == 1 and all(state.values())
+    assert len(module.extensions()) == 1 and all(state.values())

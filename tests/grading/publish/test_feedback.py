@@ -45,7 +45,7 @@ def test_points_task_by_task_and_the_diagnosis_word_for_word():
     assert "\u2013 of 20" in seen and "not graded yet" in seen
 
 
-def test_a_mistake_is_told_once_with_all_its_behaviours_and_points():
+def test_a_mistake_is_grouped_with_all_its_behaviours_and_points():
     page = feedback(standing("13.2 deadlock order"))
     cases = RECORDED["mutants"]["13.2 deadlock order"]
     hung = [case for case in cases if case["verdict"] == "hung"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grading.publish.class_page import html
-from grading.publish.mistakes import behaviours, by_mistake, mistake, title, told_once
+from grading.publish.mistakes import behaviours, by_mistake, grouped, mistake, title
 from grading.publish.overview import overview
 from labkit.checks.verdict import FAULT
 from tests.grading.publish.aclass import MUTANTS, RECORDED, WEEK, mark, spoil, stand
@@ -69,10 +69,10 @@ def test_no_key_of_any_mutant_names_a_place():
 
 
 def test_cases_of_one_mistake_are_put_together_in_their_order():
-    groups = told_once(c | {"behaviour": c["test"]} for c in cases("13.2 remainder ignored"))
+    groups = grouped(c | {"behaviour": c["test"]} for c in cases("13.2 remainder ignored"))
     assert len(groups) < len(cases("13.2 remainder ignored"))
     assert groups[0][0]["test"] == cases("13.2 remainder ignored")[0]["test"]
-    hung = told_once(c | {"behaviour": c["test"]} for c in cases("13.2 deadlock order") if c["verdict"] == "hung")
+    hung = grouped(c | {"behaviour": c["test"]} for c in cases("13.2 deadlock order") if c["verdict"] == "hung")
     assert len(hung) == 1
 
 

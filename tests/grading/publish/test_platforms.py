@@ -92,7 +92,7 @@ def test_who_is_excused(cls, system):
         assert {row[1]: row[-1] for row in table[2:]} == {"101": "EX", "102": "85.5", "103": "EX"}
     else:
         assert [row[5] for row in table[1:]] == ["", "85.5", ""]
-        assert any("excused" in sentence and "Anna Müller" in sentence for sentence in made.told)
+        assert any("excused" in sentence and "Anna Müller" in sentence for sentence in made.notes)
 
 
 def test_a_name_decides_nothing_and_a_strangers_line_is_named(cls, system):
@@ -100,7 +100,7 @@ def test_a_name_decides_nothing_and_a_strangers_line_is_named(cls, system):
     text = text.replace("Participant 501,Anna Müller,anna@x.org", "Participant 777,Anna Müller,other@x.org")
     made, _ = filled(cls, text)
     assert person(cls, "anna@x.org") not in made.grades
-    assert any("nobody" in sentence for sentence in made.told) and any("not in" in one for one in made.told)
+    assert any("nobody" in sentence for sentence in made.notes) and any("not in" in one for one in made.notes)
 
 
 def test_a_line_that_is_two_peoples_is_refused(cls, system):
@@ -192,7 +192,7 @@ def test_who_has_no_total_yet_is_left_out_and_named(cls, system):
     hand_in(cls, "hy@x.org", mark())
     made, _ = filled(cls, zeros=True)
     assert person(cls, "hy@x.org") not in made.grades
-    assert any("to be graded by hand" in sentence and "HYPERLINK" in sentence for sentence in made.told)
+    assert any("to be graded by hand" in sentence and "HYPERLINK" in sentence for sentence in made.notes)
 
 
 @pytest.mark.parametrize("system", ["moodle"], indirect=True)

@@ -98,7 +98,7 @@ def test_a_page_of_before_goes_with_its_submission(cls):
 def test_pages_wait_while_anybody_may_hand_in_and_grades_do_not(cls):
     with a_class(cls.folder, "", LATE + "[extensions.cleo]\nweek13 = 2999-01-01T00:00:00+00:00\n") as opened:
         made = publish(opened, WEEK, Wishes())
-        assert made.pages == [] and any("cleo" in one and "--anyway" in one for one in made.told)
+        assert made.pages == [] and any("cleo" in one and "--anyway" in one for one in made.notes)
         assert below(opened.folder / "published") == ["term.csv", "week13/all.csv", "week13/class.html"]
         assert len(publish(opened, WEEK, Wishes(pages=True)).pages) == 2
 
@@ -227,4 +227,4 @@ def test_who_is_unknown_to_the_platform_is_named_and_has_a_mail(platform):
     made = publish(cls, WEEK, Wishes())
     assert [one.email for one in made.packed.without] == ["sean@x.org"]
     assert [path.parent.name for path in made.folder.rglob("*.txt")] == ["sean@x.org"]
-    assert any("O'Brien" in one for one in made.told)
+    assert any("O'Brien" in one for one in made.notes)
