@@ -288,10 +288,7 @@ class LocalRunner:
             try:
                 results = pool.call(where, sent, job.timeout)
             except RanksFailed as error:
-                if isinstance(error.__cause__, NotImplementedError):
-                    reply = Reply(NOT_ATTEMPTED, text=not_attempted(str(error.__cause__)))
-                else:
-                    reply = failed_reply(error.autopsy, root, error.ledgers, job.function if job.without else "")
+                reply = failed_reply(error.autopsy, root, error.ledgers, job.function if job.without else "")
             else:
                 reply = read_answers(results, results.ledgers, job.with_group)
         reply.printed = capped(_ABORT.sub("", printed.getvalue()))

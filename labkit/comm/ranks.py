@@ -84,4 +84,4 @@ def run_ranks(
         with RankPool(size or 4, device=device) as pool:
             return pool.run(fn, *args, timeout=timeout)
     except RanksFailed as error:
-        raise error.with_traceback(None) from error.__cause__  # it says what happened; the way out of here does not
+        raise error.with_traceback(None) from None  # it says what happened; the way out of here does not

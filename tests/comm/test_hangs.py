@@ -270,6 +270,16 @@ def test_last_words_outlast_the_wait_for_the_others(fails, monkeypatch, nothing_
     assert 0 < asked.count("[rank 1] ") < 50
 
 
+def test_a_long_line_is_passed_on_before_it_ends(capsys):
+    output = Output("stdout", "")
+    with open(output.theirs, "wb", buffering=0) as theirs:
+        for _ in range(33):  # 64 KiB fill the pipe
+            theirs.write(b"y" * (1 << 16))
+            output.forward()
+    output.close()
+    assert capsys.readouterr().out.count("y") > 1 << 20
+
+
 def finishes(group, seconds):
     time.sleep(seconds)
     return group.rank
