@@ -1,4 +1,4 @@
-"""A training that is asked to stop and goes on, and then loses its rank: how C.5's record on a GPU is made.
+"""A training that is paused and goes on, and then loses its rank: how C.5's record on a GPU is made.
 
     python -m studies.interrupted studies/c5.toml --out runs/c5
     setsid nohup python -m studies.interrupted studies/c5.toml --out runs/c5 &      outlives the shell that started it
@@ -6,8 +6,8 @@
 It runs the capstone under torchrun, as C.5 has it. When `--pause` of the steps are done, torchrun gets a SIGTERM, and
 the same command goes on. When `--kill` of them are done, the rank gets a SIGKILL, and torchrun starts another.
 
-OUT.interrupted.json, beside the run's folder, has when each happened (UTC), torchrun's exit statuses, and what
-nvidia-smi said every five seconds, where there is one. It is written anew whenever something happens. Linux alone.
+OUT.interrupted.json, beside the run's folder, has when each happened (UTC), torchrun's exit statuses, and the GPU's
+readings every five seconds, where there is one. It is written anew whenever something happens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,16 +25,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
+import pynvml as nvml
+
 from labkit.checks.outside import OWN_STORE
 from labkit.errors import LabError
 from labkit.record.files import replace_file
 from labkit.record.read import parse
 
-ASKED = ("power.draw", "clocks.sm", "memory.used", "utilization.gpu")  # W, MHz, MiB, per cent
+READINGS = ("power.draw", "clocks.sm", "memory.used", "utilization.gpu")  # W, MHz, MiB, per cent
 
 
-def done(run: Path) -> int:
-    """The newest step in the run's folder."""
+def newest_step(run: Path) -> int:
+    """Return the newest step in the run's folder."""
     try:
         lines = (run / "steps.jsonl").read_bytes().splitlines()
     except OSError:
@@ -43,42 +45,41 @@ def done(run: Path) -> int:
     return max((line["step"] for line in map(parse, lines[-2:]) if line), default=0)
 
 
-def rank_of(agent: int) -> int | None:
-    """The process of torchrun's only rank; None while there is none."""
-    with suppress(OSError):  # a process that ends while it is looked at
-        for task in Path(f"/proc/{agent}/task").glob("*/children"):
-            for child in task.read_text().split():
-                if b"capstone.train" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    return int(child)
+def find_rank(agent: int) -> int | None:
+    """Return the process of torchrun's only rank; None while there is none."""
+    with suppress(psutil.Error):  # a process that ends meanwhile
+        return next((c.pid for c in psutil.Process(agent).children() if "capstone.train" in c.cmdline()), None)
     return None
 
 
-def readings() -> list[float] | None:
-    """The first GPU's, in ASKED's order."""
-    words = [f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits", "--id=0"]
+def read_gpu() -> list[float] | None:
+    """Return the first GPU's READINGS; None without one."""
     try:
-        said = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=20).stdout
-        return [float(word) for word in said.split(",")]
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+        nvml.nvmlInit()
+        gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+        watts, clock = nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3, nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
+        used, busy = nvml.nvmlDeviceGetMemoryInfo(gpu).used, nvml.nvmlDeviceGetUtilizationRates(gpu).gpu
+        return [watts, float(clock), float(used >> 20), float(busy)]
+    except nvml.NVMLError:
         return None
 
 
 def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str, Any]:
-    """Train, pause, go on, kill, and wait for the end; what happened. LabError if torchrun gives up, or the run
+    """Train, pause, go on, kill, and wait for the end; return what happened. LabError if torchrun gives up, or the run
     ends before both."""
     try:
         steps = int(tomllib.loads(config.read_text(encoding="utf-8"))["steps"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{config} tells no number of steps ({type(error).__name__}: {error})") from None
+        raise LabError(f"{config} has no number of steps ({type(error).__name__}: {error})") from None
     words = ["--standalone", "--nproc-per-node", "1", "--max-restarts", "3"]
     words += ["-m", "capstone.train", str(config), "--out", str(out)]
-    has_gpu = shutil.which("nvidia-smi") is not None
-    told: dict[str, Any] = {"command": f"torchrun {' '.join(words)}", "readings": list(ASKED), "gpu": []}
+    record: dict[str, Any] = {"command": f"torchrun {' '.join(words)}", "readings": list(READINGS), "gpu": []}
 
     def note(name: str, **more: Any) -> None:
-        told[name] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "step": done(out), **more}
-        replace_file(out.with_name(f"{out.name}.interrupted.json"), json.dumps(told, indent=1).encode() + b"\n")
-        print(f"{name}: {told[name]}", flush=True)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        record[name] = {"time": now, "step": newest_step(out), **more}
+        replace_file(out.with_name(f"{out.name}.interrupted.json"), json.dumps(record, indent=1).encode() + b"\n")
+        print(f"{name}: {record[name]}", flush=True)
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words], env=os.environ | OWN_STORE)
@@ -89,20 +90,19 @@ def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str,
     try:
         while agent.poll() is None:
             time.sleep(0.2)
-            if "paused" not in told and done(out) >= pause * steps:
-                agent.send_signal(signal.SIGTERM)
-                note("paused", status=agent.wait())
-                agent = start()
-                note("again")
-            elif (
-                "paused" in told and "killed" not in told and done(out) >= kill * steps and (rank := rank_of(agent.pid))
-            ):
+            if "paused" not in record:
+                if newest_step(out) >= pause * steps:
+                    agent.send_signal(signal.SIGTERM)
+                    note("paused", status=agent.wait())
+                    agent = start()
+                    note("again")
+            elif "killed" not in record and newest_step(out) >= kill * steps and (rank := find_rank(agent.pid)):
                 with suppress(ProcessLookupError):
                     os.kill(rank, signal.SIGKILL)
                     note("killed")
-            if has_gpu and time.monotonic() > read_at + 5 and (found := readings()):
-                told["gpu"].append(found)
+            if time.monotonic() > read_at + 5:
                 read_at = time.monotonic()
+                record["gpu"] += [found] if (found := read_gpu()) else []
     finally:
         if agent.poll() is None:
             agent.terminate()
@@ -110,11 +110,13 @@ def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str,
     note("ended", status=agent.returncode)
     if agent.returncode:
         raise LabError(
-            f"torchrun ended with status {agent.returncode} at step {done(out)} of {steps}: see its words above"
+            f"torchrun ended with status {agent.returncode} at step {newest_step(out)} of {steps}: see its words above"
         )
-    if "killed" not in told:
-        raise LabError(f"the run was over at step {done(out)}, before it was paused and killed: take a longer one")
-    return told
+    if "killed" not in record:
+        raise LabError(
+            f"the run was over at step {newest_step(out)}, before it was paused and killed: take a longer one"
+        )
+    return record
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,8 +6,8 @@
 
 Each arm trains on fresh ranks. In the step after the warm-up the rank counts what it holds when the backward has ended:
 weights, gradients and AdamW's state, each by the type of its numbers. An FP8 tensor of Transformer Engine's is a
-wrapper that tells the size of what it stands for, so what lies inside it is counted, piece by piece. What it sends is
-in the ledger of its mesh. "rest" is what the device has given out beyond that; "peak" its most in that step.
+wrapper with the size of what it stands for, so what lies inside it is counted, piece by piece. What it sends is in the
+ledger of its mesh. "rest" is what the device has allocated beyond that; "peak" its most in that step.
 
 The checkpoint's round trip, which writes and reads four of them: weights in FP8, converted to ordinary ones and back
 (labkit.train.reformat), and the losses after each. Back in FP8 they are those of the run that was not converted; on a
@@ -83,15 +83,15 @@ class Holds(Hook):
         if loop.step == WARMUP + 1:
             self.found["peak"] = int(loop._peak())
             events = loop.group.ledger.events[self.begin :]
-            self.found["sent"] = summed((e.kind, e.bytes) for e in events if e.kind not in ("wait", "split"))
+            self.found["sent"] = sum_bytes((e.kind, e.bytes) for e in events if e.kind not in ("wait", "split"))
 
     def on_end(self, loop: Loop) -> None:
         step = median(loop.seconds[WARMUP + 1 :])
         self.found["tokens_per_s"] = loop.config.batch_size * loop.config.seq_len / step
 
 
-def summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """{kind: bytes in all}."""
+def sum_bytes(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return {kind: bytes in all}."""
     total: Counter[str] = Counter()
     for kind, much in pairs:
         total[kind] += much
@@ -99,31 +99,26 @@ def summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """{"weights, float32": bytes of this rank}, ... A memory that two of them share is counted once."""
-    found: Counter[str] = Counter()
+    """Return {"weights, float32": bytes of this rank}, ... A memory that two of them share is counted once."""
+    tensors: list[tuple[str, Tensor]] = [("weights", parameter) for parameter in model.parameters()]
+    tensors += [("gradients", parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+    for state in optimizer.state.values():
+        kept = [(key, value) for key, value in state.items() if isinstance(value, Tensor) and value.numel() > 1]
+        tensors += [({"exp_avg": "m", "exp_avg_sq": "v"}.get(key, key), value) for key, value in kept]
     seen: set[int] = set()
-
-    def count(what: str, tensor: Tensor) -> None:
+    pairs = []
+    for what, tensor in tensors:
         for name, piece in pieces(tensor).items():
             memory = piece.untyped_storage()
             if memory.data_ptr() and memory.data_ptr() not in seen:
                 seen.add(memory.data_ptr())
                 kind = str(piece.dtype).removeprefix("torch.")
-                found[f"{what}, {kind}{f' ({name})' if name else ''}"] += memory.nbytes()
-
-    for parameter in model.parameters():
-        count("weights", parameter)
-        if parameter.grad is not None:
-            count("gradients", parameter.grad)
-    for state in optimizer.state.values():
-        for key, value in state.items():
-            if isinstance(value, Tensor) and value.numel() > 1:
-                count({"exp_avg": "m", "exp_avg_sq": "v"}.get(key, key), value)
-    return dict(found)
+                pairs.append((f"{what}, {kind}{f' ({name})' if name else ''}", memory.nbytes()))
+    return sum_bytes(pairs)
 
 
-def arm(group: Group, settings: dict[str, Any]) -> dict[str, Any]:
-    """One arm on this rank: what it holds and sends, how fast it trains, its losses."""
+def train_arm(group: Group, settings: dict[str, Any]) -> dict[str, Any]:
+    """Train one arm on this rank: what it holds and sends, how fast it trains, its losses."""
     config = strict_validate(TrainConfig, settings, "the study's training")
     seed_generators(config.seed, group.rank)
     corpus, backend, hook = build_corpus(config.data), get_backend(config.precision.backend), Holds()
@@ -140,31 +135,30 @@ def arm(group: Group, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def losses(group: Group, settings: dict[str, Any], folder: str) -> list[float]:
-    """The losses of the steps that this call trained, and of those before it."""
+    """Return the losses of the steps that this call trained, and of those before it."""
     return list(train_job(group, settings, folder)["losses"].values())
 
 
 def round_trip(settings: dict[str, Any], size: int, device: str) -> dict[str, Any]:
-    """The loss of each of AFTER steps after a checkpoint: of the run itself, with its FP8 weights as ordinary ones, and
-    with those made FP8 again."""
+    """Return the loss of each of AFTER steps after a checkpoint: of the run itself, with its FP8 weights as ordinary
+    ones, and with those made FP8 again."""
     more = {**settings, "checkpoint_every": TRIP, "keep_checkpoints": 9, "steps": TRIP + AFTER}
     plain = {**more, "precision": {**settings["precision"], "fp8_parameters": False}}
 
     def trained(config: dict[str, Any], folder: Path) -> list[float]:
-        found = run_ranks(losses, config, str(folder), size=size, device=device, timeout=None)[0]
-        return found[TRIP:]
+        return run_ranks(losses, config, str(folder), size=size, device=device, timeout=None)[0][TRIP:]
 
     with tempfile.TemporaryDirectory() as place:
         one, two, three = (Path(place) / name for name in ("fp8", "bf16", "again"))
-        told = {"as it is": trained(more, one)}
+        found = {"as it is": trained(more, one)}
         first = one / "checkpoints" / f"step-{TRIP:08d}"
         back = reformat(first, two, "bf16", weights="master")
         reformat(back, three, "fp8")
-        told["converted to bf16, masters"] = trained(plain, two)
-        told["and to fp8 again"] = trained(more, three)
+        found["converted to bf16, masters"] = trained(plain, two)
+        found["and to fp8 again"] = trained(more, three)
         values = reformat(first, Path(place) / "values", "bf16")
-        told["converted to bf16, values"] = trained(plain, values.parent.parent)
-    return told
+        found["converted to bf16, values"] = trained(plain, values.parent.parent)
+    return found
 
 
 def study(
@@ -175,14 +169,13 @@ def study(
     keep: Callable[[dict[str, Any]], None] | None = None,
     trip: str | None = None,
 ) -> dict[str, Any]:
-    """The record: of each arm, or of the round trip of one, `trip`. `keep`, if given, gets it after each arm, so that
-    an end before the last one loses nothing.
+    """Return the record: of each arm, or of the round trip of one, `trip`. `keep`, if given, gets it after each arm, so
+    that an end before the last one loses nothing.
 
     LabError: an arm that does not exist, a round trip of one without FP8 parameters, a setting that does not fit, an
     arm that fails.
     """
-    asked = names if trip is None else [trip]
-    if unknown := [name for name in asked if name not in ARMS]:
+    if unknown := [name for name in (names if trip is None else [trip]) if name not in ARMS]:
         raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
     if trip is not None and not ARMS[trip].get("fp8_parameters"):
         have = ", ".join(name for name, precision in ARMS.items() if precision.get("fp8_parameters"))
@@ -208,7 +201,7 @@ def study(
         return out
     for name in names:
         own = {**whole, "precision": ARMS[name]}
-        out["arms"][name] = run_ranks(arm, own, size=size, device=device, timeout=None)[0]
+        out["arms"][name] = run_ranks(train_arm, own, size=size, device=device, timeout=None)[0]
         print(f"{name}: {json.dumps(jsonable(out['arms'][name]))[:600]}", flush=True)
         if keep is not None:
             keep(out)
@@ -224,12 +217,12 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the training")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    asked = parser.parse_args()
+    a = parser.parse_args()
 
     def keep(found: dict[str, Any]) -> None:
-        replace_file(asked.out, json.dumps(jsonable(found), indent=1) + "\n")
+        replace_file(a.out, json.dumps(jsonable(found), indent=1) + "\n")
 
-    keep(study(asked.arms.split(","), asked.set, asked.ranks, asked.device, keep, asked.round_trip))
+    keep(study(a.arms.split(","), a.set, a.ranks, a.device, keep, a.round_trip))
 
 
 if __name__ == "__main__":

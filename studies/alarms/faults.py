@@ -19,7 +19,7 @@ EARLY = 2  # the step whose scales come back
 class Fault(Hook):
     """Does to a training what `trial` says, from its step on. A clean one's scales are right at every step.
 
-    scales: those of step EARLY, by module; filled by the run that takes it."""
+    scales: those of step EARLY, by module, filled by the clean run."""
 
     def __init__(self, trial: Any, backend: Any, scales: dict[str, dict[str, Tensor]]) -> None:
         self.trial, self.backend, self.scales = trial, backend, scales
@@ -52,7 +52,7 @@ class Fault(Hook):
 
 
 class States(Hook):
-    """Keeps a run's weights and moments as they are before these steps."""
+    """Keeps a run's weights and moments from before these steps."""
 
     def __init__(self, steps: set[int]) -> None:
         self.steps = steps
@@ -65,8 +65,7 @@ class States(Hook):
 
 
 class Branch(Hook):
-    """Takes a run up where `States` kept another, before step `begin`; and ends it with the step before which `over`,
-    asked with the step lines so far, says so."""
+    """Takes a run up where `States` kept another, before step `begin`; and ends it once `over(step lines so far)`."""
 
     def __init__(self, state: dict[str, Any], begin: int, over: Callable[[list[dict[str, Any]]], bool]) -> None:
         self.state, self.begin, self.over = state, begin, over
@@ -83,7 +82,7 @@ class Branch(Hook):
 
 
 class RandomTokens:
-    """A corpus of which the training batches of some steps are random tokens."""
+    """A corpus in which the training batches of some steps are random tokens."""
 
     def __init__(self, corpus: Any, begin: int, steps: int, vocab: int) -> None:
         self.corpus, self.begin, self.end, self.vocab, self.hash = corpus, begin, begin + steps, vocab, corpus.hash
@@ -97,7 +96,7 @@ class RandomTokens:
 
 
 class Kept:
-    """Stands in a RunRecord's place, and keeps the lines in memory."""
+    """Keeps the lines in memory, in a RunRecord's place."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
 """How often do the alarms ring rightly, falsely, and how early? Small trainings with faults put in, and clean ones.
 
-    python -m studies.alarms.study runs/alarms                     go on with what is missing, then tell what came of it
+    python -m studies.alarms.study runs/alarms                     go on with what is missing, then report
     python -m studies.alarms.study runs/alarms --seeds 3           only the first three seeds, of three runs each
-    python -m studies.alarms.study runs/alarms --judge             only tell, from the runs that are there
+    python -m studies.alarms.study runs/alarms --judge             only report, from the runs that are there
     python -m studies.alarms.study runs/tuning --tuning            runs of other seeds, to find thresholds on
     ... --judge --record results/DATE-alarms.json                what is committed
 
@@ -21,7 +21,7 @@ scales, E4M3 and E5M2, rounded by torch's casts), so that a fault in the scales 
     stale     all scales are those of an early step again, as after a resume that takes the wrong ones up, and one to
               three octaves too large
 
-What is kept of a run is what the alarms read. Rules about the machine (throughput, slow rank, silence) are not asked:
+What is kept of a run is what the alarms read. Rules about the machine (throughput, slow rank, silence) are left out:
 they would judge the machine that this runs on.
 """
 
@@ -44,6 +44,7 @@ import numpy as np
 from labkit.comm.group import Group
 from labkit.record.clean import jsonable, restore
 from labkit.record.files import replace_file
+from labkit.strict import strict_validate
 from labkit.watch.alarms import OVER_SCALES
 from labkit.watch.folder import QUANTITIES, Record
 from labkit.watch.learning import OF_TRAINING
@@ -51,12 +52,19 @@ from labkit.watch.learning import OF_TRAINING
 FAULTS = ("rate", "batch", "growth", "epsilon", "stale")
 CLEAN, FAULTY, STEPS = 100, 200, 260
 TUNING = 1000  # the first seed of runs to find thresholds on; those that are reported have seeds from 0
-SEEN = 35  # seeds below were looked at before the rules were settled: they are told apart
+SEEN = 35  # seeds below were inspected before the rules were settled: they are reported apart
 FIRST = {"caught": 62, "harmful": 70, "false": 1, "clean": 35}  # what the rules before made of them, 2026-11-23
 AFTER = 50  # steps that a run goes on after the harm
 HARM = 0.02  # of the clean run's held-out loss
 KEPT = ("step", "loss", "lr", "grad_norm", "heldout", "skipped", "param_norm")
 MODEL: dict[str, Any] = dict(vocab_size=512, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=176, max_seq_len=64)
+TRAIN: dict[str, Any] = {
+    "model": MODEL,
+    "data": {"max_bytes": 4_000_000},
+    "precision": {"backend": "broken-stale"},
+    **dict(seq_len=64, batch_size=8, lr=2e-3, warmup_steps=20),
+    **dict(eval_every=5, eval_batches=2, probe_every=2, norms_every=2),
+}
 DROP, SOON = 4.0, 50  # the folklore: a scale falls to a quarter in one probe, and a NaN follows within so many steps
 
 
@@ -75,7 +83,7 @@ class Trial:
 
 
 def trials(tuning: bool = False) -> Iterator[Trial]:
-    """All of them, each fault after the clean run that it is compared with. tuning: others, of other seeds."""
+    """Yield all of them, each fault after the clean run that it is compared with. tuning: others, of other seeds."""
     first, each = (TUNING if tuning else 0), FAULTY // CLEAN
     for at in range(FAULTY):
         seed, draw = first + at // each, np.random.default_rng([at, first + 22])
@@ -88,36 +96,19 @@ def trials(tuning: bool = False) -> Iterator[Trial]:
 
 
 def run(group: Group, wanted: list[Trial], whole: bool = False) -> list[dict[str, Any]]:
-    """Train a clean run and the faulty ones of its seed; of each what is kept: {"trial", "lines", "events"}.
+    """Train a clean run and the faulty ones of its seed; return of each {"trial", "lines", "events"}.
 
     Up to its fault a faulty run is the clean one, so it is trained from there on, and until AFTER steps after the harm.
     whole: it is trained from the first step to the last, which gives the same lines."""
-    from labkit.model.config import ModelConfig
     from labkit.model.decoder import Transformer, init_weights
-    from labkit.precision.config import PrecisionConfig, PrecisionSpec
+    from labkit.precision.config import PrecisionSpec
     from labkit.precision.registry import get_backend
     from labkit.train.config import TrainConfig
     from labkit.train.data.corpus import build_corpus
-    from labkit.train.data.sources import DataConfig
     from labkit.train.loop import Hook, Parts, train
     from studies.alarms.faults import Branch, Fault, Kept, RandomTokens, States
 
-    clean = wanted[0]
-    config = TrainConfig(
-        model=ModelConfig(**MODEL),
-        steps=STEPS,
-        seq_len=64,
-        batch_size=8,
-        lr=2e-3,
-        warmup_steps=20,
-        seed=clean.seed,
-        eval_every=5,
-        eval_batches=2,
-        probe_every=2,
-        norms_every=2,
-        data=DataConfig(max_bytes=4_000_000),
-        precision=PrecisionConfig(backend="broken-stale"),
-    )
+    config = strict_validate(TrainConfig, {**TRAIN, "steps": STEPS, "seed": wanted[0].seed}, "the study's training")
     text, states = build_corpus(config.data), States({trial.begin for trial in wanted[1:]})
     scales: dict[str, Any] = {}
     found: list[dict[str, Any]] = []
@@ -140,14 +131,11 @@ def run(group: Group, wanted: list[Trial], whole: bool = False) -> list[dict[str
 
 
 def thinned(line: dict[str, Any]) -> dict[str, Any]:
-    """What the alarms read of a step line, to five digits."""
+    """Return what the alarms read of a step line, to five digits."""
     out = {key: line[key] for key in KEPT if key in line}
     if "scales" in line:
-        out["scales"] = {
-            name: {key: float(f"{stat[key]:.5g}") for key in QUANTITIES}
-            for name, stat in line["scales"].items()
-            if not name.endswith(".output")
-        }
+        read = {name: stat for name, stat in line["scales"].items() if not name.endswith(".output")}
+        out["scales"] = {name: {key: float(f"{stat[key]:.5g}") for key in QUANTITIES} for name, stat in read.items()}
     return out
 
 
@@ -156,7 +144,7 @@ def save(out: Path, found: dict[str, Any], name: str) -> None:
 
 
 def load(out: Path, trial: Trial) -> dict[str, Any] | None:
-    """A run that is done; None if it is not."""
+    """Load a run that is done; None if it is not."""
     file = out / f"{trial.name}.json.gz"
     return restore(json.loads(gzip.decompress(file.read_bytes()))) if file.exists() else None
 
@@ -164,16 +152,15 @@ def load(out: Path, trial: Trial) -> dict[str, Any] | None:
 # ---- judging
 
 
-def rung(found: dict[str, Any]) -> list[tuple[int, str]]:
-    """[(step, kind)] of the alarms of a run, in order. A step that is not finite is not one: then it is too late."""
+def list_alarms(found: dict[str, Any]) -> list[tuple[int, str]]:
+    """List (step, kind) of the alarms of a run, in order. A step that is not finite is not one: then it is too late."""
     record = Record(run={"status": "finished"})
     record.add(found["lines"])
     return sorted((alarm.step or 0, alarm.kind) for rule in (*OF_TRAINING, *OVER_SCALES) for alarm in rule(record, 0))
 
 
 def harm_at(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> int | None:
-    """Of their step lines: the step at which the held-out loss is HARM above the clean run's, or something is no
-    number; None: never."""
+    """Return the step at which the held-out loss is HARM above the clean run's, or something is no number; or None."""
     usual = {line["step"]: line["heldout"] for line in clean if "heldout" in line}
     for line in found:
         own = line.get("heldout")
@@ -183,15 +170,15 @@ def harm_at(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> int | N
 
 
 def over(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> bool:
-    """Was the harm done AFTER steps ago?"""
+    """Say whether the harm was done AFTER steps ago."""
     harm = harm_at(found, clean)
     return harm is not None and found[-1]["step"] >= harm + AFTER
 
 
 def rows(out: Path, tuning: bool = False) -> list[dict[str, Any]]:
-    """Of each run that is there: "run", "fault", "begin", "strength"; "harm", the step at which it began; "rang", the
-    first step of each kind of alarm; for the folklore "drops", the steps at which some scale fell to 1 / DROP from one
-    probe to the next, and "bad", the first step that was no number."""
+    """Return a row for each run that is there: "run", "fault", "begin", "strength"; "harm", the step at which it began;
+    "rang", the first step of each kind of alarm; for the folklore "drops", the steps at which some scale fell to 1 /
+    DROP from one probe to the next, and "bad", the first step that was no number."""
     found: list[dict[str, Any]] = []
     clean: dict[str, Any] = {}
     for trial in trials(tuning):
@@ -200,7 +187,7 @@ def rows(out: Path, tuning: bool = False) -> list[dict[str, Any]]:
         if trial.fault is None:
             clean = one
         rang: dict[str, int] = {}
-        for step, kind in rung(one):
+        for step, kind in list_alarms(one):
             if step >= trial.begin or kind not in rang:
                 rang.setdefault(kind if step >= trial.begin else f"{kind}, before the fault", step)
         found.append(
@@ -219,7 +206,7 @@ def rows(out: Path, tuning: bool = False) -> list[dict[str, Any]]:
 
 
 def drops(lines: list[dict[str, Any]]) -> list[int]:
-    """Where a scale fell to 1 / DROP of what it was a probe before; the first ten probes left out, where all move."""
+    """List the steps at which a scale fell to 1 / DROP of what it was a probe before; not in the first ten probes."""
     probes = [(line["step"], line["scales"]) for line in lines if "scales" in line][10:]
     return [
         step
@@ -229,7 +216,7 @@ def drops(lines: list[dict[str, Any]]) -> list[int]:
 
 
 def judge(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """What came of these runs."""
+    """Summarise what came of these runs."""
     quiet = [row for row in found if row["harm"] is None]
     harmful = [row for row in found if row["harm"] is not None]
     per = {}
@@ -272,25 +259,18 @@ def judge(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def in_time(row: dict[str, Any], without: str = "") -> list[int]:
-    """The steps at which it rang from the fault's begin on, and no later than the evaluation that shows the harm; one
-    kind may be left out."""
+    """List the steps at which it rang from the fault's begin on, and no later than the evaluation that shows the harm;
+    one kind may be left out."""
     return [step for kind, step in row["rang"].items() if kind != without and row["begin"] <= step <= row["harm"]]
 
 
 def record(found: list[dict[str, Any]], command: str) -> dict[str, Any]:
-    """What is committed: what came of it, under which conditions, and each run in a line."""
+    """Return what is committed: what came of it, under which conditions, and each run in a line."""
     from labkit.record import hardware
     from labkit.record.run import now, versions
 
     about: dict[str, Any] = {"kind": "alarm study", "command": command, "date": now(), "hardware": hardware.describe()}
-    plan: dict[str, Any] = {
-        "clean": CLEAN,
-        "faulty": FAULTY,
-        "steps": STEPS,
-        "harm": HARM,
-        "after": AFTER,
-        "model": MODEL,
-    }
+    plan = dict(clean=CLEAN, faulty=FAULTY, steps=STEPS, harm=HARM, after=AFTER, model=MODEL)
     seen, new = ([row for row in found if (int(row["run"][:4]) < SEEN) == early] for early in (True, False))
     about |= {"versions": versions(), "planned": plan, "done": len(found)}
     return {**about, **judge(new), "looked_at_before": judge(seen), "first_rules": FIRST, "rows": found}

@@ -33,12 +33,11 @@ MANTISSA = 23  # bits of FP32's
 
 @dataclass(frozen=True)
 class Fault:
-    """kind: one of KINDS. dose: in the fault's own unit, 0 where it has none. blocks: so many of the first ones have
-    it; the others are right."""
+    """A mistake of some dose."""
 
-    kind: str
-    dose: float = 0.0
-    blocks: int = 4
+    kind: str  # one of KINDS
+    dose: float = 0.0  # in the fault's own unit, 0 where it has none
+    blocks: int = 4  # so many of the first ones have it; the others are right
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -53,7 +52,7 @@ class Rounding:
     earlier: dict[str, deque[Tensor]] = field(default_factory=dict)
 
     def rounded(self, slot: str, x: Tensor, training: bool) -> Tensor:
-        """x [runs, rows, columns] through FP8 and the fault, in its own type; each run has scales of its own.
+        """Pass x [runs, rows, columns] through FP8 and the fault, in its own type; each run has scales of its own.
         slot: "input", "weight" or "grad"."""
         kind, gradient, values = self.fault.kind, slot == "grad", x.detach().float()
         if kind == "mantissa" and not gradient:
@@ -70,7 +69,7 @@ class Rounding:
         return (saturating(values * scale, dtype).float() / scale).to(x.dtype)
 
     def _delayed(self, slot: str, scale: Tensor, training: bool) -> Tensor:
-        """The scale of `dose` steps ago, or the first there was. Evaluations use it and leave none."""
+        """Return the scale of `dose` steps ago, or the first there was. Evaluations use it and leave none."""
         queue = self.earlier.setdefault(slot, deque(maxlen=int(self.fault.dose) + 1))
         if training:
             queue.append(scale)
@@ -78,7 +77,7 @@ class Rounding:
 
 
 def scales(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """torchao's scale of each run's tensor, [runs, 1, 1]: with its runs as rows, x has one scale a row."""
+    """Return torchao's scale of each run's tensor, [runs, 1, 1]: with its runs as rows, x has one scale a row."""
     by_row = import_module("torchao.float8.config").ScalingGranularity.AXISWISE
     rows = x.flatten(1)
     scale = float8_utils().tensor_to_scale(rows, dtype, scaling_granularity=by_row, axiswise_dim=-1)
@@ -86,6 +85,6 @@ def scales(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def cut(x: Tensor, bits: int) -> Tensor:
-    """FP32 x rounded to `bits` bits of mantissa, halves away from zero; the exponent keeps its range."""
+    """Round FP32 x to `bits` bits of mantissa, halves away from zero; the exponent keeps its range."""
     drop = MANTISSA - bits
     return ((x.contiguous().view(torch.int32) + (1 << (drop - 1))) & -(1 << drop)).view(torch.float32)

@@ -5,10 +5,10 @@
 A verdict's error rates cannot be argued from one comparison: nobody knows that comparison's true answer. Here BF16 is
 trained 48 times, correct FP8 24 times, and FP8 8 times with each fault at each dose (studies.verdict.faults): all
 on the same data in the same order, each from the same weights moved by a BF16 rounding error of its own. The mean over
-all runs is the truth, to a told error; comparisons are then drawn from the pool (studies.verdict.operating).
+all runs is the truth, to a known error; comparisons are then drawn from the pool (studies.verdict.operating).
 
 **The training.** Two blocks of width 64 at a learning rate at which two BF16 runs drift about as far apart as 124M
-parameters do on a GPU. The demo's decoder scatters by a sixth of that, and would make any statistic look good. FP8 is
+parameters do on a GPU. The demo's decoder varies by a sixth of that, and would make any statistic look good. FP8 is
 emulated, products in BF16: what is tested is the statistic.
 
 The file is JSON lines: a first one with hardware, versions and settings, then a run each. The same command goes on with
@@ -62,24 +62,24 @@ FAULTS = (
     Fault("stale", 4),
     Fault("unscaled", 4, blocks=1),
 )
-CORRECT = 3  # times TOGETHER: correct FP8 is what records tell the spread of
+CORRECT = 3  # times TOGETHER: records know the standard deviation of correct FP8
 Job = tuple[Fault | None, int]  # the fault, None for BF16; the first of TOGETHER seeds
 
 
 def jobs() -> list[Job]:
-    """In an order in which a pool that was stopped early serves best: BF16 between the faults."""
+    """List the jobs in an order in which a pool that was stopped early serves best: BF16 between the faults."""
     bf16: list[Job] = [(None, TOGETHER * i) for i in range(BASELINES)]
     faults: list[Job] = [(fault, 1000) for fault in FAULTS]
     correct: list[Job] = [(FAULTS[0], 1000 + TOGETHER * i) for i in range(1, CORRECT)]
     return [*bf16[:3], *faults[:6], *bf16[3:], *correct, *faults[6:]]
 
 
-def described(fault: Fault | None) -> dict[str, Any]:
+def describe(fault: Fault | None) -> dict[str, Any]:
     return asdict(fault) if fault else {"kind": "bf16", "dose": 0.0, "blocks": 0}
 
 
-def trained(job: Job) -> list[dict[str, Any]]:
-    """The runs of one job, in this process, on one thread: their lines of the file."""
+def train_job(job: Job) -> list[dict[str, Any]]:
+    """Train the runs of one job, in this process, on one thread; return their lines of the file."""
     import torch
 
     from labkit.strict import strict_validate
@@ -93,15 +93,9 @@ def trained(job: Job) -> list[dict[str, Any]]:
     seeds = list(range(first, first + TOGETHER))
     heldout = train_together(config, build_corpus(config.data), fault, seeds)
     seconds = round((time.process_time() - begin) / TOGETHER, 2)
-    return [
-        {
-            **described(fault),
-            "seed": seed,
-            "core_seconds": seconds,
-            "heldout": {s: round(x, 6) for s, x in losses.items()},
-        }
-        for seed, losses in zip(seeds, heldout)
-    ]
+    rounded = [{step: round(loss, 6) for step, loss in losses.items()} for losses in heldout]
+    about = {**describe(fault), "core_seconds": seconds}
+    return [{**about, "seed": seed, "heldout": losses} for seed, losses in zip(seeds, rounded)]
 
 
 def read_pool(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -118,8 +112,8 @@ def read_pool(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def lacking(runs: list[dict[str, Any]]) -> list[Job]:
     """The jobs of which a run is not there."""
-    have = [({key: run[key] for key in described(None)}, run["seed"]) for run in runs]
-    return [job for job in jobs() if any((described(job[0]), job[1] + i) not in have for i in range(TOGETHER))]
+    have = [({key: run[key] for key in describe(None)}, run["seed"]) for run in runs]
+    return [job for job in jobs() if any((describe(job[0]), job[1] + i) not in have for i in range(TOGETHER))]
 
 
 def train_all(file: Path, at_once: int, until: float) -> None:
@@ -136,14 +130,14 @@ def train_all(file: Path, at_once: int, until: float) -> None:
         ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool,
         file.open("a", encoding="utf-8") as out,
     ):
-        waiting = {pool.submit(trained, job): job for job in todo}
+        waiting = {pool.submit(train_job, job): job for job in todo}
         for number, done in enumerate(as_completed(waiting), 1):
             if done.cancelled():
                 continue
             out.writelines(json.dumps(line) + "\n" for line in done.result())
             out.flush()
             fault, first = waiting[done]
-            print(f"{number} of {len(todo)}: {described(fault)}, seeds from {first}", flush=True)
+            print(f"{number} of {len(todo)}: {describe(fault)}, seeds from {first}", flush=True)
             if time.monotonic() > until:
                 for job in waiting:
                     job.cancel()
@@ -154,8 +148,8 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="JSON lines; made, or gone on with")
     parser.add_argument("--at-once", type=int, default=2, help="jobs at a time, a thread each")
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no job after so many")
-    asked = parser.parse_args()
-    train_all(asked.file, asked.at_once, time.monotonic() + 60 * asked.minutes)
+    a = parser.parse_args()
+    train_all(a.file, a.at_once, time.monotonic() + 60 * a.minutes)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@ between them come from one GPU, one after another, and count as one call. RECORD
 the calls that it was made from. The training is one: same model, data, order and steps; runs differ in precision and in
 the rounding error that their weights were moved by.
 
-**Repetitions** are what somebody who rents that GPU for that hour would be told. In the order in which they were
-trained, each takes the next two runs of a candidate of that call, and an undecided one the next two as well, as `lab
-compare` gives them; the call's first four BF16 runs are what they are held against. So no two repetitions share a
-candidate's run, and those of one call share its BF16. BF16 itself is asked for too: two runs of one call, held against
-the four of the next.
+**Repetitions** are what somebody who rents that GPU for that hour would read. In the order in which they were trained,
+each takes the next two runs of a candidate of that call, and an undecided one the next two as well, as `lab compare`
+gives them; their baseline is the call's first four BF16 runs. So no two repetitions share a candidate's run, and those
+of one call share its BF16. BF16 itself is a candidate too: two runs of one call, against the four of the next.
 
 **Rates** come from comparisons drawn from all runs, as in studies.verdict.operating, which also says how sure they are.
-The spread that records tell is the preset's. Runs that it was taken from may be among these.
+The records' standard deviation is the preset's. Runs that it was taken from may be among these.
 """
 
 from __future__ import annotations
@@ -39,23 +38,23 @@ from labkit.record.clean import jsonable, restore
 from labkit.record.read import RunData, read_run
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
-from studies.verdict.operating import CHOSEN, DESIGNS, Scene, ranged, written
+from studies.verdict.operating import CHOSEN, DESIGNS, WORDS, Scene, simulate_ranges, std, write_json
 
 BF16 = "bf16"
-ASKED = ("te-current", "fine")  # of every repetition: correct FP8, and FP8 that is a little wrong
-PRESET = "h100"  # whose spread is used
-FEW = 5  # runs; from fewer no rate is told
+CANDIDATES = ("te-current", "fine")  # of every repetition: correct FP8, and FP8 that is a little wrong
+PRESET = "h100"  # whose standard deviation is used
+FEW = 5  # runs; from fewer no rate is computed
 FREE = {"perturb": 0.0, "perturb_seed": 0, "precision": None, "probe_every": 0, "checkpoint_every": 0}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished training. call: number of its folder; kind: its arm without "-2"; held: {step: held-out loss}."""
+    """A finished training."""
 
-    call: int
-    kind: str
+    call: int  # number of its folder
+    kind: str  # its arm without "-2"
     seed: int
-    held: dict[int, float]
+    held: dict[int, float]  # {step: held-out loss}
 
     @property
     def y(self) -> float:
@@ -65,17 +64,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Repetition:
-    """One candidate, judged once. call: where its runs come from; base: where the BF16 runs do."""
+    """One candidate, judged once."""
 
     kind: str
-    base: int
-    call: int
+    base: int  # the call of the BF16 runs
+    call: int  # the call of its own runs
     answer: Answer
 
 
 def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, Any]]:
-    """The runs of one call that trained to the end, in the order in which they began, and the training that they share.
-    LabError: a folder that is no comparison or has no such run, or two trainings."""
+    """Return the runs of one call that trained to the end, in the order in which they began, and the training that they
+    share. LabError: a folder that is no comparison or has no such run, or two trainings."""
     found: list[tuple[str, Run]] = []
     shared = None
     for folder in folders:
@@ -95,31 +94,27 @@ def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, An
             kind = BF16 if arm.get("role") == "twin" else arm.get("of") or name
             found.append((str(run.run.get("started")), Run(call, kind, config.perturb_seed, held)))
         if len(found) == before:
-            told = "give a folder that `lab compare` made, arms/ and all"
-            raise LabError(f"no arm of {folder} was trained to its end: {told}")
+            remedy = "give a folder that `lab compare` made, arms/ and all"
+            raise LabError(f"no arm of {folder} was trained to its end: {remedy}")
     assert shared is not None
     return [run for _, run in sorted(found, key=lambda each: each[0])], shared
 
 
 def training_of(config: TrainConfig) -> dict[str, Any]:
-    """What the runs of one training have in common."""
+    """Return what the runs of one training have in common."""
     training: dict[str, Any] = jsonable({**config.model_dump(), **FREE})
     return training
 
 
 def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[Any]]:
-    """The runs of an earlier record, its calls numbered from `first` on, their training, and what is told of each call.
-    LabError: no record of this study, or settings that are none."""
+    """Return the runs of an earlier record, its calls numbered from `first` on, their training, and what is known of
+    each call. LabError: no record of this study, or settings that are none."""
     try:
         found = restore(json.loads(record.read_text(encoding="utf-8")))
-        steps, told = [int(step) for step in found["steps"]], list(found["calls"])
+        steps, about = [int(step) for step in found["steps"]], list(found["calls"])
+        numbers = range(first, first + len(about))
         runs = [
-            Run(
-                range(first, first + len(told))[call],
-                str(kind),
-                int(seed),
-                dict(zip(steps, map(float, y), strict=True)),
-            )
+            Run(numbers[call], str(kind), int(seed), dict(zip(steps, map(float, y), strict=True)))
             for call, kind, seed, *y in found["heldout"]
         ]
         settings = {key: value for key, value in found["train"].items() if key not in FREE}
@@ -127,14 +122,14 @@ def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[
         runs, steps = [], []
     if not runs or not steps:
         raise LabError(f"{record}: no record that `python -m studies.verdict.repeated` wrote")
-    return runs, training_of(strict_validate(TrainConfig, settings, str(record))), told
+    return runs, training_of(strict_validate(TrainConfig, settings, str(record))), about
 
 
 def repetitions(runs: Sequence[Run], prior: Spread | None) -> list[Repetition]:
-    """Every comparison that the calls allow without using a candidate's run twice, in the order of the runs."""
+    """Judge every comparison that the calls allow without using a candidate's run twice, in the order of the runs."""
     out = []
     for call, base in (quads := quads_of(runs)).items():
-        of = {kind: [run for run in runs if run.call == call and run.kind == kind] for kind in ASKED}
+        of = {kind: [run for run in runs if run.call == call and run.kind == kind] for kind in CANDIDATES}
         while any(len(own) >= 2 for own in of.values()):
             first = _judge(base, {kind: own[:2] for kind, own in of.items()}, prior)
             for kind, own in of.items():
@@ -150,7 +145,7 @@ def repetitions(runs: Sequence[Run], prior: Spread | None) -> list[Repetition]:
 
 
 def quads_of(runs: Iterable[Run]) -> dict[int, list[Run]]:
-    """{call: its first four BF16 runs}, of the calls that have four."""
+    """Return {call: its first four BF16 runs}, of the calls that have four."""
     out: dict[int, list[Run]] = {}
     for run in runs:
         if run.kind == BF16:
@@ -159,28 +154,28 @@ def quads_of(runs: Iterable[Run]) -> dict[int, list[Run]]:
 
 
 def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
-    """All that is told of these calls, as plain values. LabError: as `runs_of` and `calls_of`, or trainings that
-    differ."""
+    """Return all that is reported of these calls, as plain values. LabError: as `runs_of` and `calls_of`, or trainings
+    that differ."""
     runs: list[Run] = []
-    told_of: list[Any] = []
+    known: list[Any] = []
     shared = None
     for folders in calls:
         if [folder.suffix for folder in folders] == [".json"]:
-            own, training, told = calls_of(folders[0], len(told_of))
+            own, training, new = calls_of(folders[0], len(known))
         else:
-            own, training = runs_of(folders, len(told_of))
-            told = [[_told(read_run(folder)) for folder in folders]]
+            own, training = runs_of(folders, len(known))
+            new = [[_describe(read_run(folder)) for folder in folders]]
         if shared not in (None, training):
             raise LabError(f"{folders[0]}: another training than that of {calls[0][0]}")
         shared = training
-        seen = {(part["started"], part["command"]) for parts in told_of for part in parts}
-        if any((part["started"], part["command"]) in seen for parts in told for part in parts):
+        seen = {(part["started"], part["command"]) for parts in known for part in parts}
+        if any((part["started"], part["command"]) in seen for parts in new for part in parts):
             raise LabError(f"{folders[0]} is there already: the same runs would count twice")
         runs += own
-        told_of += told
+        known += new
     repeat = load_preset(PRESET).repeat
     prior = spread_of(repeat) if repeat else None
-    assert prior, "the preset tells a spread"
+    assert prior, "the preset has a standard deviation"
     steps = sorted(runs[0].held)
     ys = {kind: np.array([run.y for run in runs if run.kind == kind]) for kind in dict.fromkeys(r.kind for r in runs)}
     rng, base = np.random.default_rng(seed), ys[BF16]
@@ -188,30 +183,23 @@ def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
     for kind, values in ys.items():
         row: dict[str, Any] = {"kind": kind, "runs": len(values), "gap": float(values.mean() - base.mean())}
         if len(values) >= FEW:
-            row["spread"] = float(np.std(values, ddof=1))
-            parts = [row["spread"] / len(values) ** 0.5, float(np.std(base, ddof=1)) / len(base) ** 0.5]
-            row["error"] = 0.0 if kind == BF16 else math.hypot(*parts)
-            companion = base if kind == BF16 else ys.get(ASKED[0], base)
+            row["spread"] = std(values)
+            error = math.hypot(row["spread"] / len(values) ** 0.5, std(base) / len(base) ** 0.5)
+            row["error"] = 0.0 if kind == BF16 else error
+            companion = base if kind == BF16 else ys.get(CANDIDATES[0], base)
             scene = Scene(base, values, companion, (prior.baseline, prior.candidate))
-            row["rates"] = ranged(rng, DESIGNS[CHOSEN], scene)
+            row["rates"] = simulate_ranges(rng, DESIGNS[CHOSEN], scene)
         kinds.append(row)
-    again = [
-        {
-            "kind": one.kind,
-            "base": one.base,
-            "call": one.call,
-            "runs": one.answer.runs,
-            "word": one.answer.word,
-            "value": one.answer.gap,
-        }
-        | {"low": one.answer.low, "high": one.answer.high}
-        for one in repetitions(runs, prior)
-    ]
+    again = []
+    for one in repetitions(runs, prior):
+        made = {"runs": one.answer.runs, "word": one.answer.word, "value": one.answer.gap}
+        ends = {"low": one.answer.low, "high": one.answer.high}
+        again.append({"kind": one.kind, "base": one.base, "call": one.call, **made, **ends})
     return {
         "kind": "verdict repeats",
         "command": "python -m studies.verdict.repeated OUT "
         + " ".join(",".join(folder.name for folder in folders) for folders in calls),
-        "calls": told_of,
+        "calls": known,
         "train": shared,
         "records": [prior.baseline, prior.candidate],
         "repetitions": again,
@@ -227,18 +215,15 @@ def main() -> None:
     parser.add_argument(
         "calls", nargs="+", help="comparisons, as `lab compare` left them, of one call with commas; or a record"
     )
-    asked = parser.parse_args()
-    found = study([list(map(Path, call.split(","))) for call in asked.calls])
+    a = parser.parse_args()
+    found = study([list(map(Path, call.split(","))) for call in a.calls])
     for one in found["repetitions"]:
         print(f"{one['kind']:<12} {one['word']:<10} {one['value']:+.2f} % [{one['low']:+.2f}, {one['high']:+.2f}]")
     for row in found["kinds"]:
-        words = (
-            ", ".join(f"{word} {100 * row['rates'][word]:.1f}" for word in ("same", "undecided", "different"))
-            if "rates" in row
-            else ""
-        )
+        rates = row.get("rates") or {}
+        words = ", ".join(f"{word} {100 * rates[word]:.1f}" for word in WORDS if word in rates)
         print(f"{row['kind']:<12} {row['runs']:>2} runs, gap {row['gap']:+.3f} % {words}")
-    asked.out.write_text(written(jsonable(found)), encoding="utf-8")
+    a.out.write_text(write_json(jsonable(found)), encoding="utf-8")
 
 
 # ---- parts
@@ -250,25 +235,25 @@ def _judge(base: Sequence[Run], candidates: dict[str, list[Run]], prior: Spread 
 
 
 def _of_bf16(quads: dict[int, list[Run]], prior: Spread | None) -> list[Repetition]:
-    """BF16 as a candidate: of each call its first two runs, and all four if they are undecided, against the next call's
-    four. No run is a candidate twice."""
+    """Judge BF16 as a candidate: of each call its first two runs, and all four if they are undecided, against the next
+    call's four. No run is a candidate twice."""
     out, calls = [], list(quads)
     for place, call in enumerate(calls if len(calls) > 1 else ()):
         base, own = calls[(place + 1) % len(calls)], quads[call]
         for taken in (own[:2], own):
-            answer = _judge(quads[base], {BF16: taken, ASKED[0]: []}, prior)[BF16]
+            answer = _judge(quads[base], {BF16: taken, CANDIDATES[0]: []}, prior)[BF16]
             if answer.word != "undecided":
                 break
         out.append(Repetition(BF16, base, call, answer))
     return out
 
 
-def _told(whole: RunData) -> dict[str, Any]:
-    """What a page says of a call: when, on what, with which versions, by which command, and what it answered."""
+def _describe(whole: RunData) -> dict[str, Any]:
+    """Return what a page says of a call: when, on what, with which versions, by which command, and its answer."""
     machine = whole.run.get("hardware") or {}
-    told = {key: whole.run.get(key) for key in ("started", "command", "versions")}
+    about = {key: whole.run.get(key) for key in ("started", "command", "versions")}
     gpus = [gpu.get("name") for gpu in machine.get("gpus") or []]
-    return {**told, "gpu": gpus[0] if gpus else None, "said": whole.results["verdict"]["sentence"]}
+    return {**about, "gpu": gpus[0] if gpus else None, "said": whole.results["verdict"]["sentence"]}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ APART = 0.028  # per cent: the marks of gaps that the axis does not reach, side 
 
 
 def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
-    """The operating curve: how often each word is said, by the true gap; marks are the real faults."""
+    """Draw the operating curve: how often each word is said, by the true gap; marks are the real faults."""
     looks = dict(zip(("different", "undecided", "same"), plot.styles(dict.fromkeys("abc", "candidate")).values()))
     with plot.look() as figure:
         fig = figure(plot.WIDTH, 3.6)
@@ -58,59 +58,57 @@ def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
         ax.set_title("What the verdict says, by how large the gap is")
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8.5, title='"different" of')
         null = found["curve"][0]
-        told = [
-            f"{100 * p['different']:.0f} percent at {p['gap']:g}" for p in found["curve"] if p["gap"] in (0.25, 0.5)
-        ]
+        rates = [(p["gap"], 100 * p["different"]) for p in found["curve"] if p["gap"] in (0.25, 0.5)]
+        words = [f"{rate:.0f} percent at {gap:g}" for gap, rate in rates]
         alt = (
             f"Curves over the true gap in percent. Without a gap the verdict is same in {100 * null['same']:.1f}, "
             f"undecided in {100 * null['undecided']:.1f} and different in {100 * null['different']:.1f} percent of "
-            f"comparisons; it is different in {plot.join(told)}."
+            f"comparisons; it is different in {plot.join(words)}."
         )
-        note = "Lines: correct FP8 moved by the gap. Marks: how often each kind was told; bars: in 90 % of pools."
+        note = "Lines: correct FP8 moved by the gap. Marks: how often each kind was found; bars: in 90 % of pools."
         return plot.save(fig, folder, name, "Operating curve", alt, note)
 
 
 def kinds_table(found: dict[str, Any]) -> str:
-    """What the verdict said of each kind of run, as Markdown."""
+    """Write what the verdict said of each kind of run, as Markdown."""
     heads = ["kind", "runs", "true gap %", "spread %", *(f"{word} %" for word in WORDS), "interval holds it %"]
     rows, layers = [], found["train"]["model"]["n_layers"]
     for row in sorted(found["kinds"], key=lambda row: abs(row["gap"])):
         blocks = f", {row['blocks']} of {layers} blocks" if 0 < row["blocks"] < layers else ""
         dose = "" if row["kind"] == "e5m2" else f" {row['dose']:.3g}"
         what = NAMES.get(row["kind"], f"{row['kind']}{dose}{blocks}")
-        told = [_rate(row["rates"], word) for word in (*WORDS, "covered")] if "rates" in row else [""] * 4
+        rates = [_rate(row["rates"], word) for word in (*WORDS, "covered")] if "rates" in row else [""] * 4
         gap = f"{row['gap']:+.2f} ± {row['error']:.2f}"
-        rows.append([what, str(row["runs"]), gap, f"{row['spread']:.2f}", *told])
+        rows.append([what, str(row["runs"]), gap, f"{row['spread']:.2f}", *rates])
     return markdown_table(heads, rows)
 
 
 def designs_table(found: dict[str, Any]) -> str:
-    """Each design's rates, as Markdown."""
-    heads = [
-        "design",
-        "BF16: different %",
-        "BF16: undecided %",
-        "0: same %",
-        "0: different %",
-        "0: interval holds it %",
+    """Write each design's rates, as Markdown."""
+    none, edge, half = (f"FP8 at {gap:g} %" for gap in (0.0, ACCEPTED, COSTS))
+    columns = {
+        "BF16: different %": ("BF16", "different"),
+        "BF16: undecided %": ("BF16", "undecided"),
+        "0: same %": (none, "same"),
+        "0: different %": (none, "different"),
+        "0: interval holds it %": (none, "covered"),
+        f"{ACCEPTED:g}: different %": (edge, "different"),
+        f"{COSTS:g}: different %": (half, "different"),
+    }
+    rows = [
+        [row["design"], *(_rate(row[at], word) for at, word in columns.values()), f"{row[none]['runs']:.1f}"]
+        for row in found["designs"]
     ]
-    heads += [f"{ACCEPTED:g}: different %", f"{COSTS:g}: different %", "runs at 0"]
-    rows = []
-    for row in found["designs"]:
-        none, edge, half = (row[f"FP8 at {gap:g} %"] for gap in (0.0, ACCEPTED, COSTS))
-        told = [(row["BF16"], "different"), (row["BF16"], "undecided"), (none, "same"), (none, "different")]
-        told += [(none, "covered"), (edge, "different"), (half, "different")]
-        rows.append([row["design"], *(_rate(*one) for one in told), f"{none['runs']:.1f}"])
-    return markdown_table(heads, rows)
+    return markdown_table(["design", *columns, "runs at 0"], rows)
 
 
 def costly(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The faults whose true gap is at least COSTS."""
+    """List the faults whose true gap is at least COSTS."""
     return [row for row in found["kinds"] if abs(row["gap"]) >= COSTS and "rates" in row]
 
 
 def _rate(row: dict[str, Any], word: str) -> str:
-    """ "98.1 (95 to 100)", per cent."""
+    """Write "98.1 (95 to 100)", per cent."""
     low, high = row["range"][word]
     return f"{100 * row[word]:.1f} ({100 * low:.0f} to {100 * high:.0f})"
 
@@ -122,7 +120,7 @@ ARMS |= {"fine": "all E5M2 (wrong)"}
 
 
 def repeats_picture(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
-    """Each run's gap from the mean of all BF16 runs, arm by arm, and the arm's mean."""
+    """Draw each run's gap from the mean of all BF16 runs, arm by arm, and the arm's mean."""
     ys: dict[str, list[float]] = {}
     for call, kind, seed, *losses in found["heldout"]:
         ys.setdefault(kind, []).append(Run(call, kind, seed, dict(zip(found["steps"], losses))).y)
@@ -144,58 +142,56 @@ def repeats_picture(found: dict[str, Any], folder: Path, name: str) -> plot.Pict
         ax.set_ylim(len(kinds) - 0.5, -0.7)
         ax.set_xlabel("gap of the held-out loss from BF16's mean (%)")
         ax.set_title("Every run of 124M parameters, 400 steps")
-        told = [
+        ranges = [
             f"{ARMS[kind]} {min(ys[kind]) - middle:+.2f} to {max(ys[kind]) - middle:+.2f} percent" for kind in kinds
         ]
-        alt = f"A dot for each run's gap from the mean of BF16. By arm: {plot.join(told)}."
+        alt = f"A dot for each run's gap from the mean of BF16. By arm: {plot.join(ranges)}."
         note = "A dot is a run, a triangle the mean of an arm."
         return plot.save(fig, folder, name, "Every run", alt, note)
 
 
 def repeats_table(found: dict[str, Any]) -> str:
-    """By arm: its runs, what the repetitions said, and how often a comparison drawn from all runs says each word."""
+    """Write, by arm, its runs, what the repetitions said, and how often a comparison drawn from all runs says each word."""
     heads = ["arm", "runs", "gap %", "spread %", "repetitions", *(f"drawn: {word} %" for word in WORDS)]
     rows = []
-    for row in sorted(
-        (row for row in found["kinds"] if row["kind"] in ARMS), key=lambda row: list(ARMS).index(row["kind"])
-    ):
-        told = [_rate(row["rates"], word) for word in WORDS] if "rates" in row else ["", "", ""]
+    for row in (row for arm in ARMS for row in found["kinds"] if row["kind"] == arm):
+        rates = [_rate(row["rates"], word) for word in WORDS] if "rates" in row else ["", "", ""]
         gap = lies(found, row["kind"]) if row.get("error") else f"{row['gap']:+.2f}"
         spread = f"{row['spread']:.2f}" if "spread" in row else ""
-        rows.append([ARMS[row["kind"]], str(row["runs"]), gap, spread, said(found, row["kind"]), *told])
+        rows.append([ARMS[row["kind"]], str(row["runs"]), gap, spread, said(found, row["kind"]), *rates])
     return markdown_table(heads, rows)
 
 
 def row_of(found: dict[str, Any], kind: str) -> dict[str, Any]:
-    """What the record tells of an arm."""
+    """Find an arm's row in the record."""
     return next(row for row in found["kinds"] if row["kind"] == kind)
 
 
 def lies(found: dict[str, Any], kind: str) -> str:
-    """ "+0.05 ± 0.03": an arm's gap from BF16 over all its runs, and its standard error; per cent."""
+    """Write "+0.05 ± 0.03": an arm's gap from BF16 over all its runs, and its standard error; per cent."""
     row = row_of(found, kind)
     return f"{row['gap']:+.2f} ± {row['error']:.2f}"
 
 
 def odd(found: dict[str, Any], kind: str, word: str) -> dict[str, Any]:
-    """The repetition of an arm that did not come out as `word`; ValueError unless it is one."""
+    """Find the repetition of an arm that did not come out as `word`; ValueError unless it is one."""
     (one,) = (one for one in found["repetitions"] if one["kind"] == kind and one["word"] != word)
     return one
 
 
 def said(found: dict[str, Any], kind: str) -> str:
-    """ "same 4 of 5, undecided 1 of 5"; "" for an arm that was not asked for."""
+    """Write "same 4 of 5, undecided 1 of 5"; "" for an arm without repetitions."""
     words = [one["word"] for one in found["repetitions"] if one["kind"] == kind]
     return ", ".join(f"{word} {words.count(word)} of {len(words)}" for word in WORDS if word in words)
 
 
 def repeated_times(found: dict[str, Any], kind: str) -> int:
-    """How many repetitions an arm has."""
+    """Count an arm's repetitions."""
     return sum(one["kind"] == kind for one in found["repetitions"])
 
 
 def repetitions_table(found: dict[str, Any]) -> str:
-    """Every repetition, as Markdown."""
+    """Write every repetition, as Markdown."""
     rows = [
         [
             ARMS[one["kind"]],
@@ -208,11 +204,11 @@ def repetitions_table(found: dict[str, Any]) -> str:
 
 
 def calls_table(found: dict[str, Any]) -> str:
-    """Where the runs come from, as Markdown."""
+    """Write where the runs come from, as Markdown."""
     rows = []
     for number, parts in enumerate(found["calls"]):
         runs = [kind for at, kind, *_ in found["heldout"] if at == number]
-        told = ", ".join(f"{ARMS[kind]} {runs.count(kind)}" for kind in ARMS if kind in runs)
+        counts = ", ".join(f"{ARMS[kind]} {runs.count(kind)}" for kind in ARMS if kind in runs)
         commands = "; ".join(f"`{part['command']}`" for part in parts)
-        rows.append([str(number + 1), str(parts[0]["started"])[:10], parts[0]["gpu"], told, commands])
+        rows.append([str(number + 1), str(parts[0]["started"])[:10], parts[0]["gpu"], counts, commands])
     return markdown_table(["call", "day", "GPU", "runs", "commands"], rows)

@@ -79,7 +79,7 @@ class Losses(nn.Module):
 
 
 def stacked(config: TrainConfig, fault: Fault | None, seeds: list[int]) -> Transformer:
-    """One decoder that is len(seeds) decoders: the same first weights, moved by `config.perturb` with each seed."""
+    """Build one decoder that is len(seeds) decoders: the same first weights, moved by `config.perturb` with each seed."""
     shape, runs = config.resolved_model, len(seeds)
 
     def linear(name: str, wide: int, out: int) -> nn.Module:
@@ -105,7 +105,7 @@ def stacked(config: TrainConfig, fault: Fault | None, seeds: list[int]) -> Trans
 def train_together(
     config: TrainConfig, corpus: Corpus, fault: Fault | None, seeds: list[int]
 ) -> list[dict[int, float]]:
-    """{step: held-out loss} of each run. Clipping, AdamW and schedule are labkit.train's, run by run."""
+    """Train; return {step: held-out loss} of each run. Clipping, AdamW and schedule are labkit.train's, run by run."""
     model = stacked(config, fault, seeds)
     weights, runs = list(model.parameters()), len(seeds)
     matrices = [weight for weight in weights if weight.ndim == 3]
@@ -130,7 +130,7 @@ def train_together(
 @torch.no_grad()
 def clip(weights: list[nn.Parameter], most: float) -> None:
     """Scale each run's gradients so that their common norm is at most `most`. A run whose gradients are not finite
-    keeps NaN, and its losses tell."""
+    keeps NaN, and its losses show it."""
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     norm_R = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
     factor_R = (most / norm_R).clamp(max=1.0)
@@ -140,7 +140,7 @@ def clip(weights: list[nn.Parameter], most: float) -> None:
 
 @torch.no_grad()
 def evaluate(model: Transformer, config: TrainConfig, corpus: Corpus, runs: int) -> list[float]:
-    """Mean held-out loss of each run, over the batches that labkit.train.loop takes."""
+    """Return the mean held-out loss of each run, over the batches that labkit.train.loop takes."""
     model.eval()
     total = torch.zeros(runs, dtype=torch.float64)
     for index in range(config.eval_batches):

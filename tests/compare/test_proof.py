@@ -125,7 +125,7 @@ def test_faults_stand_in_the_first_blocks():
 
 def test_a_pool_that_was_cut_short_goes_on_with_what_it_lacks(tmp_path):
     first = pool.jobs()[0]
-    lines = [{**pool.described(first[0]), "seed": i, "heldout": {"10": 5.0}} for i in range(pool.TOGETHER)]
+    lines = [{**pool.describe(first[0]), "seed": i, "heldout": {"10": 5.0}} for i in range(pool.TOGETHER)]
     text = "\n".join(map(json.dumps, [{"kind": "pool"}, *lines]))
     (tmp_path / "pool").write_text(text + '\n{"kind": "bf16", "do')
     about, runs = pool.read_pool(tmp_path / "pool")
@@ -145,7 +145,7 @@ def test_a_comparisons_runs_scatter_as_the_pools_do_and_no_two_are_alike():
 
 def test_a_pool_that_serves_twice_is_drawn_again_once():
     ys, other = np.arange(10.0), np.arange(10.0) + 100
-    scene = operating.Scene(ys, other, other, (1.0, 1.0)).again(np.random.default_rng(0))
+    scene = operating.Scene(ys, other, other, (1.0, 1.0)).redraw(np.random.default_rng(0))
     assert scene.candidate is scene.companion and set(scene.bf16) < set(ys) and scene.candidate.min() >= 100
 
 

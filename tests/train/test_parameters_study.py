@@ -12,7 +12,7 @@ from torch import nn
 from labkit.errors import LabError
 from labkit.precision.base import pieces
 from studies import parameters
-from studies.parameters import AFTER, held, study, summed
+from studies.parameters import AFTER, held, study, sum_bytes
 
 SHAPE = '{"vocab_size"=512,"d_model"=256,"n_layers"=2,"n_heads"=2,"n_kv_heads"=2,"d_ffn"=256,"max_seq_len"=64}'
 
@@ -62,7 +62,7 @@ def test_what_is_held_is_counted_by_kind_and_shared_memory_once():
 
 
 def test_bytes_are_summed_by_kind():
-    assert summed([("all_gather", 3), ("reduce_scatter", 4), ("all_gather", 5)]) == {
+    assert sum_bytes([("all_gather", 3), ("reduce_scatter", 4), ("all_gather", 5)]) == {
         "all_gather": 8,
         "reduce_scatter": 4,
     }
