@@ -145,11 +145,10 @@ def _slips(cls: Class, week: Week, received: datetime | None, report: Report) ->
             f"{report.download.source} marks some as late, and course.toml has no deadline of {week.name} by which to "
             "say how late: write it there"
         )
-    untimed = [f"{added.id} ({arrival.label})" for arrival, added in report.new if arrival.received is None]
-    if untimed:
+    if untimed := sum(arrival.received is None for arrival, _ in report.new):
         notes.append(
-            f"Of {count(len(untimed), 'new submission')} nothing tells when they were handed in: {some(untimed)}. "
-            "--received TIME says it of the whole download, `grade submission NUMBER time TIME` of one"
+            f"Of {count(untimed, 'new submission')} nothing tells when they were handed in: collect again with --received "
+            "TIME, which says it of the whole download"
         )
     for arrival, added in report.kept:
         notes += [f"{added.id} ({shown(arrival.label)}): {sentence}" for sentence in arrival.attention if added.new]

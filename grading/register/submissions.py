@@ -187,9 +187,10 @@ def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -
 
 
 def _of_author(cls: Class, arrival: Arrival, seats: Seats, among: Sequence[Attempt]) -> list[Attempt]:
-    """Those attempts, withdrawn ones too, of whoever handed this in: of one exact key with it; else, as this one is, a
-    group's or a single person's, and of one of these persons, or under this label where one side has no exact key. What
-    somebody hands in alone is not what their group did, though it be the same files."""
+    """Those attempts, withdrawn ones too, of whoever handed this in: of one exact key with it; else under this
+    label, where one side has no exact key, or of one of these persons, and as this one a group's or a single person's:
+    what somebody hands in alone is not what their group did, though it be the same files. That it is a group's, a
+    download says only beside its worksheet."""
     people = {found for _, _, found in seats if found is not None}
     own, label = _exact(arrival.keys), clean(arrival.label).strip()
     found = []
@@ -197,7 +198,7 @@ def _of_author(cls: Class, arrival: Arrival, seats: Seats, among: Sequence[Attem
         row = cls.db.execute("SELECT keys FROM submission WHERE id = ?", (one.id,)).fetchone()
         theirs = _exact(keys_of(row["keys"]))
         called = one.label == label and (not own or not theirs) and (not people or not one.members)
-        if own & theirs or (one.group == arrival.group and (people & set(one.members) or called)):
+        if own & theirs or called or (one.group == arrival.group and people & set(one.members)):
             found.append(one)
     return found
 
@@ -240,6 +241,8 @@ def _update(cls: Class, known: Attempt, arrival: Arrival) -> None:
             "UPDATE submission SET received = ?, timed = ? WHERE id = ?",
             (arrival.received.isoformat(), arrival.timed, known.id),
         )
+    if arrival.group and not known.group:
+        cls.db.execute("UPDATE submission SET grouped = ? WHERE id = ?", (arrival.group, known.id))
     if arrival.late is not None:
         cls.db.execute("UPDATE submission SET late = ? WHERE id = ?", (int(arrival.late), known.id))
 

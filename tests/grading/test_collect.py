@@ -88,11 +88,18 @@ def test_a_second_collection_only_adds_what_is_new(cls, gather):
     assert len(report.new) == 2 and list(kept(cls)) == [(1, "Jane Doe"), (2, "Jane Doe"), (3, "Li Wei")]
 
 
+def test_a_group_is_one_with_its_worksheet_and_without(cls, gather):
+    files = folder("Team 1", 77)
+    for sheet, new, owners in ((None, 1, ()), (SHEET, 0, ("Jane Doe", "Li Wei")), (None, 0, ("Jane Doe", "Li Wei"))):
+        assert len(gather(files, sheet).new) == new and list(kept(cls)) == [(1, *owners)]
+    assert len(gather(folder("Jane Doe", 501), SHEET).new) == 1, "alone it is not what the group did"
+
+
 def test_who_is_not_known_is_kept_and_named_with_the_command(cls, gather, course):
     report = gather(folder("Sean OBrien", 503) | folder("Eve", 900))
     assert set(kept(cls)) == {(1,), (2,)}
     notes = " ".join(report.notes)
-    assert "WORKSHEET.csv" in notes and "nothing tells when" in notes
+    assert "WORKSHEET.csv" in notes and "--received" in notes
     commands = [one.command for one in problems(cls, course[0]) if one.blocks]
     assert "grade who 'Sean OBrien' = sean@x.org" in commands and len(commands) == 2
     who(cls, report.kept[1][0].label, ["sean@x.org"])
