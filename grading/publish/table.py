@@ -38,7 +38,7 @@ def harmless(cell: str) -> str:
     bare = cell.lstrip("'")
     for sign in bare:
         if sign in _SIGNS or sign in "\t\r\n\0":
-            return f"'{cell}"
+            return cell if cell == "-" else f"'{cell}"  # Moodle's word for nothing
         if not (sign.isspace() or unicodedata.category(sign) in ("Cf", "Cc")):
             break
     return cell

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -52,6 +53,13 @@ def key_of(cls: Class, who: Person) -> str:
     rows = cls.db.execute("SELECT platform, value FROM alias WHERE person = ? AND platform != 'moodle'", (who.id,))
     keys = {row["platform"]: row["value"] for row in sorted(map(dict, rows), key=lambda row: row["value"])}
     return who.email or next((keys[platform] for platform in TYPED if platform in keys), who.name)
+
+
+def called(cls: Class) -> dict[int, str]:
+    """Everybody by name for a sentence; of one name with others, by the key as well."""
+    here = everybody(cls)
+    several = {name for name, many in Counter(one.name for one in here).items() if many > 1}
+    return {one.id: f"{one.name} ({key_of(cls, one)})" if one.name in several else one.name for one in here}
 
 
 def resolve(cls: Class, text: str) -> Person:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from grading.intake.names import shown, some
 from grading.register.counting import current_marks, handed_in
 from grading.register.marks import hand_marks
-from grading.register.people import everybody, key_of, propose
+from grading.register.people import called, key_of, propose
 from grading.register.schema import Class
 from grading.register.standing import ABOVE, AGAIN, BY_HAND, FAULTY, MISSING, NOT_GRADED, Standing, standings
 from grading.register.submissions import Attempt, attempts
@@ -34,12 +34,12 @@ class Problem:
 
 def problems(cls: Class, week: Week) -> list[Problem]:
     """All problems of a week, those that block first."""
-    here, kept = standings(cls, week), attempts(cls, week.name)
+    here, kept, names = standings(cls, week), attempts(cls, week.name), called(cls)
     return [
         *_unknown(cls, kept),
-        *_states(here, week),
+        *_states(here, week, names),
         *_of_attempts(cls, week, here, kept),
-        *_withdrawn(cls, week, here),
+        *_withdrawn(cls, week, here, names),
     ]
 
 
@@ -60,7 +60,7 @@ def _unknown(cls: Class, kept: Iterable[Attempt]) -> list[Problem]:
     return out
 
 
-def _states(here: Iterable[Standing], week: Week) -> list[Problem]:
+def _states(here: Iterable[Standing], week: Week, called: Mapping[int, str]) -> list[Problem]:
     """One for each state in which somebody's points are not what they will be."""
     said = {
         NOT_GRADED: ("not graded as it counts now", f"grade run {week.name}"),
@@ -72,7 +72,7 @@ def _states(here: Iterable[Standing], week: Week) -> list[Problem]:
     }
     out = []
     for state, (sentence, command) in said.items():
-        names = [one.person.name for one in here if one.state == state]
+        names = [called[one.person.id] for one in here if one.state == state]
         if names:
             out.append(Problem(state, False, f"{sentence}: {some(names)}", command))
     return out
@@ -119,7 +119,7 @@ def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterabl
     return out
 
 
-def _withdrawn(cls: Class, week: Week, here: Iterable[Standing]) -> list[Problem]:
+def _withdrawn(cls: Class, week: Week, here: Iterable[Standing], called: Mapping[int, str]) -> list[Problem]:
     """One for each person of whom everything was withdrawn: they count as if they had handed nothing in."""
     nothing = {one.person.id for one in here if one.counted is None and not one.excused}
     of: dict[int, list[int]] = {}
@@ -130,9 +130,9 @@ def _withdrawn(cls: Class, week: Week, here: Iterable[Standing]) -> list[Problem
         Problem(
             WITHDRAWN,
             False,
-            f"all that {shown(person.name, 60)} handed in is withdrawn",
-            f"grade submission {of[person.id][-1]} withdraw --undo",
+            f"all that {shown(called[id], 60)} handed in is withdrawn",
+            f"grade submission {of[id][-1]} withdraw --undo",
         )
-        for person in everybody(cls)
-        if person.id in nothing and person.id in of
+        for id in called
+        if id in nothing and id in of
     ]

@@ -14,7 +14,7 @@ from grading.intake.arrival import Key
 from grading.intake.names import in_moodles_files
 from grading.register.classes import init_class, open_class
 from grading.register.deadlines import due, is_excused
-from grading.register.people import everybody, fold, key_of, owner, propose, resolve, who
+from grading.register.people import called, everybody, fold, key_of, owner, propose, resolve, who
 from grading.register.problems import UNKNOWN, problems
 from grading.register.standing import MISSING, standings
 from grading.register.submissions import attempt
@@ -50,6 +50,7 @@ def test_several_of_one_name_are_nobody_until_a_key_tells(tmp_path):
         with pytest.raises(LabError, match=r"2 of the class .* max1@x\.org .* max2@x\.org"):
             resolve(cls, "Max Meier")
         assert resolve(cls, "max2@x.org").name == "Max Meier" and propose(cls, "Max Meier") is None
+        assert set(called(cls).values()) == {"Max Meier (max1@x.org)", "Max Meier (max2@x.org)", "Sean O'Brien"}
 
 
 def test_a_newer_roster_says_who_is_new_and_who_left(tmp_path):
