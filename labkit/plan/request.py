@@ -1,4 +1,4 @@
-"""What `lab plan` is asked for: its options, and the cluster, the batch and the precisions that they mean."""
+"""A request to `lab plan`: its options, and the cluster, the batch and the precisions that they mean."""
 
 from __future__ import annotations
 

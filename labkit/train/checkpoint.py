@@ -272,7 +272,7 @@ class Checkpoints:
         return result
 
     def _ranks(self) -> dict[str, Any]:
-        """How DCP is told who takes part: nobody else, or the group's ranks."""
+        """Return DCP's arguments that say who takes part: nobody else, or the group's ranks."""
         return {"no_dist": True} if self.group.size == 1 else {"process_group": self.group.device_mesh().get_group()}
 
 

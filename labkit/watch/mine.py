@@ -54,4 +54,4 @@ def _explain(error: BaseException) -> str:
         return "not written yet"
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ("capstone", "week16_fp8"):
         return f"there is no {error.name} here: start from the course's folder"
-    return f"fails, and is not asked again: {in_words(error)}"
+    return f"fails, and is not called again: {in_words(error)}"

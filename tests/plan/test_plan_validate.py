@@ -8,7 +8,7 @@ import pytest
 
 from labkit.plan import fit, validate
 from labkit.plan.constants import ABOUT, DATA, accuracy, constants, start
-from labkit.plan.rows import number, read, runs
+from labkit.plan.rows import read
 
 SHOWN = read(DATA / "shown.csv")
 
@@ -80,38 +80,24 @@ def test_files_that_cannot_be_used(text, told, tmp_path, capsys):
 
 def test_a_row_with_little_in_it_is_predicted(tmp_path):
     """Only sizes, GPU and batch: wide, and there."""
-    thin = {
-        "id": "thin",
-        "gpu": "H100",
-        "gpus": "64",
-        "hidden": "8192",
-        "layers": "80",
-        "gbs": "128",
-        "tp": "8",
-        "pp": "4",
-    }
+    thin = dict(id="thin", gpu="H100", gpus="64", hidden="8192", layers="80", gbs="128", tp="8", pp="4")
     said = validate.judge([{**dict.fromkeys(SHOWN[0], ""), **thin}])["rows"][0]
     assert said["most_s"] > 1.3 * said["least_s"] > 0
 
 
 def test_a_fit_finds_constants_that_made_the_rows():
     """Rows whose times the model itself made, by other constants: the fit finds these."""
-    rows = fit.measured()
-    found = runs(rows)
+    found, _, stacks = fit.load_data()
     names = [name for name, about in ABOUT.items() if about.width]
     other = start()._replace(**{name: getattr(start(), name) * 1.06 for name in names})
-    stacks = [each["framework"] for each in found.rows]
     # weights so large that the priors no longer matter
-    k = fit.fit(found, fit.predict(found, other), 1e4 * fit.votes(stacks, np.ones(len(rows))), start())
+    k = fit.fit(found, fit.predict(found, other), 1e4 * fit.votes(stacks, np.ones(len(stacks))), start())
     for name in names:
         assert getattr(k, name) == pytest.approx(getattr(other, name), rel=0.01)
 
 
 def test_a_row_of_weight_nothing_is_not_seen():
-    rows = fit.measured()
-    found = runs(rows)
-    wanted = np.log([number(each, "step_s") for each in rows])
-    stacks = [each["framework"] for each in rows]
+    found, wanted, stacks = fit.load_data()
     seen = np.array([stack != "torchtitan" for stack in stacks])
     wild = np.where(seen, wanted, wanted + 3)
     weights = fit.votes(stacks, seen)
@@ -120,11 +106,8 @@ def test_a_row_of_weight_nothing_is_not_seen():
 
 
 def test_what_is_committed_is_what_the_fit_gives():
-    rows = fit.measured()
-    found = runs(rows)
-    wanted = np.log([number(each, "step_s") for each in rows])
-    stacks = [each["framework"] for each in rows]
-    k = fit.fit(found, wanted, fit.votes(stacks, np.ones(len(rows))), start())
+    found, wanted, stacks = fit.load_data()
+    k = fit.fit(found, wanted, fit.votes(stacks, np.ones(len(stacks))), start())
     for name, value in constants()._asdict().items():
         assert getattr(k, name) == pytest.approx(value, rel=2e-3), name
     seen = np.abs(np.exp(fit.predict(found, k) - wanted) - 1)
