@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -36,8 +35,3 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def parameters(count: float) -> str:
     """ "1.14 B parameters", "124 M parameters"."""
     return f"{count / 1e9:.3g} B parameters" if count >= 1e9 else f"{count / 1e6:.3g} M parameters"
-
-
-def shown(value: Any, form: str) -> str:
-    """A number in this form; "" for None."""
-    return "" if value is None else form.format(value)

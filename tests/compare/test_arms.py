@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from labkit.compare.arms import arm_rows
 from labkit.compare.report import missing
 from labkit.compare.summary import markdown
@@ -80,3 +82,9 @@ def test_names_on_disk_stay_what_they_were():
     row = ArmRow.model_validate({"heldout": 3.0})
     assert row.val_loss == 3.0 and row.model_dump()["heldout"] == 3.0 and "val_loss" not in row.model_dump()
     assert TimedRow(device_used_bytes=5).model_dump()["taken_bytes"] == 5
+
+
+def test_time_has_one_unit_whatever_an_arms_batch():
+    row = TimedRow(step_p10=0.9, step_p50=1.0, step_p90=1.2, tokens_step=4000)
+    assert row.per_thousand() == 250.0 and row.per_thousand(0.5) == 125.0, "milliseconds of a GPU per 1,000 tokens"
+    assert row.half_spread == pytest.approx(0.15)

@@ -8,7 +8,6 @@ import pytest
 
 from labkit.compare.report import report
 from labkit.compare.speed_verdict import judge_speed
-from labkit.compare.summary import markdown
 from labkit.record.measure import efficiency
 from labkit.record.meter import Sample, summarise
 from labkit.record.run import RunRecord
@@ -66,32 +65,6 @@ def line(table: str, label: str) -> list[str]:
     found = re.search(rf'(?s)<tr><th scope="row">{re.escape(label)}.*?</tr>', table)
     assert found, label
     return [words(cell) for cell in re.findall(r"(?s)<td.*?</td>", found.group())]
-
-
-def test_one_mfu_is_read_and_the_others_are_folded_away(page):
-    seen, folded = section(page(speed()))
-    assert seen.count("MFU %</th>") == 1 and "FLOPs / " not in seen and "TFLOP/s" not in words(seen)
-    assert line(seen, "FP8 tensorwise")[-1] == f"{100 * RATES['fp8'] * 7e9 / 989e12:,.1f}"
-    for kind in ("causal FLOPs / bf16", "full FLOPs / bf16", "causal FLOPs / fp8", "full FLOPs / fp8"):
-        assert f"MFU %, {kind} peak" in folded
-    assert f"{100 * RATES['fp8'] * 8e9 / 1979e12:,.1f}" in line(folded, "FP8 tensorwise")
-
-
-def test_time_has_one_unit(page, tmp_path):
-    """The window's step, the profile's classes and its longest kernels: milliseconds of a GPU per 1,000 tokens."""
-    text = page(speed(kernels={**KERNELS, "top": TOP}))
-    seen, folded = section(text)
-    assert "ms a step" not in text and "milliseconds of a step" not in text
-    assert seen.count("ms per 1,000 tokens</th>") == 1 and folded.count("ms per 1,000 tokens</th>") == 1
-    assert f"{1e6 / RATES['fp8']:.2f} {0.9e6 / RATES['fp8']:.2f} to {1.2e6 / RATES['fp8']:.2f}" in line(
-        seen, "FP8 tensorwise"
-    )
-    profile = line(seen[seen.index("Where each millisecond goes") :], "FP8 tensorwise")
-    assert profile[-1] == f"{900 * 1000 / TOKENS:.2f}" and f"{700 * 1000 / TOKENS:.2f} 78 %" in profile
-    assert f"<td>{450 * 1000 / TOKENS:.2f}</td><td>32</td>" in folded
-    page(speed(kernels=KERNELS))
-    table = markdown(tmp_path / "run")
-    assert table.count("ms per 1,000 tokens") == 2 and f"| {1e6 / RATES['bf16']:.2f} |" in table
 
 
 def test_a_billion_tokens_have_a_price_where_the_hour_has_one(page):
