@@ -33,7 +33,7 @@ from grading.intake.arrival import Key
 from grading.intake.names import count, some
 from grading.publish import page
 from grading.publish.table import dumps, harmless, worth
-from grading.register.people import owner
+from grading.register.people import owner, person
 from grading.register.schema import Class
 from grading.register.standing import Standing
 from labkit.checks.outcome import number
@@ -116,11 +116,20 @@ def read_sheet(cls: Class, week: Week, path: Path) -> Sheet | None:
         else:
             sheet.rows.append(row)
     lines: dict[int, int] = {}
+    numbers: dict[int, set[str]] = {}  # of this assignment, as far as they are known
+    query = "SELECT person, value FROM alias WHERE (platform, assignment) = ('moodle', ?)"
+    for one in cls.db.execute(query, (week.name,)):
+        numbers.setdefault(one["person"], set()).add(one["value"])
     for place, row in enumerate(sheet.rows):
         who, why = owner(cls, _keys(row, system, week))
         if why.startswith("its keys are of several"):
             hint = ": is it this assignment's worksheet?" if system == MOODLE else ""
             raise LabError(f"{path}, line {place + 2}: {why}{hint}")
+        if who is not None and system == MOODLE and _participant(row) not in numbers.get(who, {_participant(row)}):
+            raise LabError(
+                f"{path}, line {place + 2}: {person(cls, who).name} has another number in {week.name}: is it this "
+                "assignment's worksheet?"
+            )
         if who in lines:
             raise LabError(f"{path}, line {place + 2}: the same person as line {lines[who] + 2}")
         if who is not None:
@@ -133,13 +142,19 @@ def _column_of(columns: Iterable[str], names: Sequence[str]) -> str:
     return next((column for column in columns if column.casefold() in names), "")
 
 
+def _participant(row: Mapping[str, str]) -> str:
+    """Moodle's number of a line, which holds for one assignment."""
+    found = re.search(r"(\d+)\s*$", row[_column_of(row, IDENTIFIER)])
+    return found[1] if found else ""
+
+
 def _keys(row: Mapping[str, str], system: str, week: Week) -> list[Key]:
     if system == CANVAS:
         columns = {"canvas": ("id",), "id": ("sis user id", "sis login id"), "email": ("sis login id",)}
         found, columns = [], {**columns, "name": ("student",)}
     else:
-        participant = re.search(r"(\d+)\s*$", row[_column_of(row, IDENTIFIER)])
-        found, columns = [Key("moodle", participant[1], week.name)] if participant else [], PEOPLE
+        participant = _participant(row)
+        found, columns = [Key("moodle", participant, week.name)] if participant else [], PEOPLE
     for platform, names in columns.items():
         cells = [cell.strip() for column, cell in row.items() if column.casefold() in names]
         found += [Key(platform, cell) for cell in cells if cell]

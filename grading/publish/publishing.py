@@ -29,7 +29,7 @@ from grading.publish.feedback import feedback
 from grading.publish.overview import Overview, overview
 from grading.publish.page import FEEDBACK, PUBLISHED, folder_name
 from grading.publish.pictures import own_pictures
-from grading.publish.platforms import MOODLE, WORKSHEET, Filled, fill, read_sheet
+from grading.publish.platforms import CANVAS, MOODLE, WORKSHEET, Filled, fill, read_sheet
 from grading.publish.table import term_table, week_table, worth, write
 from grading.publish.upload import Packed, pack
 from grading.register.classes import ROSTER
@@ -105,6 +105,10 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
         made.packed = pack(cls, week, made.pages, folder / "upload.zip")
         _mails(week, made, comments)
     made.notes += made.grades.notes if made.grades else []
+    if made.grades is None and made.packed and made.packed.system == MOODLE:
+        made.notes.append(
+            f"no grades for Moodle without this assignment's worksheet: grade publish {week.name} FILE.csv"
+        )
     if made.packed and made.packed.without:
         names = some([one.name for one in made.packed.without], SHOWN)
         made.notes.append(f"not in upload.zip, since {made.packed.system}'s number is not known: {names}")
@@ -113,10 +117,12 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
 
 
 def _grades(cls: Class, week: Week, here: Sequence[Standing], folder: Path, wishes: Wishes) -> Filled | None:
-    """Fill the platform's table: the one that was named, else this assignment's worksheet, else the roster."""
+    """Fill the platform's table: the one that was named, else this assignment's worksheet, else Canvas' gradebook, if
+    the roster was one: it holds for all weeks. LabError for another file than a platform's."""
     kept = (cls.archive(week, 0).with_name(WORKSHEET), cls.folder / ROSTER)
     for path in [wishes.table] if wishes.table else [one for one in kept if one.is_file()]:
-        if (sheet := read_sheet(cls, week, path)) is not None:
+        sheet = read_sheet(cls, week, path)
+        if sheet is not None and (sheet.system == CANVAS or path != kept[1]):
             to = folder / f"{sheet.system.lower()}.csv"
             return fill(sheet, week, here, to, assignment=wishes.assignment, zeros=wishes.zeros)
     if wishes.table:

@@ -168,11 +168,14 @@ def test_under_blind_marking_the_number_of_this_assignment_decides(cls):
 
 
 @pytest.mark.parametrize("system", ["moodle"], indirect=True)
-def test_another_assignments_worksheet_is_refused(cls):
-    """Numbers differ from assignment to assignment: 502 is Sean in this one, and stands beside Anna in that."""
-    learn(cls, person(cls, "sean@x.org"), [Key("moodle", "502", "week13")])
+@pytest.mark.parametrize("number", ["502", "777"])
+def test_another_assignments_worksheet_is_refused(cls, number):
+    """Numbers differ from assignment to assignment: 502 is Sean's in this one, and stands beside Anna in that."""
+    for name, own in (("anna@x.org", "501"), ("sean@x.org", "502")):
+        learn(cls, person(cls, name), [Key("moodle", own, "week13")])
+    assert len(filled(cls)[0].grades) == 2
     with pytest.raises(LabError, match="this assignment's worksheet"):
-        filled(cls, MOODLE.replace("Participant 501", "Participant 502", 1))
+        filled(cls, MOODLE.replace("Participant 501", f"Participant {number}", 1))
 
 
 @pytest.mark.parametrize("system", ["moodle"], indirect=True)

@@ -9,6 +9,7 @@ import zipfile
 import pytest
 
 from grading.intake.arrival import Arrival, Key
+from grading.publish.platforms import keep_worksheet
 from grading.publish.publishing import Wishes, publish
 from grading.register.people import learn, who
 from grading.register.submissions import add_submission, withdraw
@@ -155,6 +156,9 @@ def platform(request, tmp_path):
     text = CANVAS if request.param == "canvas" else MOODLE
     with a_class(tmp_path / "autumn", text, LATE) as opened:
         hand_points(opened, hand_in(opened, "anna@x.org", mark()), "13.7", 10)
+        if request.param == "moodle":
+            (tmp_path / "sheet.csv").write_text(text)
+            keep_worksheet(opened, WEEK, tmp_path / "sheet.csv")
         yield opened, request.param
 
 
@@ -170,6 +174,15 @@ def test_the_table_that_the_class_keeps_is_filled(platform):
     assert made.grades.path == cls.folder / "published" / "week13" / f"{system}.csv"
     assert grades(made.grades.path) == ({"101": "90"} if system == "canvas" else {"Anna Müller": "90"})
     assert made.grades.column == ("Week 13 (4711)" if system == "canvas" else "")
+
+
+def test_moodles_roster_is_another_assignments_worksheet_and_is_not_filled(platform):
+    cls, system = platform
+    if system == "moodle":
+        cls.archive(WEEK, 0).with_name("worksheet.csv").unlink()
+        known(cls, system, "anna@x.org", 501)
+        made = publish(cls, WEEK, Wishes())
+        assert made.grades is None and any("worksheet" in one for one in made.notes)
 
 
 def test_a_newer_table_can_be_named_and_another_file_is_refused(platform, tmp_path):
