@@ -151,6 +151,7 @@ def test_scales_that_come_from_earlier_steps_can_be_calibrated_and_no_others(te)
         (dict(compute_capability=(8, 0)), "current", "compute capability 8.0, and FP8 products need"),
         (dict(compute_capability=(8, 0)), "bf16", ""),
         (dict(fp8=(False, "CublasLt version 12.1.3.x or higher required")), "delayed", "CublasLt version 12.1.3.x"),
+        (dict(fp8=(False, "CublasLt version 12.1.3.x or higher required")), "bf16", ""),
         (dict(block=(False, "requires CUDA >= 12.9.")), "block", "requires CUDA >= 12.9."),
         (dict(block=(False, "requires CUDA >= 12.9.")), "current", ""),
     ],
