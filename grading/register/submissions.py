@@ -132,6 +132,7 @@ def add_submission(cls: Class, week: Week, arrival: Arrival) -> Added:
             _update(cls, known, arrival)
             if arrival.members or known.labels:
                 _sit(cls, number, seats)
+                _say_who_is_gone(cls, known, arrival.source)
         for _, keys, found in seats:
             if found is not None:
                 learn(cls, found, keys)
@@ -264,6 +265,15 @@ def _sit(cls: Class, number: int, seats: Seats) -> None:
 
 def _json(keys: Iterable[Key]) -> str:
     return json.dumps([(key.platform, key.value, key.assignment) for key in keys])
+
+
+def _say_who_is_gone(cls: Class, known: Attempt, source: str) -> None:
+    """Of a group's newest worksheet the members hold; whose the submission is no more is said to the instructor."""
+    gone = set(known.members) - set(attempt(cls, known.id).members)
+    said = [f"It was {person(cls, id).name}'s, too, until {clean(source)}: another group, or a slip?" for id in gone]
+    if said:
+        every = json.dumps(list(dict.fromkeys([*known.attention, *said])))
+        cls.db.execute("UPDATE submission SET attention = ? WHERE id = ?", (every, known.id))
 
 
 def _digest(files: bytes | Path) -> str:

@@ -136,6 +136,9 @@ def test_a_newer_worksheet_says_who_is_in_a_group(cls):
     assert attempt(cls, first.id).labels == ("stranger@x.org",)
     again = arrives("sean@x.org", "jane@x.org")
     assert again.id == first.id and [one.email for one in again.members] == ["sean@x.org", "jane@x.org"]
+    assert any("Müller, Anna" in sentence for sentence in attempt(cls, first.id).attention)
+    arrives("sean@x.org", "jane@x.org")
+    assert len(attempt(cls, first.id).attention) == 1
 
 
 def test_marks_are_only_added_and_tell_what_changed(cls):
