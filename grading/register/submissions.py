@@ -173,6 +173,8 @@ def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -
     time is, or if only people told another. Content without is what its author handed in last, or was in this very
     download before; else somebody put earlier files back, which is an attempt again."""
     same = _of_author(cls, arrival, seats, _read(cls, "(assignment, digest) = (?, ?)", (week, digest)))
+    if arrival.late:  # what was in time and is late now was handed in once more
+        same = [one for one in same if one.late is not False]
     if not same:
         return None
     if arrival.received is not None and arrival.timed == PLATFORM:

@@ -95,6 +95,18 @@ def test_content_without_a_time_is_known_where_it_is_the_last_or_the_download_wa
     assert arrives(b"A", "three").id == third.id, "the same collection, cut off and run again"
 
 
+def test_the_same_files_once_more_after_the_deadline_take_nothing_from_those_in_time(cls):
+    def arrives(late):
+        return hand_in(cls, "a", ANNA, b"A", None, late=late)
+
+    first, second = arrives(False), arrives(True)
+    assert second.new and not arrives(True).new
+    assert [one.late for one in attempts(cls, "week13")] == [False, True]
+    again = arrives(False)
+    assert again.id == second.id and attempt(cls, second.id).late is False, "the platform takes the mark back"
+    assert first.id < second.id
+
+
 def test_what_the_platform_tells_later_is_taken_over(cls):
     first = hand_in(cls, "Sean OBrien", [Key("moodle", "7", "week13"), Key("name", "Sean OBrien")], received=None)
     assert not first.members
