@@ -130,8 +130,6 @@ def test_what_the_words_say_of_grading_is_in_the_records():
     """The pages' numbers are filled in; these are the claims beside them."""
     runs = record("2026-11-21-lab-check-week13.json")["runs"]
     assert max(run["wall"] for run in runs) < 20 and all(run["points"] == 80 for run in runs)
-    loads = record("2026-11-21-gradebook-load.json")["runs"]
-    assert all(run["seconds"] < {300: 60, 1000: 240}[run["students"]] for run in loads)
     class_of_29 = record("2026-11-24-grading-29.json")
     # "met with three at a time and missed by little with two"
     assert class_of_29["times_faster"]["3"] >= 5 > class_of_29["times_faster"]["2"] > 4.9
