@@ -45,7 +45,8 @@ def test_a_run_is_paused_and_killed_once_and_ends(tmp_path):
     run = read_run(out)
     assert [line["step"] for line in run.steps] == list(range(1, 151)) and run.run["status"] == "finished"
     pause, kill = (event for event in run.events if event["kind"] == "resume")
-    assert pause["dropped_steps"] == 0 <= kill["dropped_steps"] < 20
+    # A kill while a step's checkpoint is being written costs the whole interval since the one before.
+    assert pause["dropped_steps"] == 0 <= kill["dropped_steps"] <= 20
     again = study(tmp_path / "tiny.toml", "--out", out)
     assert again.returncode == 2 and again.stderr.strip() == (
         f"interrupted: {out} holds a run: choose another folder with --out"
