@@ -157,8 +157,9 @@ AT_IMPORT = {
     "an exit": "raise SystemExit(0)",
     "a hole of its own": "raise NotImplementedError('Task 91.1')",
     "a process that stays": "import os, time\nif os.fork() == 0: time.sleep(30)\nos._exit(0)",
+    # `pack` is bound before a student's module is imported: what replaces it later changes no answer, right or wrong.
     "a patched course": "import labkit.checks.values as v, labkit.checks.remote as r\nv.pack = lambda value: b''\n"
-    "r.values.pack = lambda value: b'x'\n" + OPS,
+    "r.values.pack = lambda value: b'x'\n" + replaced("total", "    return x"),
     "a forged answer": "import socket, struct\nfrom labkit.checks import values\n"
     "body = values.pack(('ok', None, ()))\n"
     "socket.socket(fileno=3).sendall(struct.pack('!4sIQ', b'done', 2, len(body)) + b'{}' + body)\n",
