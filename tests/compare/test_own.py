@@ -148,7 +148,9 @@ def test_both_questions_are_answered_of_ones_own_model(tmp_path, small):
         arm = read_run(out / folder)
         assert arm.status == "finished" and arm.run["parameters"] == parameters, folder
         assert arm.config["seq_len"] == (16 if "speed" in folder else 32), "the preset's, as the model has more"
-    assert run.results["verdict"]["arms"]["fp8"]["gap"] and run.results["speed"]["verdict"]["ratios"]["fp8"]
+    # The small preset checks that its arms run, convert and learn: it is decided, from losses that are there.
+    assert run.results["verdict"]["word"] in ("pass", "fail") and run.results["arms"]["fp8"]["heldout"] > 0
+    assert run.results["speed"]["verdict"]["ratios"]["fp8"]
     page = (out / "report.html").read_text()
     assert "Small-1" in page and f"{parameters / 1e6:.3g} M parameters" in page
     again = lab_here(tmp_path, *words)
