@@ -53,45 +53,29 @@ def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
     processes = [
         subprocess.Popen(
             [
-                sys.executable,
-                "-m",
-                "distributed.cli.dask_scheduler",
-                "--port",
-                "0",
-                "--host",
-                "127.0.0.1",
-                "--no-dashboard",
-                "--scheduler-file",
-                str(scheduler_file),
+                sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", "--host", "127.0.0.1",
+                "--no-dashboard", "--scheduler-file", str(scheduler_file),
             ],
             cwd=where,
             env=ENV,
             stderr=subprocess.DEVNULL,
         )
-    ]
+    ]  # fmt: skip
     try:
         _until(scheduler_file.exists)
         address = json.loads(scheduler_file.read_text())["address"]
         workers = [
             subprocess.Popen(
                 [
-                    sys.executable,
-                    "-m",
-                    "distributed.cli.dask_worker",
-                    address,
-                    "--nthreads",
-                    "1",
-                    "--no-nanny",
-                    "--no-dashboard",
-                    "--local-directory",
-                    str(root / f"w{i}"),
+                    sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny",
+                    "--no-dashboard", "--local-directory", str(root / f"w{i}"),
                 ],
                 cwd=where,
                 env=ENV,
                 stderr=subprocess.DEVNULL,
             )
             for i in range(2)
-        ]
+        ]  # fmt: skip
         processes += workers
         _until(lambda: _workers(address) == 2)
         running = subprocess.Popen(

@@ -39,19 +39,8 @@ BLANK = strip(OPS)
 WRONG = OPS.replace("return group.all_reduce(x)", "return x")
 TWICE_WRONG = OPS.replace("return 2 * total(x, group)", "return 3 * total(x, group)")
 STUDENTS = (
-    "good",
-    "blank",
-    "wrong",
-    'third, "O\'Neil" é',
-    "empty",
-    "renamed",
-    "anna",
-    "ben",
-    *"abcde",
-    "s0",
-    "s1",
-    "s2",
-)
+    "good", "blank", "wrong", 'third, "O\'Neil" é', "empty", "renamed", "anna", "ben", *"abcde", "s0", "s1", "s2",
+)  # fmt: skip
 UNSHUT = {"isolation": UNSANDBOXED}
 
 

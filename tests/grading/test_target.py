@@ -87,15 +87,10 @@ def test_a_folder_or_pipe_in_a_files_place_is_left_alone(kind, tree, course):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{",
-        "[]",
-        '{"format": 1}',
-        '{"format": 2, "complete": true, "files": {}}',
-        '{"format": 1, "complete": true, "files": {"a": []}}',
-        '{"format": 1, "complete": true, "files": {"a": [1]}}',
+        "", "{", "[]", '{"format": 1}', '{"format": 2, "complete": true, "files": {}}',
+        '{"format": 1, "complete": true, "files": {"a": []}}', '{"format": 1, "complete": true, "files": {"a": [1]}}',
     ],
-)
+)  # fmt: skip
 def test_a_damaged_record_is_one_sentence(text, tree, course):
     (tree / MANIFEST).write_text(text)
     before = snapshot(tree)

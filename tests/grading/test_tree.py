@@ -20,36 +20,16 @@ def test_a_new_tree_holds_what_is_listed_and_nothing_else(tree, course):
     week = {
         f"week91_demo/{name}"
         for name in (
-            "tasks.toml",
-            "parts.py",
-            "helper.py",
-            "test_week.py",
-            "lab.ipynb",
-            "results/record.json",
-            "results/README.md",
-            "results/figures/shown.png",
-            "bench.sh",
+            "tasks.toml", "parts.py", "helper.py", "test_week.py", "lab.ipynb", "results/record.json",
+            "results/README.md", "results/figures/shown.png", "bench.sh",
         )
-    }
+    }  # fmt: skip
     assert set(files) == week | {
-        "LICENSE",
-        "Makefile",
-        "README.md",
-        "docs/students.md",
-        "docs/watching.md",
-        "docs/images/chunk-grid.png",
-        "environment.yml",
-        "pyproject.toml",
-        "AGENTS.md",
-        "requirements.lock",
-        "requirements-container.txt",
-        "requirements-watch.lock",
-        "setup.sh",
-        ".gitignore",
-        "labkit/__init__.py",
-        "labkit/old.py",
+        "LICENSE", "Makefile", "README.md", "docs/students.md", "docs/watching.md", "docs/images/chunk-grid.png",
+        "environment.yml", "pyproject.toml", "AGENTS.md", "requirements.lock", "requirements-container.txt",
+        "requirements-watch.lock", "setup.sh", ".gitignore", "labkit/__init__.py", "labkit/old.py",
         "results/README.md",
-    }
+    }  # fmt: skip
     assert (tree / PARTS_PY).read_text().endswith(HOLE)
     everything = b"".join(files.values())
     assert b"secret" not in everything and b"Write your answer here" in files["week91_demo/lab.ipynb"]

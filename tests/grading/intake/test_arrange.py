@@ -53,15 +53,8 @@ def handed_out(week):
 
 
 LAYOUTS = [
-    "",
-    f"{PACKAGE}/",
-    "anna/",
-    f"anna/{PACKAGE}/",
-    "WEEK 91/my work/",
-    "week91_final/",
-    "week.zip/",
-    "Übung/محمد/",
-]
+    "", f"{PACKAGE}/", "anna/", f"anna/{PACKAGE}/", "WEEK 91/my work/", "week91_final/", "week.zip/", "Übung/محمد/",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("where", LAYOUTS)
@@ -100,13 +93,8 @@ def test_own_modules_come_along(arranged, monkeypatch):
     own = {"helper.py": "h", "tools/deep.py": "d", "table.json": "{}", "given/more.py": "m"}
     beside = {"util.py": "u", "mylib/__init__.py": "l"}
     never = (
-        "json.py",
-        "numpy/__init__.py",
-        "labkit/x.py",
-        "sitecustomize.py",
-        "week90_other/ring.py",
-        "tests/test_x.py",
-    )
+        "json.py", "numpy/__init__.py", "labkit/x.py", "sitecustomize.py", "week90_other/ring.py", "tests/test_x.py",
+    )  # fmt: skip
     files = (
         below(PACKAGE, MINE | own | {"picture.png": "x"}) | beside | dict.fromkeys(never, "evil") | {"Makefile": "x"}
     )
@@ -271,15 +259,8 @@ def test_another_weeks_files_are_reported(arranged, week):
 
 
 BROKEN = [
-    b"",
-    b"{}",
-    b"[]",
-    b'{"cells": 3}',
-    b"\xff\xfe",
-    b"[" * 200_000,
-    b'{"cells": ' + b"9" * 10_000 + b"}",
-    b"null",
-]
+    b"", b"{}", b"[]", b'{"cells": 3}', b"\xff\xfe", b"[" * 200_000, b'{"cells": ' + b"9" * 10_000 + b"}", b"null",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("content", BROKEN)

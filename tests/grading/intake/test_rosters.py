@@ -145,27 +145,12 @@ def test_moodles_times(text, time):
 # -- any tables -------------------------------------------------------------------------------------------------------
 CELL = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12)
 HEADS = [
-    "Student",
-    "LastName",
-    "FirstName",
-    "ID",
-    "SIS User ID",
-    "SIS Login ID",
-    "Identifier",
-    "Full name",
+    "Student", "LastName", "FirstName", "ID", "SIS User ID", "SIS Login ID", "Identifier", "Full name",
     "Email address",
-]
+]  # fmt: skip
 HEADS += [
-    "Username",
-    "ID number",
-    "Group",
-    "Status",
-    "Last modified (submission)",
-    "student",
-    "name",
-    "email",
-    "Section",
-]
+    "Username", "ID number", "Group", "Status", "Last modified (submission)", "student", "name", "email", "Section",
+]  # fmt: skip
 
 
 def table(rows, sign):

@@ -164,14 +164,10 @@ def test_a_list_of_members_without_end_is_not_even_read(read, monkeypatch, long)
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"PK",
-        b"no zip at all" * 1000,
-        zipped(MINE)[:-30],
-        zipped(MINE)[40:],
+        b"", b"PK", b"no zip at all" * 1000, zipped(MINE)[:-30], zipped(MINE)[40:],
         zipped({"rüg.py": "x" * 9000}).replace("ü".encode(), b"\xff\xff"),
     ],
-)
+)  # fmt: skip
 def test_broken_zips_are_reported(read, content):
     found = read(content)
     assert "ring.py" not in found.files and found.notes
@@ -210,13 +206,8 @@ def test_names_that_tools_write_in_their_own_way(read):
 
 def test_what_tools_leave_about_is_no_word(read):
     junk = (
-        "__MACOSX/ring.py",
-        "._ring.py",
-        ".git/config",
-        "__pycache__/r.pyc",
-        ".ipynb_checkpoints/l.ipynb",
-        "ring.py~",
-    )
+        "__MACOSX/ring.py", "._ring.py", ".git/config", "__pycache__/r.pyc", ".ipynb_checkpoints/l.ipynb", "ring.py~",
+    )  # fmt: skip
     found = read({"ring.py": "mine", **dict.fromkeys(junk, "x")})
     assert set(found.files) == {"ring.py"} and not found.left_out and not found.notes
     assert read(dict.fromkeys(junk, "x")).notes == read({}).notes == [EMPTY]

@@ -46,15 +46,10 @@ def mark_of(week, **more) -> Mark:
         if task.kind != "stretch":
             tasks.append(
                 {
-                    "id": task.id,
-                    "title": task.title,
-                    "kind": task.kind,
-                    "cell": task.cell,
-                    "points": points,
-                    "possible": task.points,
-                    "cases": cases,
+                    "id": task.id, "title": task.title, "kind": task.kind, "cell": task.cell, "points": points,
+                    "possible": task.points, "cases": cases,
                 }
-            )
+            )  # fmt: skip
     return Mark(0, "week13", points=72, possible=80, content="c", **{"tasks": tasks, **more})
 
 
@@ -114,17 +109,12 @@ def attack(cells: list[dict]) -> None:
             "source": ATTACK.format("markdown"),
             "metadata": {
                 "nbgrader": {
-                    "schema_version": 3,
-                    "grade_id": "task-13-2",
-                    "grade": True,
-                    "solution": False,
-                    "locked": True,
-                    "points": 1000,
-                    "task": False,
+                    "schema_version": 3, "grade_id": "task-13-2", "grade": True, "solution": False, "locked": True,
+                    "points": 1000, "task": False,
                 }
             },
         },
-    )
+    )  # fmt: skip
     cells.insert(
         2,
         {

@@ -71,28 +71,9 @@ def test_markdown_becomes_a_page_without_markup_of_the_students(payload):
     render = pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune
     page = _Page(render(inert.markdown(payload)))
     assert page.tags <= {
-        "p",
-        "a",
-        "h1",
-        "pre",
-        "code",
-        "div",
-        "span",
-        "ul",
-        "li",
-        "em",
-        "blockquote",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "section",
-        "ol",
-        "sup",
-        "br",
-    }
+        "p", "a", "h1", "pre", "code", "div", "span", "ul", "li", "em", "blockquote", "table", "thead", "tbody", "tr",
+        "th", "td", "section", "ol", "sup", "br",
+    }  # fmt: skip
     for name, value in page.attributes:
         assert name in ("class", "id", "href") and not name.startswith("on")
         assert name != "href" or value.startswith(("#", "http://", "https://")), "a plain address may be a link"

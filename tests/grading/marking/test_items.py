@@ -26,12 +26,9 @@ def test_a_comment_is_read_by_items():
     assert marking.points == {1: 3, 2: 1.5} and marking.total == 4.5 and marking.faults == []
     assert read(["Well written: 3 of 4."], RUBRIC, CODES) is None
     assert expanded(comment, RUBRIC, CODES).split("\n") == [
-        "the reason: 3 of 4",
-        "    State the unit of every number.",
-        "an example: 1.5 of 2",
-        "    no number Say why.",
+        "the reason: 3 of 4", "    State the unit of every number.", "an example: 1.5 of 2", "    no number Say why.",
         "Well written.",
-    ]
+    ]  # fmt: skip
     assert expanded("#units, please", [], CODES) == "State the unit of every number., please"
 
 

@@ -73,14 +73,9 @@ def test_grade_cells_stand_where_the_checks_stood_and_behind_the_answers(build):
     assert shown["cells"][at + 1]["source"] == "# Task 91.2: what was handed in"
     assert shown["cells"][at + 2]["source"] == RUBRIC and sources[-1] == "The end."
     assert shown["cells"][at + 2]["metadata"]["nbgrader"] == {
-        "schema_version": 3,
-        "grade_id": "task-91-2",
-        "points": 6,
-        "grade": False,
-        "locked": True,
-        "solution": False,
+        "schema_version": 3, "grade_id": "task-91-2", "points": 6, "grade": False, "locked": True, "solution": False,
         "task": True,
-    }
+    }  # fmt: skip
     assert cell(shown, "task-91-1")["metadata"]["nbgrader"]["points"] == 4
 
 
@@ -243,14 +238,10 @@ def test_a_students_own_pictures_and_prints_stay(build):
 @pytest.mark.parametrize(
     "data",
     [
-        'x" onerror="alert(1)',
-        PNG + '"><b>',
-        "!!!!",
-        "",
-        base64.b64encode(b"<svg onload=alert(1)>").decode(),
+        'x" onerror="alert(1)', PNG + '"><b>', "!!!!", "", base64.b64encode(b"<svg onload=alert(1)>").decode(),
         PNG * 200_000,
     ],
-)
+)  # fmt: skip
 def test_a_picture_that_is_none_is_not_embedded(build, data):
     output = {"output_type": "display_data", "metadata": {}, "data": {"image/png": data}}
     kept = build(with_cells(code("p", "plot()", [output])))["cells"][1]["outputs"]

@@ -36,25 +36,11 @@ NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DEADLINE = "[deadlines]\nweek13 = 2026-11-20T18:00:00+00:00\n"
 LATE = DEADLINE + "[late]\nper_day = 0.1\ncloses_after_days = 5\n"
 AWKWARD = (
-    "O'Neill, Anna",
-    'Bob "the ring" Müller',
-    '=HYPERLINK("http://x")',
-    "+49 30",
-    "-minus",
-    "@mention",
-    "two  blanks",
-    "\u05d3\u05e0\u05d4 \u05db\u05d4\u05df",
-    "\u0623\u062d\u0645\u062f, \u0633\u0627\u0631\u0629",
-    "\u674e\u96f7",
-    "<script>alert(1)</script>",
-    "a/b;c\\d",
-    "\u200b=hidden",
-    "'=quoted",
-    "'t Hooft",
-    "..",
-    "Zo\u00eb \u00c5ngstr\u00f6m",
-    "comma,comma",
-)
+    "O'Neill, Anna", 'Bob "the ring" Müller', '=HYPERLINK("http://x")', "+49 30", "-minus", "@mention", "two  blanks",
+    "\u05d3\u05e0\u05d4 \u05db\u05d4\u05df", "\u0623\u062d\u0645\u062f, \u0633\u0627\u0631\u0629", "\u674e\u96f7",
+    "<script>alert(1)</script>", "a/b;c\\d", "\u200b=hidden", "'=quoted", "'t Hooft", "..",
+    "Zo\u00eb \u00c5ngstr\u00f6m", "comma,comma",
+)  # fmt: skip
 
 
 def tasks(*mutants: str, blank: Sequence[str] = ()) -> list[dict]:

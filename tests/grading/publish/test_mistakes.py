@@ -88,14 +88,11 @@ def test_students_are_counted_once_with_their_verdicts():
         for e in behaviours(
             m.tasks
             for m in (
-                mark("13.2 off-by-one chunk"),
-                mark("13.2 one step short"),
-                mark("13.2 one step short"),
-                mark(blank=("13.2",)),
-                mark(),
+                mark("13.2 off-by-one chunk"), mark("13.2 one step short"), mark("13.2 one step short"),
+                mark(blank=("13.2",)), mark(),
             )
         )
-    }
+    }  # fmt: skip
     entry = found["13.2", ring]
     assert (entry.judged, entry.failed, entry.untried) == (5, 3, 1)
     assert entry.rate == 0.6 and entry.untried_rate == 0.2

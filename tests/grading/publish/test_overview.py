@@ -18,13 +18,9 @@ from tests.grading.publish.looking import Tags, assert_one_harmless_file, words
 
 def small():
     made = [
-        stand("ann", "13.5 GB/s"),
-        stand("ben", "13.5 GB/s", "13.3 endless loop", seconds=50.0),
-        stand("cai"),
-        stand("dov", "13.2 one rank crashes"),
-        stand("eva", "13.4 built-in collective in disguise"),
-        stand("fay"),
-    ]
+        stand("ann", "13.5 GB/s"), stand("ben", "13.5 GB/s", "13.3 endless loop", seconds=50.0), stand("cai"),
+        stand("dov", "13.2 one rank crashes"), stand("eva", "13.4 built-in collective in disguise"), stand("fay"),
+    ]  # fmt: skip
     spoil(made[2].mark, "test_best_ring", OUT_OF_MEMORY, "rank 0 took more than 2 GiB")
     spoil(made[5].mark, "test_cost[naive", FAULT, "the check itself failed")
     made[5].mark.complete, made[5].mark.attention = False, ["13.1: the machine was out of space"]

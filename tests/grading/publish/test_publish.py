@@ -42,14 +42,9 @@ def cls(tmp_path):
 def test_everything_that_leaves(cls):
     made = publish(cls, WEEK, Wishes())
     assert below(cls.folder / "published") == [
-        "term.csv",
-        "week13/all.csv",
-        "week13/class.html",
-        "week13/feedback/anna/week13.html",
-        "week13/feedback/anna/week13.txt",
-        "week13/feedback/ben/week13.html",
-        "week13/feedback/ben/week13.txt",
-    ]
+        "term.csv", "week13/all.csv", "week13/class.html", "week13/feedback/anna/week13.html",
+        "week13/feedback/anna/week13.txt", "week13/feedback/ben/week13.html", "week13/feedback/ben/week13.txt",
+    ]  # fmt: skip
     assert [(one.name, path.name) for one, _, path in made.pages] == [("anna", "week13.html"), ("ben", "week13.html")]
     totals = {row["student"]: row["total"] for row in read_table(made.folder / "all.csv")}
     assert totals == {"anna": "90", "ben": "95", "cleo": ""} and made.overview.absent == ["cleo"]

@@ -34,13 +34,9 @@ def test_counts_and_states(cls):
     assert (found.submitted, found.graded, found.waiting, found.late, found.excused) == (4, 3, 1, 2, 1)
     states = {one.person.name: one.state for one in found.standings}
     assert states == {
-        "anna": "complete",
-        "ben": "to be graded by hand",
-        "cleo": "complete",
-        "dan": "not graded yet",
-        "eva": "excused",
-        "fay": "missing",
-    }
+        "anna": "complete", "ben": "to be graded by hand", "cleo": "complete", "dan": "not graded yet",
+        "eva": "excused", "fay": "missing",
+    }  # fmt: skip
     assert "4 submitted, 3 graded, 1 to be marked by a person, 2 late, 1 missing, 1 excused" in found.summary
 
 
@@ -48,16 +44,8 @@ def test_cells_of_the_table(cls):
     rows = {one.person.name: status.cells(one, None) for one in standings(cls, WEEK)}
     auto = mark("13.5 GB/s").points
     assert rows["anna"] == [
-        "anna",
-        "1",
-        "1",
-        "2026-11-20 12:00",
-        "",
-        f"{auto} / 80",
-        "10 / 20",
-        f"{auto + 10}",
-        "complete",
-    ]
+        "anna", "1", "1", "2026-11-20 12:00", "", f"{auto} / 80", "10 / 20", f"{auto + 10}", "complete",
+    ]  # fmt: skip
     assert rows["ben"][4:] == ["late", "80 / 80", "–", "", "to be graded by hand"]
     assert rows["cleo"][-1] == "complete, too late" and rows["fay"][1:5] == ["", "", "", ""]
 

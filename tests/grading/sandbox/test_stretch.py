@@ -14,13 +14,10 @@ from tests.mutant import Mutant
 PLAN = PLANS["15"]
 # One of each task: answers, costs and crashes, whose causes come from the ledger, a span, a product or a traceback.
 SAMPLE = [
-    "15.8 as far ahead as the paper",
-    "15.9 backward by the library",
-    "15.10 all that is left in the first W",
-    "15.11 the block is waited for before it is used",
-    "15.12 weights' gradients not summed",
+    "15.8 as far ahead as the paper", "15.9 backward by the library", "15.10 all that is left in the first W",
+    "15.11 the block is waited for before it is used", "15.12 weights' gradients not summed",
     "15.13 backward in forward's sizes",
-]
+]  # fmt: skip
 CHOSEN = [m for m in (*mutants15.MUTANTS, *mutants15_stretch.MUTANTS) if f"{m.task} {m.name}" in SAMPLE]
 PLACES = {  # a mistake, and the line that must be told: what stands there
     "in a product that the check counts": (

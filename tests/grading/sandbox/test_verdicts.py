@@ -17,15 +17,10 @@ from tests.mutants13 import MUTANTS
 
 # One of every kind of ending, spread over the tasks.
 SAMPLE = [
-    "13.1 plain least squares",
-    "13.2 off-by-one chunk",
-    "13.2 deadlock order",
-    "13.2 one rank crashes",
-    "13.2 a rank ends its process",
-    "13.2 nothing comes back",
-    "13.3 endless loop",
+    "13.1 plain least squares", "13.2 off-by-one chunk", "13.2 deadlock order", "13.2 one rank crashes",
+    "13.2 a rank ends its process", "13.2 nothing comes back", "13.3 endless loop",
     "13.4 built-in collective in disguise",
-]
+]  # fmt: skip
 
 
 def name_of(mutant):
