@@ -8,7 +8,7 @@
 # BEGIN INSTRUCTOR
 # make lint   ruff, import-linter and mypy alone: with these `make test` begins
 # make fix    let ruff fix what it can, and lay out the code
-# make grading  also install what instructors need beside it: nbgrader and Dask (not: bubblewrap, which is the system's)
+# make grading  also install what instructors need beside it: nbgrader and Dask (not: bubblewrap and libseccomp, which are the system's)
 # END INSTRUCTOR
 #
 # PYTHON=python3.12 make setup          another interpreter (3.11 or newer)

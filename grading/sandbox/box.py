@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import select
 import signal
 import socket
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from grading.sandbox import watch
+from grading.sandbox import filters, watch
 from grading.sandbox.command import INSIDE, command
 from labkit.comm.forkserver import ForkLine
 from labkit.errors import LabError
@@ -119,6 +120,8 @@ class Box:
             "off": sorted(self.off),
             "import": IMPORTED,
             "uses": list(self.limits.uses),
+            "filter": filters.program(platform.machine()).hex(),
+            "clone": filters.number("clone", platform.machine()),
         }
         reader, writer = os.pipe()
         try:

@@ -9,8 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from grading.sandbox import watch
-from grading.sandbox.inside import calls
+from grading.sandbox import filters, watch
 from labkit.doctor import grading as probes
 from labkit.doctor.findings import Check
 from labkit.errors import LabError
@@ -21,14 +20,12 @@ NEEDED = "grade run needs this; without it only --unsandboxed works, and its mar
 def checks() -> Iterator[Check]:
     """One Check at a time: the kernel's parts first, then the real thing, tried."""
     yield from probes.sandbox()
-    machine = platform.machine()
-    known = machine in calls.AUDIT
-    yield Check(
-        "system-call filter",
-        known,
-        f"for {machine}" if known else f"there is none for {machine}",
-        "" if known else "grade on an x86-64 or arm64 machine",
-    )
+    try:
+        filters.program(platform.machine())
+        yield Check("system-call filter", True, f"for {platform.machine()}")
+    except LabError as error:
+        what, _, fix = str(error).partition(": ")
+        yield Check("system-call filter", False, what, fix)
     told = os.path.exists("/proc/self/smaps_rollup")
     yield Check(
         "memory of a whole tree",

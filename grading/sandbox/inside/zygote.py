@@ -18,14 +18,13 @@ import json
 import logging
 import os
 import pkgutil
-import platform
 import socket
 import sys
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from labkit_inside import calls, jail, rank  # type: ignore[import-not-found]  # noqa: F401  this folder's name in there
+from labkit_inside import jail, rank  # type: ignore[import-not-found]  # noqa: F401  this folder's name in there
 
 from labkit.checks import remote, values
 from labkit.comm import forkserver
@@ -49,7 +48,7 @@ def main() -> None:
     torch.set_num_threads(1)
     remote.settle()  # every rank is born so
     _warm(torch)
-    calls.program(platform.machine())
+    jail.program, jail.clone = bytes.fromhex(settings["filter"]), settings["clone"]
     # At a fork logging makes every handler's lock anew, 38 of them, each in another page. Here nobody can hold one.
     logging._at_fork_reinit_lock_weakset.clear()  # type: ignore[attr-defined]  # private
     with open("/proc/self/statm") as file:
