@@ -6,11 +6,8 @@ import os
 
 
 class LabError(Exception):
-    """A mistake that the reader can fix.
-
-    The message is one clear sentence that says what is wrong and what to do next. `lab` prints it without a traceback
-    and exits with status 2, so raise it only where the sentence is enough.
-    """
+    """A mistake that the reader can fix, in one clear sentence that says what to do next: `lab` prints it, with status
+    2."""
 
 
 def in_words(error: BaseException) -> str:

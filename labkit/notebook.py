@@ -135,12 +135,11 @@ class Guess:
 
 
 def on_record(name: str, **values: Any) -> Guess:
-    """Put a prediction on record. Write yours in place of None, run the cell, and leave it as it is afterwards. SKIP in
-    place of a number: you go on without one, and the record says so.
+    """Put a prediction on record: yours in place of None, or SKIP; it stays as it is afterwards.
 
-    Lines go to predictions.jsonl beside the notebook (the kernel's folder), which is handed in: {"time", "prediction",
-    and the values} for each prediction, {"time", "ran": its name} for the first run of the cell that tests it. Nothing
-    is taken back there; a repeated prediction adds no line, a changed one does."""
+    Lines go to predictions.jsonl beside the notebook, which is submitted: {"time", "prediction", and the values} for
+    each, {"time", "ran": its name} for the first run of the cell that tests it. A changed prediction adds a line.
+    """
     guess = Guess(name, values)
     given = {key: value for key, value in values.items() if value is not None}
     if guess.open:
@@ -167,8 +166,8 @@ def _kinds(keys: list[str]) -> str:
 
 
 def _keep(name: str, given: dict[str, Any]) -> tuple[str, bool]:
-    """Append the prediction to the file, unless its last line for this name says the same. Returns words on where it
-    is, and whether a line was added."""
+    """Append the prediction to the file, unless its last line for this name says the same: (where it is, was a line
+    added?)."""
     line = {
         "prediction": name,
         **{key: value if isinstance(value, (bool, int, float, str)) else repr(value) for key, value in given.items()},

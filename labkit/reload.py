@@ -1,12 +1,8 @@
 """In a notebook, what is saved in a module of the weeks holds in the next cell.
 
-When a file has changed, all modules of the weeks are imported anew, the changed one and those that imported it, and
-the notebook's names for them and for their functions and classes mean the new ones. Objects that were made before keep
-the class they were made of.
-
-IPython's own %autoreload changes old objects in place instead. It leaves old line numbers behind, so that autopsies name
-wrong lines; it does not end on a `torch.autograd.Function`, whose two classes name each other; and a module that did
-`from .blockwise import BlockProduct` goes on with the old class.
+All modules of the weeks are then imported again, and the notebook's names for them, their functions and classes mean
+the new ones; objects keep their class. %autoreload changes old objects in place: autopsies then name wrong lines, it
+does not end on a `torch.autograd.Function`, and `from .blockwise import BlockProduct` keeps the old class.
 """
 
 from __future__ import annotations

@@ -141,10 +141,8 @@ _TYPE_WORDS = {
 
 
 def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[BaseModel], list[str], str]:
-    """Follow a pydantic location to (the class that owns the key, the TOML tables above it, the key).
-
-    A part that names no place in the file (which member of a union was tried) is passed over.
-    """
+    """Follow a pydantic location to (the class that owns the key, the TOML tables above it, the key); a part that names
+    no place in the file (a member of a union) is passed over."""
     owner: type[BaseModel] = model
     here: Any = model
     tables: list[str] = []

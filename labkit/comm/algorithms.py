@@ -1,8 +1,7 @@
 """What a collective sends on the virtual wire: one stated algorithm each, and its cost.
 
-A library chooses between algorithms by size, machine and version. The wire has one for each collective, on the N ranks
-of its group in their order, as a ring; n is what the ledger counts (labkit.comm.ledger), and every message is a piece
-of ceil(n/N) bytes, as if n were padded:
+Each is a ring on the N ranks of its group in their order; n is what the ledger counts (labkit.comm.ledger), and every
+message is a piece of ceil(n/N) bytes:
 
     all_gather        ring: N-1 steps, in each a piece to the right and one from the left     (N-1) (alpha + n/N beta)
     reduce_scatter    the same ring                                                           (N-1) (alpha + n/N beta)
@@ -10,8 +9,8 @@ of ceil(n/N) bytes, as if n were padded:
     broadcast         pipelined: N pieces from src to the right, from rank to rank          2 (N-1) (alpha + n/N beta)
     barrier, split    bring the ranks together, and cost nothing
 
-The costs hold on a switch on which nothing else runs, if all ranks come at the same time. (Patarasuk and Yuan 2009 for
-the rings; a chain of P pieces takes (P + N - 2) (alpha + n/P beta), and here P = N.)
+The costs hold on a switch on which nothing else runs, if all ranks come at the same time (Patarasuk and Yuan 2009; a
+chain of P pieces takes (P + N - 2) (alpha + n/P beta), and here P = N).
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ def steps(event: Event, group: GroupId, rank: int) -> list[list[Part]]:
 
 
 def ring_bytes(ledger: Ledger, events: Iterable[Event] | None = None) -> int:
-    """What the ledger's rank sends in these events of it (default: all), in bytes: its messages as they are, and each
-    collective as the ring above sends it."""
+    """Bytes that the ledger's rank sends in these events (default: all): messages as they are, collectives by the ring."""
     total = 0
     for event in ledger.events if events is None else events:
         if event.kind == "send":

@@ -1,7 +1,6 @@
 """How a run of ranks ends: with `Results`, or with `RanksFailed`, which carries an autopsy, the report of a failed run.
 
-`diagnose` (labkit.comm.diagnose) makes the autopsy from one `Evidence` a rank. This file says what it holds, as data,
-and how it reads, as text.
+labkit.comm.diagnose makes the autopsy; here is what it holds, as data, and how it reads, as text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Where a call or an error came from: file and line, as the author of the code knows them.
-
-A student's function may be called by the course, and call it: a week's scenarios.py drives it, counts its products,
-hands it a function. Where one of the student's lines is on the way, that line is reported.
-"""
+"""Where a call or an error came from, file and line, as its author knows them: a student's line, where one of theirs is
+on the way, though the course may call it and be called by it."""
 
 from __future__ import annotations
 
@@ -69,8 +66,8 @@ def students(filename: str) -> bool:
 
 # -- the line of a call -----------------------------------------------------------------------------------------------
 def caller() -> str:
-    """ "file:line" of the innermost frame outside labkit.comm: the line that its author would call theirs. From a file
-    of the course's (`courses`) on, the next one outwards that is the author's own, if there is one."""
+    """ "file:line" of the innermost frame outside labkit.comm; from a file of the course's (`courses`) on, the next one
+    outwards that is the author's own, if there is one."""
     return _innermost(own=False) or "?"
 
 
@@ -117,8 +114,7 @@ def with_owner(where: str) -> str:
 
 # -- errors and stacks ------------------------------------------------------------------------------------------------
 def pick_frame(files: Sequence[str]) -> int | None:
-    """Which of a stack's files, innermost first, is the one to name: the innermost that is a student's; else the
-    author's; else not installed; else any."""
+    """The file to name of a stack's, innermost first: a student's; else the author's; else not installed; else any."""
     for fits in (students, theirs, lambda file: not installed(file), lambda file: True):
         for number, file in enumerate(files):
             if not file.startswith("<frozen") and fits(file):
@@ -127,8 +123,8 @@ def pick_frame(files: Sequence[str]) -> int | None:
 
 
 def cut(frames: Sequence[Frame], file: Callable[[Frame], str]) -> list[Frame]:
-    """`frames`, outermost first, without labkit's, wherever they stand, and without the course's that a student's line
-    called; all of them where none is the author's own."""
+    """`frames`, outermost first, without labkit's and the course's that a student's line called; all of them where none
+    is the author's own."""
     own = any(theirs(file(frame)) for frame in frames)
     last = max((number for number, frame in enumerate(frames) if students(file(frame))), default=len(frames))
     return [

@@ -1,7 +1,7 @@
 """From evidence to autopsy: who waits for whom, and whose fault it is.
 
-Matching the ledgers (labkit.comm.match) tells which call waits for which ranks: that is the wait-for graph. Its
-cycles, and the ranks at its ends, are the causes, unless a rank raised or died, or calls met that do not fit.
+Matched ledgers (labkit.comm.match) give the wait-for graph. Its cycles, and the ranks at its ends, are the causes,
+unless a rank raised or died, or calls met that do not fit.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
 
 
 def _past_each_other(state: dict[int, RankReport], cycle: list[int], calls: list[Call]) -> str:
-    """A sentence, if a rank of the cycle is ready for the other direction of what is waited for, but with another rank:
-    all of them post both directions, as with sendrecv, and dst or src is wrong. Else ""."""
+    """A sentence, if all post both directions, as with sendrecv, but a rank of the cycle is ready for the other
+    direction with another rank: dst or src is wrong. Else ""."""
     for rank, on, call in zip(cycle, cycle[1:] + cycle[:1], calls):
         other = {"send": "recv", "recv": "send"}.get(call.kind)
         peers = sorted({mine.peer for mine in state[on].calls if mine.kind == other and mine.peer not in (None, rank)})
@@ -256,10 +256,8 @@ def _cycle(edges: list[Edge]) -> list[int]:
 
 # -- runs that ended, but are wrong -----------------------------------------------------------------------------------
 def examine(ledgers: list[Ledger]) -> Autopsy | None:
-    """What is wrong with a run whose ranks all returned, or None.
-
-    gloo fills a long receive with a short message and says nothing, and nobody misses a message that was posted by
-    `isend` and never received. The ledgers show both."""
+    """What is wrong with a run whose ranks all returned, or None: a long receive that gloo filled with a short message,
+    a message that nobody received."""
     if any(ledger.gaps or ledger.dropped for ledger in ledgers):
         return None
     match = Match(ledgers)

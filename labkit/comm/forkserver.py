@@ -1,8 +1,7 @@
 """The fork server: a process that has imported what others need and never computed. They are forked from it.
 
-Importing torch takes seconds, forking milliseconds. A process that has computed with torch (its thread pools are
-running) hangs in the child, so a fork server does nothing but import and fork. Ranks, sandboxes and the tests' commands
-come out of `serve`; a grader, which computes nothing either, forks its judges itself, by `fork`.
+Importing torch takes seconds, forking milliseconds; a process that has computed with torch hangs in the child. Ranks,
+sandboxes and the tests' commands come out of `serve`; a grader forks its judges itself, by `fork`.
 
 Orders go over a line: a socket with one JSON object a line, and the children's descriptors beside it.
 
@@ -13,9 +12,8 @@ Orders go over a line: a socket with one JSON object a line, and the children's 
     {"line": 1}, with one descriptor: a further line
     -> {"ready": pid} as a line begins; {"ended": pid, "status": n} as a child of it ends (n < 0: by the signal -n)
 
-Nothing is left behind. When a line closes, in whatever way its holder ends, the server kills the line's children and
-removes its directory; when all are gone, the server ends. A child leads its own session, and the whole session is
-killed with it (only who leaves for another session escapes); Linux kills it when the server dies.
+When a line closes, however its holder ends, the server kills its children, each with its whole session, and removes its
+directory; when all are gone, the server ends. Linux kills the children when the server dies.
 """
 
 from __future__ import annotations
@@ -58,8 +56,8 @@ def leader() -> int:
 
 
 def fork(function: Callable[..., int | None], *args: Any, by: Callable[[], int] = leader) -> int:
-    """Have function(*args) run in a child, which ends with the status that it returns (None: 0; 70 if it raises), and
-    without the interpreter's cleaning up, which is this process's. Returns the child's pid."""
+    """Run function(*args) in a child, which ends with the status that it returns (None: 0; 70 if it raises), without
+    the interpreter's cleaning up, which is this process's. Returns the child's pid."""
     pid = by()
     if pid != 0:
         return pid
@@ -282,8 +280,8 @@ class ForkLine:
         directory: str = "",
         limit: float = ANSWER_LIMIT,
     ) -> list[int]:
-        """`count` children that run "module:function", with these descriptors shared out; `modules` are imported before
-        them. The directory is removed after the line's end. Returns their pids; LabError if they could not be made."""
+        """`count` children that run "module:function", with these descriptors shared out, `modules` imported before;
+        the directory is removed after the line's end. Returns their pids; LabError if they could not be made."""
         order = {"fork": function, "setup": setup, "import": [*modules], "directory": directory}
         each, pids = len(descriptors) // count, []
         most = _MOST // each if each else count

@@ -64,9 +64,8 @@ class Recv:
 
 
 class Handle:
-    """What `isend`, `irecv` and `async_op=True` return. `wait()` returns the tensor (None for a send).
-
-    Until then the tensor must not be touched: it may still be read, or written."""
+    """What `isend`, `irecv` and `async_op=True` return. `wait()` returns the tensor (None for a send), which must not
+    be touched until then."""
 
     __slots__ = ("_done", "_event", "_ledger", "_result")
 
@@ -244,8 +243,7 @@ class Group:
     def reduce_scatter(
         self, tensor: torch.Tensor, op: str = "sum", out: torch.Tensor | None = None, async_op: bool = False
     ) -> Any:
-        """[N*L, ...] on each rank -> the rank's own [L, ...] of the reduction: `out`, or new. The first dim must divide
-        by N."""
+        """[N*L, ...] on each rank -> the rank's own [L, ...] of the reduction: `out`, or new."""
         work = check_reduction(self, tensor, op).contiguous()
         if tensor.dim() == 0 or tensor.shape[0] % self.size:
             raise LabError(

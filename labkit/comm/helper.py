@@ -1,7 +1,5 @@
-"""This program's fork server: a process beside it that has imported torch and forks the rank processes of all runs.
-
-It starts with the first run and stays until the program ends, or `shutdown()`.
-"""
+"""This program's fork server: it imports torch with the first run and forks all rank processes, until the program ends
+or `shutdown()`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
-"""A group whose other end is a broker: every message of this rank goes through one socket, to a process that the
-rank's code cannot reach.
-
-In grading the broker is outside the sandbox. It sees who sends what to whom, so its ledger is the true one, it knows
-who waits for whom, and there is no way past it: the socket is all that a rank has.
+"""A group whose other end is a broker: every message of this rank goes through one socket, to a process that the rank's
+code cannot reach. In grading it stands outside the sandbox, and the socket is all that a rank has.
 
 Frames, in both directions: 4 letters, the length of a JSON head, the length of a body, then both.
 
-    rank -> broker   born  {}                                this process is shut in: now the student's code may come
+    rank -> broker   born  {}                                isolated: now the student's code may come
                      post  {group, ops: [[kind, peer, dtype, shape], ...], blocking, where}  body: what is sent
                      coll  {group, kind, op, src, dtype, shape, blocking, where}            body: what it brings
                      part  {group, name, parts: [[rank, ...], ...], where}                   a collective: a split
@@ -72,9 +69,7 @@ def _exactly(link: socket.socket, count: int) -> bytearray:
 
 
 def raw(tensor: torch.Tensor) -> memoryview:
-    """A tensor's memory, which lives as long as this. The tensor must be contiguous.
-
-    Not by way of NumPy: a storage that NumPy has seen can never be resized, and FSDP resizes what it gathers into."""
+    """A contiguous tensor's memory, which lives as long as this."""
     if not tensor.numel():
         return memoryview(b"")
     memory: Any = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
@@ -130,10 +125,8 @@ class _Line:
 
 
 class BrokerTransport(Transport):
-    """One rank's end. `link` is a connected stream socket; nothing else may use it while the transport does.
-
-    tidy    called before each span of computing, to give free memory back to the system. It also says that the broker
-            reads this rank's memory there, and answers; None: it does not"""
+    """One rank's end. `link`: a connected stream socket of its own. tidy: called before each span of computing, to give
+    free memory back, where the broker reads this rank's memory and answers; None: it does not."""
 
     def __init__(self, rank: int, size: int, link: socket.socket, tidy: Callable[[], object] | None = None) -> None:
         self.rank, self.device, self.tidy = rank, torch.device("cpu"), tidy

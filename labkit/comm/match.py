@@ -1,8 +1,7 @@
-"""Ledgers laid side by side: which call of one rank meets which of another.
+"""Ledgers laid side by side: which call of one rank meets which of another, group by group.
 
-Group by group, the n-th send from a to b meets the n-th recv on b from a, and the n-th collective of a rank meets the
-n-th collective of every other. So a call is stuck exactly when its counterpart has not been made, and it is wrong when
-the counterpart differs. What is no call of a group (spans of computing) meets nothing.
+The n-th send from a to b meets the n-th recv on b from a, and the n-th collectives meet. A call is stuck exactly when
+its counterpart has not been made, and wrong when that differs.
 """
 
 from __future__ import annotations

@@ -29,15 +29,11 @@ MODEL = ("tp", "pp")
 
 
 class Mesh:
-    """All ranks of `group`, cut along named dimensions whose sizes multiply to `group.size`.
+    """All ranks of `group`, cut along named dimensions whose sizes multiply to `group.size`; made by all at the same
+    point.
 
-    All ranks make the same mesh at the same point of their programs.
-
-    group    what was cut
-    sizes    {name: size}, in order
-    ledger   device_mesh also notes what FSDP2, DTensor and others send on it (labkit.comm.torch_group)
-
-    Raises LabError if the sizes do not fit.
+    sizes: {name: size}, in order. ledger: device_mesh also notes what FSDP2, DTensor and others send on it. LabError:
+    the sizes do not fit.
     """
 
     def __init__(self, group: Group, *, ledger: bool = False, **sizes: int) -> None:
@@ -53,8 +49,8 @@ class Mesh:
         self._device_mesh: DeviceMesh | None = None
 
     def __getitem__(self, names: str | tuple[str, ...]) -> Group:
-        """mesh["tp"]: the Group along a dimension. mesh["dp", "tp"]: along several, the last fastest (made at the first
-        request, which all ranks make together)."""
+        """mesh["tp"]: the Group along a dimension. mesh["dp", "tp"]: along several, the last fastest; all ranks request
+        it."""
         wanted = (names,) if isinstance(names, str) else tuple(names)
         if wanted not in self._groups:
             if not wanted or list(wanted) != [name for name in self.sizes if name in wanted]:
@@ -81,9 +77,8 @@ class Mesh:
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """torch's DeviceMesh of the same ranks and names, on the same process groups: for FSDP2 and DTensor.
-
-        Raises LabError for ranks on threads and behind a broker, which have no torch process group."""
+        """torch's DeviceMesh of the same ranks, names and process groups, for FSDP2 and DTensor. LabError on threads
+        and behind a broker, which have none."""
         if self._device_mesh is None:
             ranks = torch.tensor(self.group.ranks)[self._grid]
             ends = [self._groups[name,].transport for name in self.sizes]

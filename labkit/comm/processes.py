@@ -1,12 +1,9 @@
 """Ranks as processes of their own: what the caller does.
 
-A `RankPool` has `size` workers, forked by the helper (labkit.comm.helper) and joined to one process group. For each job
-it sends what is to be run, reads answers, output and exit statuses as they come, keeps the deadline, and, when a run
-fails, takes the evidence (the ledgers on disk, tracebacks asked for by a signal, exit statuses) and ends the workers.
-
-The deadline counts from the moment all ranks have imported what the job needs: a slow `import` is not a slow algorithm.
-What ranks print appears on the caller's stdout and stderr, line by line with the rank in front, so it shows up in the
-notebook cell or the test that ran them.
+A `RankPool` has `size` workers, forked by the helper (labkit.comm.helper) and joined to one process group. It sends
+each job, reads answers, output and exit statuses, keeps the deadline, and when a run fails takes the evidence and ends
+the workers. The deadline counts from when all ranks have imported what the job needs. What ranks print appears line by
+line on the caller's streams, the rank in front.
 """
 
 from __future__ import annotations
@@ -44,13 +41,10 @@ OUTPUT_LIMIT = 4 << 20  # bytes that a rank may print in a job with a deadline: 
 
 
 class RankPool:
-    """`size` rank processes that are kept between jobs, for many short runs in a row.
+    """`size` rank processes that are kept between jobs: `with RankPool(4) as pool: pool.run(fn, x, timeout=5.0)`.
 
-        with RankPool(4) as pool:
-            results = pool.run(fn, x, timeout=5.0)
-
-    Each job gets a fresh Group and ledger. Modules stay imported and globals stay set from job to job. After a job that
-    failed the processes are gone, and the next job gets new ones.
+    Each job gets a fresh Group and ledger; modules stay imported and globals set. After a job that failed, the next job
+    gets new processes.
     """
 
     fault = None  # what gloo and NCCL make of a mismatch is an error of a rank's, or silence
@@ -71,7 +65,7 @@ class RankPool:
         return results
 
     def call(self, load: str, jobs: Sequence[tuple[dict[str, Any], bytes]], timeout: float | None) -> Results:
-        """One job on all ranks. "module:function"(*jobs[r]) gives what rank r runs: a function of its group that
+        """One job on all ranks: "module:function"(*jobs[r]) gives what rank r runs, a function of its group that
         returns bytes. Raises RanksFailed, or LabError if the ranks could not be started."""
         check_timeout(timeout)
         if self._line is not None:

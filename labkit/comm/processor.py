@@ -1,8 +1,7 @@
-"""How long processes could run: a deadline in seconds of the clock would punish code for a busy machine.
+"""How long processes could run: a deadline of the clock would punish code for a busy machine.
 
-A process that waited for a processor, as the kernel counts it, had no chance meanwhile. A deadline strikes once the
-ranks could run for `ENOUGH` of it, and after `STRETCH` times as long in any case. Where the kernel does not count
-(outside Linux), nobody waited.
+A deadline strikes once the ranks could run for `ENOUGH` of it, as the kernel counts their waiting for a processor, and
+after `STRETCH` times as long in any case. Outside Linux nobody waited.
 """
 
 from __future__ import annotations
@@ -29,13 +28,12 @@ def since(before: tuple[float, float], now: tuple[float, float]) -> tuple[float,
 
 
 def lost(spent: float, each: Sequence[tuple[float, float]]) -> float:
-    """Seconds of `spent` that processes which depend on each other lost to waiting for a processor.
+    """Seconds of `spent` that processes which depend on each other lost to waiting for a processor; each: their
+    `times`.
 
-    each   (seconds used, seconds waited) of every process, as `times` gives them
-
-    Ranks that compute side by side wait at the same time, and lose what one of them does. In a chain of messages only
-    one has work at a time, and their waits add up: four ranks in turn, each of which waited for a fifth of the time,
-    have lost most of it. Together they wanted a processor for used + waited; what is more than `spent` was side by
-    side. It is never less than what the worst off of them waited."""
+    Ranks that compute side by side wait at the same time; in a chain of messages their waits add up. Together they
+    wanted used + waited, and what of it is more than `spent` was side by side. Never less than the worst off of them
+    waited.
+    """
     wanted, waited = sum(map(sum, each)), sum(wait for _, wait in each)
     return max([waited * min(1.0, spent / wanted) if wanted > 0 else 0.0, *(wait for _, wait in each)])

@@ -1,8 +1,4 @@
-"""One rank process, as its caller sees it: its three connections, and what is known of it.
-
-A `RankProcess` exchanges frames with the process (labkit.comm.worker): jobs out, answers back. An `Output` passes on
-what the process prints on one of its streams: whole lines, the rank in front.
-"""
+"""One rank process, as its caller sees it: its three connections, and what is known of it."""
 
 from __future__ import annotations
 
@@ -24,13 +20,9 @@ from labkit.errors import LabError
 
 
 class Output:
-    """The reading end of a pipe. `last_words` are the last bytes passed on; `end` says that nothing more can come.
-
-    name     the caller's stream: "stdout" or "stderr", looked up when something is to be written
-    prefix   in front of every line
-    room     bytes that it may still print; None: no limit
-    stream   where to write instead of the caller's stream
-    """
+    """The reading end of a pipe: passes whole lines on to the caller's "stdout" or "stderr" (name), or to `stream`,
+    each with `prefix`. room: bytes that it may still print. `last_words`: the last bytes passed on; `end`: nothing more
+    can come."""
 
     def __init__(self, name: str, prefix: str) -> None:
         self.name, self.prefix = name, prefix
@@ -84,11 +76,7 @@ class Output:
 
 
 class RankProcess:
-    """One rank process, seen from its caller.
-
-    control    frames in both directions (labkit.comm.worker): jobs out, answers back
-    out, err   what the rank prints, passed on line by line
-    """
+    """One rank process. control: frames in both directions (labkit.comm.worker); out, err: what it prints."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.pid = rank, size, 0

@@ -5,16 +5,11 @@
 
     results = run_ranks(hello, size=4)          # [tensor([6]), tensor([6]), tensor([6]), tensor([6])]
 
-Three ways to have ranks, one interface:
+threads     in this process (labkit.comm.threads). Milliseconds; notebook functions work; shared globals; no FSDP2
+processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes): one machine torchrun    the
+ranks that torchrun started, on one machine or many (labkit.comm.torchrun)
 
-threads     in this process, over a rendezvous (labkit.comm.threads). Milliseconds; notebook functions work; shared
-            globals and random generator; no FSDP2.
-processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes). The real thing on one
-            machine.
-torchrun    the ranks that torchrun started, on one machine or many (labkit.comm.torchrun).
-
-A run ends in one of two ways: with `Results`, or with `RanksFailed`, whose text is an autopsy. At the deadline, or
-shortly after one rank has raised or died, all others are ended; nothing is left behind.
+A run ends with `Results`, or with `RanksFailed`, whose text is an autopsy; nothing is left behind.
 """
 
 from __future__ import annotations

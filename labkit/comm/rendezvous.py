@@ -1,12 +1,8 @@
 """The rendezvous: where ranks that live on threads of one process meet.
 
-A send and its recv find each other here, whoever comes second copies the bytes, both go on. There is no buffer in
-between, so two ranks that both send first deadlock at any size, as they may on a GPU. A
-collective is a slot that collects one contribution per rank of its group; the last to come computes for all, reducing
-in rank order, so results are the same on every run.
-
-Nothing here outlives the run: `end()` wakes every waiting rank with `RankEnded`. Ranks that disagree (another
-collective, another size, another dtype) end the run, with the reason in words, at the moment they meet.
+A send and its recv find each other, whoever comes second copies, both go on: without a buffer, as it may be on a GPU. A
+collective collects one contribution a rank; the last to come reduces in rank order, so results are the same on every
+run. `end()` wakes every waiting rank with `RankEnded`. Ranks that disagree end the run when they meet.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
-"""What `run_ranks` sends to rank processes and gets back: pickles, by value.
+"""What `run_ranks` sends to rank processes and gets back: pickles, by value, for our own processes alone.
 
-Pickle is for our own processes alone, with the rights of whoever runs them. What a check asks a student's function, and
-what that answers, travels as plain data (labkit.checks.values).
-
-Tensors travel as their bytes, on the CPU, without their storage's other elements and without gradients. torch's own way
-between processes hands over a file descriptor into shared memory, which dies with the rank that made it; this does not.
-
-What is imported by name travels as that name. What no rank can import, because it was defined in a script, a notebook or
-inside another function, travels by value, with the globals that it uses: cloudpickle's part.
+Tensors travel as their bytes, on the CPU, without gradients: torch's own way hands over a file descriptor, which dies
+with its rank. What no rank can import travels by value, with the globals that it uses, by cloudpickle.
 """
 
 from __future__ import annotations
@@ -99,8 +93,7 @@ def unpack(data: bytes) -> Any:
 
 # -- a job: a function and its arguments ------------------------------------------------------------------------------
 def pack_job(fn: Callable, args: tuple) -> tuple[dict[str, str], bytes]:
-    """The job for `load` in a rank: {module: file} of what that may have to import, and the pickle. LabError if it
-    cannot travel."""
+    """The job for `load` in a rank: {module: file} of what it may import, and the pickle. LabError: it cannot travel."""
     pickler = _Pickler()
     try:
         pickler.dump((fn, args))

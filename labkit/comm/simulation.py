@@ -1,12 +1,8 @@
 """The virtual wire's engine: ranks that post messages, links that carry one at a time, and a clock that jumps.
 
-The rules stand in `labkit.comm.wire`. Here is how they are kept exactly, in time that grows with the number of messages
-only: the clock jumps from one end of a message, or of a span of computing, to the next. In each instant, first
-everything that ends now ends; then the ranks that were waiting for it go on, as far as they can; then whatever can
-start is put on the wire, longest ready first.
-
-Time is counted in whole attoseconds, so that what is equal on paper is equal here: with floats, adding the same times
-in another order would let rounding decide who goes first.
+The rules stand in `labkit.comm.wire`. The clock jumps from one end of a message or span to the next; in each instant
+what ends now ends, then waiting ranks go on, then what can start is put on the wire, longest ready first. Time is whole
+attoseconds: with floats, rounding would decide who goes first.
 """
 
 from __future__ import annotations
@@ -61,8 +57,7 @@ class Computed(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A program and where its rank stands in it: the rank's own (number 0), or that of a collective, which runs beside
-    it."""
+    """A program and where its rank stands in it: the rank's own (number 0), or that of a collective beside it."""
 
     rank: int
     number: int
@@ -80,8 +75,8 @@ class Lane:
 
 
 class Simulation:
-    """All ranks and links, and the instant `now`. After `run()`: `finished` messages, what was `computed`, and when
-    each of `ranks` was done."""
+    """All ranks and links, and the instant `now`. `run()` gives `finished` messages, what was `computed`, each rank's
+    end."""
 
     def __init__(self, ledgers: Sequence[Ledger], topology: Topology) -> None:
         by_rank = {ledger.rank: ledger for ledger in ledgers}

@@ -7,8 +7,7 @@ A rank is "running" (waiting included), or has "returned", "raised" or "died". A
     nobody can go on        all that run stand in calls, nothing moves, and the evidence proves a deadlock
     its time is over        as the medium counts time
 
-How ranks live, what they say and how they are ended is the medium's. What it alone may forbid (too much memory, a
-connection's rules) it raises.
+How ranks live, speak and are ended is the medium's; what it alone may forbid (memory, a connection's rules) it raises.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class Medium(Protocol):
 
 
 def supervise(medium: Medium, settled: float = SETTLED, still: float = STILL) -> str | None:
-    """Wait until the run ends: None if all ranks have returned, else why the others must be ended: FAILED, DEADLOCK or
-    DEADLINE. It ends nobody."""
+    """Wait until the run ends: None if all ranks have returned, else FAILED, DEADLOCK or DEADLINE. It ends nobody."""
     last: object = None
     since, failed_at, diagnosed = time.perf_counter(), 0.0, False
     while True:

@@ -1,13 +1,8 @@
-"""Ranks on threads of this process: for exploring in a notebook.
+"""Ranks on threads of this process: for exploring in a notebook, ready in milliseconds.
 
-Ready in milliseconds, and functions defined in a notebook cell work. The price: the ranks share one interpreter, so
-they share globals and torch's random generator, they take turns at Python code, and there is no FSDP2 (no process
-group).
-
-What can be ended and what cannot. A rank that waits in the group is woken. A rank in an endless Python loop gets an
-exception that `except Exception` does not catch, again and again. A thread that stands in a C call (`time.sleep`, a
-matrix product, a lock) cannot be ended from outside; the autopsy says so, and names backend="processes", where it
-can.
+The ranks share globals, torch's random generator and the interpreter's lock, and have no process group, so no FSDP2. A
+rank that waits in the group can be woken, an endless Python loop gets an exception again and again, but a C call
+(`time.sleep`, a product) cannot be ended from outside: the autopsy then names backend="processes".
 """
 
 from __future__ import annotations

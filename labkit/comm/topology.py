@@ -1,14 +1,13 @@
-"""What connects the ranks: directed links, and the way from each rank to each other rank.
+r"""What connects the ranks: directed links, and the way from each rank to each other rank.
 
-A link is one direction of a cable. A full-duplex cable is two links, so traffic one way never slows traffic the other
-way. A message from a to b crosses all links on `path(a, b)` at once (cut-through switching: its head arrives while its
-tail is still leaving) and needs, if nothing else is in the way,
+A link is one direction of a cable. A message crosses all links on `path(a, b)` at once (cut-through switching) and
+needs, if nothing else is in the way,
 
     sum of their latencies + bytes / their smallest bandwidth      =  alpha + n * beta     (Hockney's model)
 
-Builders, from simple to real. Latencies are split over a path, so that `alpha` is what a message feels end to end:
+Builders, from simple to real; `alpha` is what a message feels end to end:
 
-    switch(n, alpha, B)        0 ==\\               each rank has a link up to, and a link down from, a switch that is
+    switch(n, alpha, B)        0 ==\               each rank has a link up to, and a link down from, a switch that is
                                1 ===[ ]           never the bottleneck: an NVSwitch node
                                2 ==/
     shared_root(n, alpha, B)   0 --.              all traffic crosses one and the same link: PCIe cards below one root
@@ -37,10 +36,8 @@ class Link:
 
 
 class Topology:
-    """`size` ranks, directed `links` by name, and `routes[(a, b)]`, the names of the links from a to b, in order.
-
-    A pair without a route cannot talk. LabError for a route over an unknown link, and for bandwidths that are not
-    positive or latencies that are negative."""
+    """`size` ranks, directed `links` by name, and `routes[(a, b)]`, the names of the links from a to b, in order; a
+    pair without a route cannot talk. LabError: an unknown link, a bandwidth or latency out of range."""
 
     def __init__(
         self, size: int, links: dict[str, Link], routes: Mapping[tuple[int, int], Sequence[str]], name: str = "topology"
@@ -64,8 +61,7 @@ class Topology:
         return a == b or (a, b) in self.routes
 
     def path(self, a: int, b: int) -> tuple[str, ...]:
-        """The names of the links from rank a to rank b, in order; () from a rank to itself. LabError if there is
-        no way."""
+        """The names of the links from rank a to rank b, in order; () to itself. LabError if there is no way."""
         if a == b and 0 <= a < self.size:
             return ()
         if (a, b) not in self.routes:
@@ -91,16 +87,14 @@ class Topology:
 
     @classmethod
     def switch(cls, n: int, alpha: float, bandwidth: float) -> Topology:
-        """n ranks on a switch that is never the bottleneck. `alpha` s from rank to rank, `bandwidth` B/s for each rank
-        each way."""
+        """`alpha` s from rank to rank, `bandwidth` B/s for each rank each way."""
         links = {f"{r}.{way}": Link(bandwidth, alpha / 2) for r in range(n) for way in ("up", "down")}
         routes = {(a, b): (f"{a}.up", f"{b}.down") for a, b in _pairs(n)}
         return cls(n, links, routes, f"a switch for {n} ranks")
 
     @classmethod
     def shared_root(cls, n: int, alpha: float, bandwidth: float, root_bandwidth: float | None = None) -> Topology:
-        """n ranks whose traffic all crosses one link of `root_bandwidth` B/s (default: `bandwidth`), one message at a
-        time. `alpha` s from rank to rank, `bandwidth` B/s between a rank and the root."""
+        """`alpha` s from rank to rank, `bandwidth` B/s to the root, which has `root_bandwidth` (default: the same)."""
         links = {f"{r}.{way}": Link(bandwidth, alpha / 4) for r in range(n) for way in ("up", "down")}
         links["root"] = Link(bandwidth if root_bandwidth is None else root_bandwidth, alpha / 2)
         routes = {(a, b): (f"{a}.up", "root", f"{b}.down") for a, b in _pairs(n)}
@@ -119,9 +113,9 @@ class Topology:
     ) -> Topology:
         """`nodes` machines with `per_node` ranks each; rank r is on node r // per_node.
 
-        Inside a node: a switch, `inner_alpha` s and `inner_bandwidth` B/s a rank each way. Between nodes: all ranks of
-        a node share its one network card, `outer_bandwidth` B/s each way; a message takes
-        `inner_alpha + outer_alpha` s."""
+        Inside: `inner_alpha` s and `inner_bandwidth` B/s a rank each way. Between them a node's ranks share one network
+        card of `outer_bandwidth` B/s each way; a message takes `inner_alpha + outer_alpha` s.
+        """
         n = nodes * per_node
         links = {f"{r}.{way}": Link(inner_bandwidth, inner_alpha / 2) for r in range(n) for way in ("up", "down")}
         for k in range(nodes):
@@ -135,9 +129,8 @@ class Topology:
 
     @classmethod
     def from_bandwidth(cls, matrix: Any, alpha: float = 0.0) -> Topology:
-        """A cable of its own from each rank to each other. `matrix[a][b]` is the bandwidth from a to b in B/s (nested
-        lists, numpy or torch), 0 where there is none; the diagonal is not read. `alpha` is every link's
-        latency in s."""
+        """`matrix[a][b]`: B/s from a to b (nested lists, numpy or torch), 0 where there is no cable. `alpha`: every
+        link's, s."""
         rows = matrix.tolist() if hasattr(matrix, "tolist") else [list(row) for row in matrix]
         n = len(rows)
         if any(len(row) != n for row in rows):

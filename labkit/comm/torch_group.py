@@ -1,11 +1,8 @@
 """A torch process group that keeps the ledger: what FSDP2, DTensor and others send by themselves is seen.
 
-They are handed process groups, by a DeviceMesh, and call these, not a `Group`. `LedgerGroup` is a process group around
-the real one: it notes a call as `Group` would (same kinds, same bytes, the innermost line of the author's own code) and
-passes it on. What comes back is the same, bit for bit. A call is noted as posted (`blocking=False`), and a "wait" where
-the rank then stands still.
-
-Not seen: what bypasses the process group (NCCL's symmetric memory, a library's own communicators).
+`LedgerGroup` stands around the real group that a DeviceMesh hands to them: it notes a call as `Group` would, as posted,
+with a "wait" where the rank then stands still, and passes it on. What bypasses the process group is not seen (NCCL's
+symmetric memory, a library's own communicators).
 """
 
 from __future__ import annotations
@@ -33,9 +30,8 @@ _made: dict[dist.ProcessGroup, LedgerGroup] = {}  # once a process: each job bri
 def device_mesh(
     ends: Sequence[Transport], ranks: torch.Tensor, names: tuple[str, ...] | None, ledger: Ledger | None
 ) -> DeviceMesh:
-    """torch's DeviceMesh with one group a dimension. ranks: of the whole run, by coordinate. ledger: what to keep.
-
-    Two kinds of mesh over the same ranks at the same time, with and without a ledger, are not supported."""
+    """torch's DeviceMesh with one group a dimension; ranks: of the whole run, by coordinate. Meshes over the same ranks
+    with and without a ledger at the same time are not supported."""
     global _keeps
     groups = [end.process_group() for end in ends]
     from torch.distributed.device_mesh import DeviceMesh
@@ -99,10 +95,10 @@ class _Work(dist.Work):
 
 
 def _noted(kind: str, *names: str, shown: int = 0, counted: int | None = None) -> Callable[..., Any]:
-    """A method that notes `kind`, one event a tensor, all of one batch, and calls the real group's: the first of
-    `names` that this torch has.
+    """A method that notes `kind`, one event a tensor, and calls the first of `names` that this torch's group has.
 
-    shown, counted   which arguments hold the tensors whose shape, and whose bytes, are noted"""
+    shown, counted   which arguments hold the tensors whose shape, and whose bytes, are noted
+    """
 
     def method(self: LedgerGroup, *args: Any, **options: Any) -> Any:
         call = next(found for name in names if (found := getattr(self.real, name, None)) is not None)

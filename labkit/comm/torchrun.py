@@ -1,13 +1,10 @@
 """Ranks that torchrun started: this process is one of them.
 
-Every rank calls `run_ranks`, runs the function, and gets the results of all ranks, so that the code after the call is
-the same as on the other backends. Results pass through torchrun's own rendezvous store: return small things.
-
-A failed run ends the program. The first rank to notice collects the others' evidence and reports: if its function
-raised, by raising RanksFailed; at the deadline, by printing the autopsy and leaving with status 1. The others leave
-after it without a word, also from inside a collective that would never return. torchrun then does what it was started
-to do about failed workers, a restart included. With `timeout=None` there is no deadline and no search for deadlocks; a
-rank that raises still ends all, and one that dies is torchrun's business.
+Every rank calls `run_ranks` and gets all results, through torchrun's own rendezvous store: return small things. A
+failed run ends the program. The first rank to notice collects the evidence and reports, by raising RanksFailed if its
+function raised, at the deadline by printing and leaving with status 1; the others leave silently, also out of a
+collective, and torchrun does what it was started to do about failed workers. With `timeout=None` there is no deadline
+and no search for deadlocks.
 """
 
 from __future__ import annotations
@@ -214,8 +211,7 @@ class _Job:
 
     # -- failure --------------------------------------------------------------------------------------------------
     def _report(self, reason: str, error: BaseException | None = None) -> NoReturn:
-        """Be the one who reports, or follow the one who was first. With an error (main thread): raise. Else: print and
-        leave."""
+        """Be the one who reports, or follow the first. With an error (main thread): raise. Else: print and leave."""
         self.home.failed = True
         self._publish(error)
         if int(self.store.compare_set("failed", "", str(self.rank))) != self.rank:

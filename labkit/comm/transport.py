@@ -1,17 +1,11 @@
-"""What stands behind a `Group`: a transport that moves bytes and reduces tensors.
-
-`Group` checks arguments, keeps the ledger and hides shapes; a transport does the rest: `post` (carry these bytes),
-`collective`, and `split` (a transport for some of the ranks). There are three: torch's process groups (here), threads
-of one process (labkit.comm.rendezvous), and a broker outside a grading sandbox, which sees every message
-(labkit.comm.link).
+"""What stands behind a `Group`: a transport that moves bytes and reduces tensors. There are three: torch's process
+groups (here), threads (labkit.comm.rendezvous), and a broker outside a grading sandbox (labkit.comm.link).
 
 Contract of a transport:
 
 - `post(ops)` starts all of them together and returns a function that waits until all are complete. Messages from a to
-  b are received in the order in which they were sent, group by group. A buffer belongs to the transport until the wait
-  has returned.
-- `collective(call)` starts one and returns a function that waits. Every rank of the group issues the same ones in the
-  same order.
+b are received in the order in which they were sent, group by group. A buffer belongs to the transport until then.
+- `collective(call)` starts one and returns a function that waits. Every rank issues the same ones in the same order.
 - Tensors arrive contiguous, on `device`, detached. The transport neither reshapes nor keeps them.
 - Ranks are those of the whole run here, in every group.
 - A wait ends when the run ends: by returning, by raising, or with the process.
@@ -173,8 +167,8 @@ class TorchTransport(Transport):
 
 
 def join(device: str, local: int, **how: Any) -> TorchTransport:
-    """Join the process group of all ranks of this program, if this process has not. `how` they find each other: see
-    torch's init_process_group. On "cuda" the rank takes GPU `local` of its machine, which there must be."""
+    """Join the process group of all ranks, if this process has not; how: torch's init_process_group. On "cuda" the rank
+    takes GPU `local` of its machine, which there must be."""
     where, more = torch.device(device), dict[str, Any]()
     if device == "cuda":
         where = torch.device("cuda", local)

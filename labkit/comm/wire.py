@@ -34,9 +34,8 @@ from labkit.comm.topology import Topology
 
 
 class Transfer(NamedTuple):
-    """One message on the wire. Times in seconds: `ready` (both sides posted), `begin`, `end`; `links` it crossed;
-    `where` and `where_received` are the calls, as file:line; `kind` is the collective that it is part of, or "send";
-    `group` the group that was called. Ranks are those of the whole run."""
+    """One message on the wire, in seconds: `ready` (both sides posted), `begin`, `end`. `where`, `where_received`: the
+    calls, file:line; `kind`: the collective that it is part of, or "send". Ranks are those of the whole run."""
 
     src: int
     dst: int
@@ -62,8 +61,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class LinkUse:
-    """What one directed link did: its `busy` intervals (begin, end) in seconds, in order; `bytes` carried;
-    `utilisation`, the busy part of the replay's time (0 to 1)."""
+    """What one link did: `busy` intervals (begin, end) in seconds, `bytes` carried, `utilisation` of the replay's time."""
 
     busy: tuple[tuple[float, float], ...]
     bytes: int
@@ -72,14 +70,11 @@ class LinkUse:
 
 @dataclass(frozen=True)
 class Replay:
-    """The timeline. `time` is when the last rank was done and the last message had arrived, in seconds.
+    """The timeline. `time`: when the last rank was done and the last message had arrived, in seconds.
 
-    transfers   in order of begin
-    spans       of computing, likewise
-    ranks       when each rank was done
-    waiting     for each rank, the seconds until it was done in which it did not compute and none of its messages was on
-                the wire
-    links       by name, every link of the topology, also the idle ones
+    transfers   in order of begin; spans of computing likewise ranks       when each was done; waiting: its seconds
+    until then without computing or a message on the wire links       by name, every link of the topology, also the idle
+    ones
     """
 
     time: float
@@ -104,9 +99,9 @@ class Replay:
 def replay(ledgers: Sequence[Ledger], topology: Topology) -> Replay:
     """Move the messages of `ledgers` (one for each rank, any order) over `topology`.
 
-    LabError if a ledger is incomplete or holds a call without an algorithm, if the number of ranks differs, if two
-    matched halves or the ranks of a collective differ in size, if a link is missing, or if the run cannot complete (a
-    deadlock, a message that nobody receives): the error names the ranks that wait, their calls and lines."""
+    LabError names ranks, calls and lines: an incomplete ledger, a call without an algorithm, another number of ranks,
+    two halves that differ in size, a missing link, a run that cannot complete.
+    """
     return _timeline(Simulation(ledgers, topology).run(), topology)
 
 

@@ -1,10 +1,7 @@
-"""One rank process: what it does from its birth in the fork server to its end.
+"""One rank process, from its birth in the fork server to its end: it joins its pool's process group, then takes jobs.
 
-It joins the process group of its pool, then takes jobs from the caller: load what the job names, wait for "go", run it,
-send the answer's bytes and the ledger back. The ledger's file and the traceback file in the pool's directory are there
-for the case that it can no longer speak for itself.
-
-Frames, in both directions: 4 letters, a length, the content.
+The ledger's file and the traceback file in the pool's directory speak for it where it no longer can. Frames, in both
+directions: 4 letters, a length, the content.
 
     caller -> rank   job   JSON: {"load": "module:function", "head": ..., "path": sys.path, "ledger": file}
                      body  bytes. function(head, body) gives what is to be run: a function of the group

@@ -1,8 +1,5 @@
-"""What a run folder says, arm by arm: the one place where tables, page and pictures get their numbers.
-
-`arm_rows` puts together what the arm's own folder holds, what the comparison's record says of it, how fast it was timed
-and how its loss was judged. Nothing is guessed: what no record holds is None.
-"""
+"""What a run folder says, arm by arm: the one place where tables, page and pictures get their numbers. What no record
+holds is None."""
 
 from __future__ import annotations
 
@@ -33,11 +30,12 @@ Probes = list[tuple[int, dict[str, dict]]]  # [(step, {tensor: {"scale", "amax",
 
 @dataclass
 class Arm:
-    """One arm of a comparison, or the only one of a single run. Losses in nats a token, gaps in per cent, memory in
-    bytes (the most of any step and rank). of: the arm of which this is a further run, for the interim analysis `look`.
+    """One arm (variant) of a comparison, or the only one of a single run. Losses in nats a token, gaps in per cent,
+    memory in bytes (most of any step and rank). of: the arm of which this is a further run, for the interim analysis
+    `look`.
 
     times: its speed in the speed part, and speedup: in the loss's part, both against the baseline's. gap, low, high: of
-    the loss over all its runs; one_run: it was judged from a single one, and its gap has no interval.
+    the loss over all its runs; one_run: judged from a single one, without an interval.
     """
 
     name: str
@@ -110,8 +108,7 @@ class Arm:
 
 
 def arm_rows(data: RunData, verdict: Verdict | None = None) -> dict[str, Arm]:
-    """The arms in the order in which they were run; for a single run, one arm named "run". verdict: in place of the
-    record's, from repeated runs."""
+    """The arms in the order in which they ran; of a single run one, "run". verdict: in place of the record's."""
     if not data.is_comparison:
         of = data.training
         precision = of.precision if of.precision.backend else of.config.precision
@@ -297,8 +294,7 @@ def short(tensor: str) -> str:
 
 
 def worst_sqnr(probes: Probes) -> Sqnr | None:
-    """The lowest SQNR over all probes: of the linears' outputs, or where none was recorded of the tensors that were
-    cast; None without either. NaN counts as lowest."""
+    """The lowest SQNR over all probes, of the linears' outputs, else of the tensors cast; None without. NaN is lowest."""
     for wanted in (("output",), QUANTISED):
         found = [
             (db, name, step)

@@ -4,14 +4,9 @@
     RUN/compare.log       what it would have said on the terminal
     RUN/.stop             "please pause": polled by the ranks every few seconds (labkit.compare.speed.Deadline)
 
-`detach` starts `python -m labkit` in a session of its own, so that no hang-up of a terminal reaches it; there the
-command is called through `attend`, which says that it is there and how it ended. Whether something
-writes in a folder now is known by the lock that every writer holds (labkit.record.read.is_alive), whoever started it;
-the process file bridges the seconds until the lock is taken, and says afterwards how the process ended: with a status,
-or without one, and then it was killed.
-
-A process id alone proves nothing, it is given out again after a while; with the time at which the process started it
-does. The pause is requested by a file, not by a signal, because a rank reads it, perhaps on another machine.
+`detach` starts `python -m labkit` in a session of its own, which calls the command through `attend`. That something
+writes in a folder is known by the lock that every writer holds; the process file bridges the seconds until it is taken,
+and says how the process ended. A process id is given out again, so the start time stands beside it.
 """
 
 from __future__ import annotations
@@ -42,8 +37,7 @@ STARTED = 30.0  # seconds in which a new process says that it is there
 
 @dataclass(frozen=True)
 class Process:
-    """A detached run. start: as `start_of` gives it; began: seconds since 1970; exit: None while it runs, or if it was
-    killed."""
+    """A detached run. start: as `start_of` gives it; began: since 1970; exit: None while it runs, or if it was killed."""
 
     pid: int
     start: float
@@ -120,8 +114,8 @@ def ask_to_stop(out: Path) -> None:
 
 
 def begin(out: Path) -> None:
-    """A run starts here: what earlier ones left is over. The detached run itself keeps its own file, and a request to
-    stop that came while it was starting."""
+    """Clear what earlier runs left; a detached run keeps its own file, and a request to stop that came while it
+    started."""
     process = process_of(out)
     if process is None or process.pid != os.getpid():
         (out / PROCESS).unlink(missing_ok=True)

@@ -1,24 +1,21 @@
-"""With how many sequences is an arm timed? With those that fit: what does not is tried again, and nothing is lost.
+"""With how many sequences is an arm timed? With those that fit.
 
     by default                 the preset's batch; an arm that runs out of memory is tried again with half of it, down
                                to one sequence
     speed.batch = "largest"    the largest batch that fits, of each arm: a user takes what fits
 
-A try is a training of its own, on fresh processes: nothing of one that ran out of memory is left on the GPU. After
-`LOOK` steps it knows what it needs: the most that its tensors took at once, and what the driver holds beside them
-(CUDA's context, libraries' buffers). Memory grows with the batch along a line, so
+A try is a training on fresh processes. After `LOOK` steps it knows the most that its tensors took, and what the driver
+holds beside them. Memory grows with the batch along a line, so
 
-    one try                    tells a line through what stays between two steps. It is too steep, for some of the rest
+    one try                    gives a line through what stays between two steps. It is too steep, for some of the rest
                                does not grow: at least one sequence more is tried
-    two tries                  tell the line itself. The next try is the largest batch that it has room for
+    two tries                  give the line itself. The next try is the largest batch that it has room for
     out of memory              the next try is one sequence less; if that fails too, two less, four less
-    short of memory            the next try is smaller in the same way: it fits, but in each step the allocator gives
-                               back what it kept and asks anew, and the GPU waits
-    done                       the next sequence was out or short of memory, or by the line needs more than the GPU has.
-                               A line counts no gaps in the allocator, so it never says too early that nothing more fits
+    short of memory            the same: it fits, but the allocator frees and asks anew in each step, and the GPU waits
+    done                       the next sequence was out or short of memory, or by the line needs more than the GPU has
 
-The try at which that is known goes on and is timed. Sequences are those of a GPU and micro-batch; the number of
-micro-batches stays. The record keeps the tries, so another call of the command repeats none.
+The try at which that is known goes on and is timed. Sequences are those of a GPU and micro-batch. The record keeps the
+tries, so another call repeats none.
 """
 
 from __future__ import annotations
@@ -39,8 +36,8 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Search:
-    """What was tried. first: sequences to begin with. have: bytes of a GPU, where the largest batch is looked for;
-    None: the first that fits will do."""
+    """What was tried. first: sequences to begin with. have: bytes of a GPU, for the largest batch; None: the first that
+    fits."""
 
     first: int
     have: float | None = None

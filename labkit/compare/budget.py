@@ -1,12 +1,8 @@
 """Minutes and money: predicted before a comparison starts, measured after, and never more than was allowed.
 
-A prediction is a start-up time and a number of tokens over an expected rate, which a preset states from measurements.
-The machine at hand may be faster or slower; so after every arm the rest is predicted again, scaled by how far off the
-arms so far were.
-
-    an arm is started     if what it is predicted to take fits into what is left
-    an arm is paused      when the time is over all the same; a training leaves a checkpoint and goes on in the next
-    call
+A prediction is a start-up time and a number of tokens over the preset's expected rate; after every arm the rest is
+scaled by how far off the arms so far were. An arm starts if its prediction fits into what is left, and is paused when
+the time is over all the same: a training goes on from its checkpoint in the next call.
 """
 
 from __future__ import annotations
@@ -26,8 +22,8 @@ REPORT_SECONDS = 15.0  # kept back for the verdict and the page
 
 @dataclass
 class Budget:
-    """The time and money of one call. minutes None: no limit. price: per hour of the whole machine; None: unknown.
-    stop: a file that asks for a pause (labkit.compare.background); None: nobody can ask."""
+    """The time and money of one call. minutes None: no limit. price: per hour of the whole machine. stop: a file that
+    asks for a pause."""
 
     minutes: float | None = None
     price: float | None = None
@@ -122,8 +118,8 @@ def spent(calls: Sequence[Call]) -> str:
 def predict(
     preset: Preset, part: str, arm: str, memory_gib: float | None = None, world: int = 1, tried: int = 0
 ) -> Item:
-    """What an arm is expected to take. Without an expected rate: the baseline's; without that: start-up alone. tried:
-    batches of it that need no further try (labkit.compare.batches)."""
+    """What an arm is expected to take, by its own rate or the baseline's; without one start-up alone. tried: batches of
+    it that need no further try."""
     about = preset.arms[arm]
     rate = (getattr(about.expect, part) or getattr(preset.arms[preset.baseline()].expect, part) or 0) * world
     config = preset.config_of(part, arm, memory_gib, world)

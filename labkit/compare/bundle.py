@@ -4,19 +4,12 @@
         h100/BUNDLE.json       kind, state, what was left out, and for every file its size and SHA-256
         h100/run.json  h100/steps.jsonl  h100/report.html  h100/figures/...  h100/arms/NAME/...
 
-What goes in: every regular file of the run's folder. What stays: checkpoints (the manifest says how large they were),
-hidden files, links, and any single file above LARGEST.
+In go all regular files but checkpoints, hidden ones, links and any above LARGEST, cleaned as records are. The same run
+gives the same bytes: names sorted, no times, no owner. A run that goes on, was killed or failed, or lacks files is
+refused; `--as-is` packs what is there, and the archive says so.
 
-The same run gives the same bytes: names sorted, no times, no owner, no compressor's name. Nothing of the machine
-travels: text is cleaned of the home and working directory, other absolute paths, the machine's name and tokens, as
-records are. The hashes are of what the archive holds.
-
-A paused comparison travels as it is, and the archive says what it has. A run that is going on, was killed or failed, or
-lacks files is refused in one sentence; `--as-is` packs what is there, and the archive says so when it is read.
-
-Reading trusts nothing: an archive that was cut off, altered, or was never a bundle is one clear sentence, no file of it
-is believed before its hash is right, and nothing is unpacked before all of them are. tarfile reads members into memory
-and extracts nothing: its `data` filter came with Python 3.11.4, and Debian 12 has 3.11.2.
+Reading trusts nothing: no file is believed before its hash is right, and nothing is unpacked before all are. Members
+are read into memory: tarfile's `data` filter came with Python 3.11.4, and Debian 12 has 3.11.2.
 """
 
 from __future__ import annotations
@@ -83,8 +76,7 @@ class Bundle:
 
 
 def state(run: Path) -> str:
-    """ "whole"; "paused", and how far it came; or one sentence on why this run is not whole: it goes on, was killed,
-    failed, or lacks something. LabError: no run."""
+    """ "whole"; "paused", and how far it came; or one sentence on why this run is not whole. LabError: no run."""
     records, paused = {"the run": read_run(run)}, ""
     for file in sorted(run.rglob("run.json")):
         if file.parent != run and not any(part.startswith(".") for part in file.relative_to(run).parts):
@@ -107,8 +99,7 @@ def state(run: Path) -> str:
 
 
 def lacking(record: RunData) -> Iterator[str]:
-    """What a finished record should hold and does not. A packed one (labkit.record.packed) has its lines in one file,
-    and what can be drawn again is not in it."""
+    """What a finished record should hold and does not. A packed one has its lines in one file, and nothing drawn."""
     packed = any(record.path.glob(f"*/*{PACKED}"))
     for file in () if packed else ("steps.jsonl", "events.jsonl"):
         if not (record.path / file).is_file():
@@ -163,8 +154,9 @@ def _planned(record: RunData) -> int | None:
 def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path, Bundle]:
     """Write the archive (default: RUN.tar.gz beside the folder) and return (its path, what it holds).
 
-    LabError: no run; a run that is not whole, unless `as_is`; a file that changes while it is read; an archive of
-    another run, or anything else, at that place; a disk that is full."""
+    LabError: no run; one that is not whole, unless `as_is`; a file that changes meanwhile; something else at that
+    place.
+    """
     if not run.is_dir():
         raise LabError(f"there is no folder {run}: give a run's folder, for example runs/h100")
     said = state(run)
@@ -243,8 +235,7 @@ def cleaned(name: str, content: bytes) -> bytes:
 
 
 def _archive(name: str, head: dict[str, Any], files: dict[str, bytes]) -> bytes:
-    """The archive's bytes: the manifest first, then the files by name; the same for the same content, whenever and
-    wherever."""
+    """The archive's bytes, the same for the same content: the manifest first, then the files by name."""
     buffer = io.BytesIO()
     text = (json.dumps(head, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode()
     with (
@@ -274,8 +265,8 @@ def _refuse_other(out: Path, name: str) -> None:
 
 
 def read(file: Path) -> Bundle:
-    """Read an archive and verify all of it. LabError in one sentence: no such file, no bundle, cut off, altered,
-    incomplete, or holding what no bundle holds."""
+    """Read an archive and verify all of it. LabError: no bundle, cut off, altered, incomplete, or holding what none
+    holds."""
     found: dict[str, bytes] = {}
     try:
         with gzip.open(file, "rb") as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
@@ -331,8 +322,7 @@ def verify(file: Path, found: dict[str, bytes]) -> Bundle:
 
 
 def unpack(bundle: Bundle, into: Path) -> Path:
-    """Write the run to `into`/NAME and return that folder. LabError if it is there already. All or nothing: it is
-    written beside and renamed."""
+    """Write the run to `into`/NAME, all or nothing, and return that folder. LabError if it is there already."""
     target = Path(into) / bundle.name
     if target.exists():
         raise LabError(f"{target} is there already: unpack to another folder")

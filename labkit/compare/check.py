@@ -1,7 +1,5 @@
-"""What a preset with `check = true` answers: does every arm run here, convert what it should, and learn?
-
-Nothing is said of whether losses are the same: that takes repeated runs (labkit.compare.repeats).
-"""
+"""What a preset with `check = true` answers: does every arm run here, convert what it should, and learn? Whether losses
+are the same takes repeated runs (labkit.compare.repeats)."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ STATISTIC = f"an arm learns if its last held-out loss is at least {LEARNED:.0%} 
 def judge_check(
     arms: Mapping[str, Arm], preset: Preset, missing: Mapping[str, str], waiting: Collection[str]
 ) -> Verdict:
-    """The verdict over the arms that were trained. missing: arm -> why this machine cannot run it; waiting: arms that
-    are left for another call. word: pass (all run, convert and learn), fail, incomplete (one has no result yet)."""
+    """The verdict over the arms that were trained: pass (all run, convert and learn), fail, incomplete. missing: arm ->
+    why this machine cannot run it; waiting: arms that are left for another call."""
     out, wrong, label = Verdict(statistic=STATISTIC), [], {name: arm.label for name, arm in preset.arms.items()}
     for name, arm in arms.items():
         if arm.role in ("broken", "fine"):

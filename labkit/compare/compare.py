@@ -1,15 +1,13 @@
 """`lab compare`: train the arms of a preset one after another, then judge them.
 
-    plan      what this machine can run is found out, and said, before anything starts (labkit.compare.plan)
-    predict   minutes, and money if its price is known; an arm that does not fit into the budget is left for another call
-    run       each arm is `train_job` on its own ranks, writing its own run folder; a finished arm is never run twice
-              (labkit.compare.session)
+    plan      what this machine can run is found out before anything starts (labkit.compare.plan)
+    predict   minutes and money; an arm that does not fit into the budget is left for another call
+    run       each arm is `train_job` on its own ranks, in its own run folder; a finished arm is never run twice
     judge     from the folders alone: verdicts, tables, report.html (labkit.compare.summary)
 
-So whatever stops a comparison, the same command goes on with the arms it has. Where one is running in the folder
-already, the command shows that one instead (labkit.compare.follow); detached, it outlives its terminal
-(labkit.compare.background). Under torchrun every rank comes through here; rank 0 plans, writes, prints and decides when
-to stop, the others follow it, and all end with its exit status.
+Whatever stops a comparison, the same command goes on with the arms it has, or shows the one that runs in the folder
+already (labkit.compare.follow). Under torchrun rank 0 plans, writes, prints and decides; the others follow it, and all
+end with its exit status.
 """
 
 from __future__ import annotations
@@ -39,11 +37,10 @@ from labkit.model.files import name_of
 
 @dataclass(frozen=True)
 class Request:
-    """What was requested of `lab compare`. preset: a name or a TOML file; arms: by name, None for the preset's choice; out:
-    the folder; settings: KEY=VALUE; model: a file with another model's shape, in place of the preset's
-    (labkit.compare.own); part: "speed" or "safety" alone; budget_minutes: of this call; price_per_hour: of the whole
-    machine; fresh: move an earlier run aside; detach: start it apart from this terminal and return at once; stop: ask
-    the one that runs in the folder to pause."""
+    """What was requested of `lab compare`. preset: a name or a TOML file; arms: names, None for the preset's choice;
+    settings: KEY=VALUE; model: a file with another shape (labkit.compare.own); part: "speed" or "safety" alone;
+    budget_minutes: of this call; price_per_hour: of the whole machine; fresh, detach, stop: as the command's options.
+    """
 
     preset: str
     arms: Sequence[str] | None = None
@@ -59,13 +56,11 @@ class Request:
 
 
 def compare(request: Request, console: Console | None = None) -> int:
-    """Run a comparison and print its verdict. Returns the exit status: 0 if the verdict is pass, or if the arms or the
-    part named have their results and are too few for a verdict; 3 if the budget, or somebody who asked for a pause,
-    left something for another call; 1 for everything else (fail, no power, an arm that failed). Under torchrun every
-    rank returns rank 0's. A comparison that runs in the folder already is followed to its end.
+    """Run a comparison, or follow the one that runs in the folder, and print its verdict. Returns the exit status, the
+    same on every rank: 0 for pass, or if the arms or part named have their results and are too few for a verdict; 3 if
+    something was left for another call; else 1.
 
-    LabError, before anything starts: unknown preset or arm, a setting that does not fit, a machine that cannot run it,
-    a folder that holds something else. KeyboardInterrupt passes through with the record marked as interrupted.
+    LabError, before anything starts: whatever cannot run here. KeyboardInterrupt: the record is marked as interrupted.
     """
     leader = int(os.environ.get("RANK", 0)) == 0 if under_torchrun() else True
     console = (console or Console()) if leader else Console(quiet=True)

@@ -1,8 +1,6 @@
-"""Looking at a comparison from outside: what is done, what runs now, how it ended. Reads the folder, changes nothing.
+"""A comparison seen from outside: what is done, what runs now, how it ended. Reads the folder alone, changes nothing.
 
-`lab status RUN` shows it once, `lab follow RUN` to its end; `lab compare` follows a run that goes on in its folder
-instead of starting a second one. The folder tells everything, and nothing is asked of the ranks, so it does not matter
-who started the run, or whether it is detached. (`lab watch`, the page with curves and alarms, is labkit.watch's.)
+`lab status RUN` shows it once, `lab follow RUN` to its end; `lab compare` follows a run that goes on in its folder.
 """
 
 from __future__ import annotations
@@ -36,9 +34,8 @@ TAIL = 1 << 16  # bytes read from the end of steps.jsonl; a line with scales has
 
 
 class TrainingProgress:
-    """Context manager: while it is open, shows how far the run in `folder` has come towards `steps` (None: a clock ends
-    it), and with a forecast how long the whole call still takes. On a terminal a moving bar, elsewhere (a log, CI, a
-    detached run) a plain line at the first step and now and then."""
+    """Context manager: shows how far the run in `folder` has come towards `steps` (None: a clock ends it), with a
+    forecast for the call; on a terminal a moving bar, elsewhere a plain line now and then."""
 
     def __init__(
         self, console: Console, label: str, folder: Path, steps: int | None, forecast: Forecast | None = None
@@ -199,8 +196,7 @@ def _since(out: Path, call: Began) -> str:
 
 
 def follow(out: Path, console: Console) -> int:
-    """Follow the run that goes on in `out` to its end, then show what came of it. Returns its exit status; 130 if the
-    one who follows leaves, and then the run goes on."""
+    """Follow the run that goes on in `out` to its end, then show what came of it. Returns its exit status; 130 if left."""
     try:
         overview(out, console)
         say(console, "Ctrl-C leaves it running; --stop pauses it.")

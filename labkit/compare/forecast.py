@@ -1,8 +1,4 @@
-"""How long until the end: what is left of the arm at work, and the arms after it.
-
-The steps done so far tell how fast an arm is here. How the later arms compare with it is the preset's to say, by the
-rates that it expects (labkit.compare.budget): another machine is off by the same factor for all, more or less.
-"""
+"""How long until the end: of the arm at work by its steps so far, of later arms by the rates that the preset expects."""
 
 from __future__ import annotations
 
@@ -35,8 +31,8 @@ class Pace:
         self.newest = 0
 
     def left(self, now: float, step: int) -> float | None:
-        """Seconds until the last step, when `step` is done at time `now`. None at the first step that is seen: it
-        may have compiled, and would tell a hundred times too much; and none after it went back to a checkpoint."""
+        """Seconds until the last step, when `step` is done at time `now`. None at the first step seen, which may have
+        compiled, and after it went back to a checkpoint."""
         if self.first is None or step < self.newest:
             self.first = now, step
         self.newest = step

@@ -1,4 +1,4 @@
-"""How much memory a rank of a training will need, before anybody rents a GPU for it: predicted from shapes alone.
+"""How much memory a rank of a training will need, predicted from shapes alone.
 
     weights, AdamW                 12 bytes a parameter, over the N ranks (FP32, FSDP2: labkit.parallel.shard)
     gathered                       the embedding, the head and two blocks in BF16 (all blocks, if they stay gathered)
@@ -10,12 +10,8 @@
     gradients                      4 bytes a parameter, over the N ranks, and of the whole model for `reduce_once`
     a step that probes             9 bytes more a logit: the head's result is computed once more in FP32
 
-The compiler keeps norms' outputs and SwiGLU's product, though it could compute them again: they are inputs of products,
-in memory anyway. The peak is at the end of the forward. Gradients come as activations go, so they count where they are
-more than those, or where earlier micro-batches have left them.
-
-Recorded trainings in compiled BF16 (week16_fp8/results: 124 M, 1.14 B and 8 B parameters, one to four GPUs) took
-within 1 % of it.
+The peak is at the end of the forward: gradients come as activations go, and count where they are more. Recorded
+trainings in compiled BF16 (124 M, 1.14 B and 8 B parameters, one to four GPUs) took within 1 % of it.
 """
 
 from __future__ import annotations
@@ -66,6 +62,5 @@ def predict(config: TrainConfig, world: int) -> dict[str, int]:
 
 
 def held(config: TrainConfig, world: int) -> int:
-    """Bytes that one of `world` ranks holds at the end of every backward, whatever the batch: FP32 weights, their
-    gradients, AdamW's two states."""
+    """Bytes that a rank holds at the end of every backward, whatever the batch: weights, gradients, AdamW's two states."""
     return 16 * -(-n_params(config.resolved_model) // world)

@@ -1,7 +1,6 @@
-"""A model of one's own in the place of the preset's: `lab compare --model FILE` asks the same two questions of it.
+"""A model of one's own in the place of the preset's: `lab compare --model FILE`.
 
-What the file changes are settings, the same that `--set` would take, put under those that were typed. So the record
-holds them, and a call that goes on needs no more than the same line.
+The file becomes settings, as `--set` would take them, put under those that were typed, and so stands in the record.
 
     the shapes              in both parts: speed and loss are of one model
     sequence length         the preset's, or the model's if that is shorter
@@ -10,8 +9,7 @@ holds them, and a call that goes on needs no more than the same line.
                             the loss's part the batch stays, in so many micro-batches
     expected rates          the preset's by FLOPs a token, as if the GPU were used as well: only for predicting minutes
 
-The learning rate and all else stay the preset's. The scatter of the runs is not on record for another model: so each
-candidate is trained as often as a preset without a spread says (labkit.compare.preset).
+All else stays the preset's. No record has this model's spread, so candidates train as often as a preset without one.
 """
 
 from __future__ import annotations
@@ -38,8 +36,7 @@ NOTE = (
 
 def settings(preset: str, path: Path, typed: Iterable[str] = ()) -> list[str]:
     """KEY=VALUE for each setting that the model in `path` changes in a preset. typed: settings that come after them.
-    LabError: an unknown preset, a file that is no model, or none that can be trained; no GPU where the preset wants
-    one."""
+    LabError: an unknown preset, no model or none that can be trained; no GPU where the preset wants one."""
     own, base, typed = load_decoder(path), load_preset(preset), list(typed)
     title = f"{name_of(path)}, {parameters(n_params(own))}: FP8's speed, and its loss against BF16's"
     out = [f"title={_toml(title)}", f"note={_toml(NOTE)}", *shapes(base.config(base.baseline()), own, "train")]

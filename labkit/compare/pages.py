@@ -1,8 +1,8 @@
 """`lab results`: README.md, pages in docs/ and in folders named results/, filled in from records.
 
-A page NAME.md is made from the template NAME.md.j2 beside it (jinja2). A template holds prose and blanks. Every number,
-table, figure and line of provenance is a blank; an unknown name in one is an error. In its first line a template may
-name modules, `{# numbers: week16_fp8.given.findings #}`: their public names fill blanks beside those of `Page`.
+NAME.md is made from NAME.md.j2 beside it: prose and blanks. Every number, table, figure and line of provenance is a
+blank; an unknown name is an error. The first line may name modules whose public names fill blanks, beside those of
+`Page`: `{# numbers: week16_fp8.given.findings #}`.
 """
 
 from __future__ import annotations
@@ -146,8 +146,7 @@ def small(picture: Picture) -> bytes:
 
 
 def _in_few_colours(image: Any) -> Any:
-    """In COLOURS: the named ones that it has stay as they are, for a line may hold too few dots to be missed by a
-    quantizer that merges what is rare, and is then drawn in another arm's colour."""
+    """In COLOURS, the named ones kept exactly: a quantizer merges what is rare, and a thin line would change its arm."""
     import numpy as np
     from PIL import Image
 
@@ -166,8 +165,7 @@ def _in_few_colours(image: Any) -> Any:
 
 
 def templates(course: Path) -> list[Path]:
-    """All templates of pages: in results/ and in the weeks' results/, then in docs/ and README's, which show their
-    figures."""
+    """All templates of pages; those of results/ first, whose figures docs/ and README show."""
     return [
         path
         for tops in (("results/**", "*/results/**"), ("docs", "."))

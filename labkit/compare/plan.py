@@ -1,20 +1,9 @@
-"""What a comparison will do: found out, and refused in one sentence, before anything starts.
+"""What a comparison will do: which parts and arms, on how many ranks, which of them are finished, and which this
+machine cannot run and why. Refused in one sentence before anything starts; nothing here trains.
 
-Which parts and arms, on how many ranks; which of them are finished already; which this machine cannot run, and why.
-Nothing here trains.
-
-**A gate** stands between two arms: the second is trained only if the first has passed. FP8 parameters build on FP8
-products: whoever starts with both, and sees the loss drift, does not know which of the two did it. So the recipe has
-two stages (labkit/compare/presets/two-stage.toml):
-
-    stage one    block-scaled FP8 products, parameters in high precision: the baseline of stage two
-    the gate     stage one's verdict, over the arms that are finished: it must be the same, in a comparison that could
-                 have said no (its broken arm was rejected)
-    stage two    the same with FP8 parameters, gathered as FP8
-
-An arm whose gate is closed is not trained, and the report says why. The gate is judged when the arm is due, from the
-records alone, so it is the same in every call of the command. So is **the second look**: the further runs of a
-candidate that its first runs left undecided (labkit.compare.repeats).
+A gate stands between two arms: the second is trained only if the first passed, in a comparison that could have said no
+(its negative control was rejected). So two-stage.toml judges FP8 products before it trains FP8 parameters on them. A
+gate, like the second interim analysis (labkit.compare.repeats), is judged when its arm is due, from the records alone.
 """
 
 from __future__ import annotations
@@ -105,8 +94,7 @@ class Plan:
 
 
 def fitting(preset: Preset, settings: Iterable[str]) -> Preset:
-    """The preset itself, or its `without_fp8` where this machine's GPUs have no FP8 products: so that an older GPU gets
-    an answer to the question that it can answer. settings: put over either."""
+    """The preset, or its `without_fp8` where this machine's GPUs have no FP8 products. settings: put over either."""
     from labkit.precision.matrix import this_gpu
     from labkit.precision.recipes import FP8_UNITS
 
@@ -206,7 +194,7 @@ def refuse_too_large(config: TrainConfig, world: int, have: float) -> None:
 
 
 def check_arm(config: TrainConfig, device: str, world: int) -> None:
-    """LabError if this training cannot run here: by the compatibility matrix, its backend, its dims, its batch over the
+    """LabError if this training cannot run here: the compatibility matrix, its backend, its dims, its batch over the
     ranks."""
     import torch
 
@@ -245,9 +233,8 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
 
 
 def other_settings(out: Path, preset: Preset) -> str:
-    """Dotted name of the first setting in which the comparison in `out` is another than `preset`; "" if it is the same.
-    Arms that the preset has gained and what serves predictions alone do not count: a preset grows and learns better
-    rates, and an old record can still go on."""
+    """Dotted name of the first setting in which the comparison in `out` differs from `preset`, or "". Arms that the
+    preset has gained and what serves predictions alone do not count."""
     there, here = settings_there(out), jsonable(preset.model_dump())
 
     def without(settings: dict[str, Any]) -> dict[str, Any]:
@@ -272,8 +259,8 @@ def folder_of(out: Path, part: str, arm: str) -> Path:
 
 
 def is_done(plan: Plan, part: str, arm: str) -> bool:
-    """Whether the arm's record is finished, of this very configuration (settings added since count with their defaults)
-    and of as many ranks; a timed arm's only if it was timed, and not tried alone."""
+    """Whether the arm's record is finished, of this very configuration (settings added since: their defaults) and
+    number of ranks; a timed arm's only if it was timed, and not tried alone."""
     world = plan.world_size
     try:
         found = load_run(folder_of(plan.out, part, arm))

@@ -71,9 +71,8 @@ UNENDING = 10**6  # steps of a timed training: the window ends it, and the sched
 
 
 class Expect(Config):
-    """Tokens/s that one rank is expected to train, in each part; None: as the baseline. startup: seconds before the
-    first step, where compiling takes longer than the preset's `startup_seconds`. steps: after so many a control is
-    expected to be rejected, and to stop."""
+    """Tokens/s that one rank is expected to train in each part; None: as the baseline. startup: seconds before the
+    first step; steps: after so many a control is expected to be rejected."""
 
     speed: float | None = Field(default=None, gt=0, strict=False)
     safety: float | None = Field(default=None, gt=0, strict=False)
@@ -113,8 +112,7 @@ class Repeat(Config):
 
 
 class ArmConfig(Config):
-    """One training of the comparison, with the settings in which it differs from `[train]`. of: the arm of which this
-    is a further run (role "repeat"), trained at the first or the second `look`."""
+    """One training of the comparison, with its settings over `[train]`. of: the arm of which this is a further run."""
 
     label: str
     role: Literal["baseline", "twin", "reference", "candidate", "broken", "fine", "repeat"]
@@ -170,8 +168,8 @@ class Preset(Config):
         return self.speed
 
     def speed_config(self, arm: str, memory_gib: float | None = None, world: int = 1) -> TrainConfig:
-        """The training that an arm is timed in: [train], then [speed] train, then the arm's own. Without evaluations,
-        probes and checkpoints; the window ends it. memory_gib: of each GPU, for `batch_by_memory`."""
+        """The training that an arm is timed in: [train], then [speed] train, then the arm's own; no evaluations, probes
+        or checkpoints. memory_gib: of each GPU, for `batch_by_memory`."""
         timed: dict[str, Any] = {"steps": UNENDING, "perturb": 0.0, "warmup_steps": 0}
         timed |= dict.fromkeys(("eval_every", "probe_every", "checkpoint_every"), 0)
         timed |= {"recovery": {"rollback_after": 0}}  # there is no checkpoint to go back to
@@ -212,8 +210,7 @@ def available() -> list[str]:
 
 
 def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
-    """A preset by name or by path of a TOML file, with `KEY=VALUE` settings put over it. LabError: an unknown name, a
-    file that is no TOML, an unknown key, a wrong type, not exactly one baseline, a wrong gate or [speed]."""
+    """A preset by name or TOML file, with `KEY=VALUE` settings put over it. LabError: no such preset, or a wrong one."""
     named = not name.endswith(".toml")
     path = PRESETS / f"{name}.toml" if named else Path(name)
     if not path.is_file():
@@ -239,9 +236,9 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
 
 
 def with_runs(preset: Preset, changed: Iterable[str] = ()) -> Preset:
-    """The preset with an arm for each further run, if it repeats any. Those of the first look stand behind their arm;
-    those of the second come at the end, or before the first arm with a gate, which they may decide. changed: settings
-    that were put over the preset; the spread that records tell is not that of another training."""
+    """The preset with an arm for each further run: those of the first look behind their arm, those of the second at the
+    end, or before the first gate, which they may decide. changed: settings put over it, which void the records' spread.
+    """
     if not (repeat := preset.repeat):
         return preset
     other = any(".train." in f".{key}" and key not in HARMLESS and not key.startswith("speed.") for key in changed)

@@ -1,20 +1,15 @@
-"""The verdict from repeated runs: is FP8's loss the same as BF16's, and how sure is that?
+"""The verdict from repeated runs: is FP8's loss the same as the baseline's, and how sure is that?
 
-A preset with a `[repeat]` table trains BF16 (or what else its baseline is) and each candidate several times, every run
-from weights moved by a BF16 rounding error of its own. labkit.compare.statistic decides from them; here stand the
-looks, the control and the words.
+Every run starts from weights moved by a BF16 rounding error of its own. labkit.compare.statistic decides; here stand
+the interim analyses ("looks"), the control and the words.
 
     first look     all first runs of BF16 and of the candidates are there: same, different or undecided
     second look    an undecided candidate gets `more` runs and is judged once more; who was decided stays decided
     control        FP8 that is broken on purpose must differ from BF16, or the comparison has no power
 
-A look is an interim analysis. A candidate is judged when all its runs of a look are there, never in between: every
-further look would need a share of the error rates, and only two have one. Every requested candidate counts, also those
-whose runs are still to come.
-
-**The gross control** is trained once, and stops as soon as it is rejected: at two evaluations in a row it is further
-than GROSS from every BF16 run. That is ten times what is accepted; recorded sound recipes stay within 0.5 % at any
-single evaluation. One that ends without that is judged by the statistic, with the candidates' spread.
+A candidate is judged when all its runs of a look are there, never in between: each analysis has a share of the error
+rates. The gross control stops as soon as two evaluations in a row are further than GROSS from every BF16 run (ten times
+what is accepted; sound recipes stay within 0.5 %); one that ends without that is judged by the statistic.
 """
 
 from __future__ import annotations
@@ -67,8 +62,7 @@ def spread_of(repeat: Repeat) -> Spread | None:
 
 
 def rejected_at(control: Mapping[int, float], baseline: Sequence[Mapping[int, float]]) -> tuple[int, float] | None:
-    """(step, its gap in per cent) where a control was rejected as grossly wrong; None: it was not. A loss that is not
-    finite is as far off as can be."""
+    """(step, its gap in per cent) where a control was rejected as grossly wrong; None: it was not."""
     before = False
     for step in sorted(control):
         there = [run[step] for run in baseline if step in run]
@@ -88,12 +82,11 @@ def judge(
     requested: Sequence[str],
     missing: Mapping[str, str] | None = None,
 ) -> Verdict:
-    """The verdict over finished runs.
+    """The verdict over finished runs: pass (all are the same), fail (one is different), undecided, no-power,
+    incomplete.
 
-    heldout: run -> {step: val_loss in nats}; requested: the candidates to be judged, finished or not; missing: arm -> why
-    it can have no result here: it is named, and does not count as requested. word: pass (all are the same), fail (one is
-    different), undecided, no-power, incomplete. Every run gets its gap by step, against the mean of BF16's runs; an
-    arm's first run what was found over all of them.
+    heldout: run -> {step: val_loss in nats}; requested: the candidates to be judged, finished or not; missing: arm ->
+    why it can have no result here. Every run gets its gap by step, against the mean of BF16's runs.
     """
     assert preset.repeat
     all_of = families(preset.arms)
@@ -154,8 +147,8 @@ def judge(
 
 
 def second_look(heldout: Mapping[str, Mapping[int, float]], preset: Preset, arm: str, requested: Sequence[str]) -> str:
-    """What becomes of a run of the second look: "due" if its arm is undecided after the first, "decided" if it is not,
-    "waits" if not all runs of the first look are there."""
+    """What becomes of a run of the second look: "due" (its arm is undecided), "decided", or "waits" for the first
+    look's."""
     assert preset.repeat
     all_of, of = families(preset.arms), preset.arms[arm].of or arm
     base = next(family for family in all_of.values() if family.role == "baseline")

@@ -1,8 +1,6 @@
-"""One self-contained HTML page from a run folder: no script, no external request, readable on paper and in the dark.
+"""One self-contained HTML page from a run folder, in whatever state: no script, no external request, light and dark.
 
-Only the folder is read, in whatever state it is: a run that was killed gets a page that says what is missing. All text
-of the record is escaped, and the page forbids scripts and requests besides. What stands where, and how a number is
-written, is the template's (report.html.j2); here are its facts and sentences.
+All text of the record is escaped. What stands where is the template's (report.html.j2); here are its facts.
 """
 
 from __future__ import annotations
@@ -79,8 +77,7 @@ SHOWN += " corpus label role arm call"
 
 
 def report(run_path: str | os.PathLike) -> Path:
-    """Draw figures/ and write report.html of the run in `run_path`; returns the page's path. LabError: no run there, or
-    the folder cannot be written."""
+    """Draw figures/ and write report.html of the run; returns its path. LabError: no run, or it cannot be written."""
     data = read_run(run_path)
     target = data.path / "report.html"
     from labkit.compare.figures import draw_all  # matplotlib: only when a report is drawn
@@ -144,8 +141,8 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
 
 
 def recommended(rows: Sequence[Arm], form: str, baseline: str) -> str:
-    """Which recipe to take, in a sentence: the fastest whose loss is the same, if it is faster at all; "" if speed or
-    loss was not measured. rows: `arms.answers`."""
+    """Which recipe to take, in a sentence: the fastest whose loss is the same, if it is faster; "" if not both are
+    known."""
     timed = {arm.name: arm.times for arm in rows if arm.role == "candidate" and arm.times}
     if not timed or not any(arm.word for arm in rows if arm.role == "candidate"):
         return ""

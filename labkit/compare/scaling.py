@@ -1,23 +1,18 @@
 """`lab scaling`: does each GPU train as fast among eight as alone? Weak scaling, a table from run records.
 
-For each number of GPUs the speed part of a preset runs in a folder of its own, RUN/1, RUN/2, ...: every rank keeps the
-batch that one GPU has alone, so the work of a GPU stays the same and the whole grows. What is lost is what the ranks
-wait for one another.
+For each number of GPUs the speed part runs in a folder of its own, RUN/1, RUN/2, ..., every rank with the batch that
+one GPU has alone. What is lost is what the ranks wait for one another.
 
     share(N) = tokens/s of N GPUs / N  over  tokens/s of the fewest GPUs / their number
 
-`--each` has a better baseline than the fewest, usually the machine's first GPU. The chips of one machine differ by a
-per cent or two, and in a step that all take together everybody waits for the slowest. On four H200s one reached a lower
-clock than the others; held against GPU 0 the four lost 1.9 %, held against that one 0.3 % (BF16; week16_fp8/results,
-2026-11-22-h200-scaling-once). So as many lone trainings as there are GPUs run at the same time, as warm as they will be
-together, each in a process that sees one GPU: RUN/each/0/run, RUN/each/1/run, ... (a folder each, since a comparison
-refuses to start beside another).
+`--each` has a better baseline than the machine's first GPU, for in a step that all take together everybody waits for
+the slowest chip. So as many lone trainings as there are GPUs run at once, as warm as they will be together, each in a
+process and a folder: RUN/each/0/run, ... On four H200s one GPU had a lower clock: against GPU 0 the four lost 1.9 %,
+against that one 0.3 % (week16_fp8/results, 2026-11-22-h200-scaling-once).
 
     of the mean       what is lost, to messages and to the slow
     of the slowest    what is left of that once the slow one is taken out: messages, and steps that are not equally long
                       everywhere, less what each rank saves because it updates fewer weights
-
-Stopped for whatever reason, the same command goes on; what is measured is not measured again.
 """
 
 from __future__ import annotations
@@ -54,9 +49,9 @@ PAUSE_SECONDS = 20.0  # for a training to write what it has
 
 
 def scaling(request: Request, counts: str, *, each: bool = False, console: Console | None = None) -> int:
-    """Run what is missing and print the table. request: as of `lab compare`; counts: "1,2,4,8". each: then time every
-    GPU alone, all at once. Returns 0; 3 if the budget left something for another call, 1 if an arm failed. LabError
-    before anything starts: a count that this machine does not have."""
+    """Run what is missing and print the table. counts: "1,2,4,8"; each: then time every GPU alone, all at once. Returns
+    0; 3 if the budget left something for another call, 1 if an arm failed. LabError: a count that this machine does not
+    have."""
     console = console or Console()
     if under_torchrun():
         raise LabError("lab scaling starts its ranks itself, as many as it compares: call it without torchrun")
@@ -162,12 +157,9 @@ def place(out: Path, i: int) -> Path:
 
 
 def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Console) -> int:
-    """Time the request's arms in a process for each folder, all at once; those that have a result are left out.
-
-    cuda: process i sees the i-th GPU alone; else it has its share of the cores. What a process says goes to `log`
-    beside its folder. Returns 0; 3 if the budget left something for another call. LabError: one failed, with the last
-    line it said.
-    """
+    """Time the request's arms in a process for each folder, all at once, those without a result; its output goes to
+    `log` beside the folder. cuda: process i sees the i-th GPU; else a share of the cores. Returns 0, or 3 as `scaling`.
+    LabError: one failed, with the last line it said."""
     arms = list(request.arms or ())
     command = [sys.executable, "-m", "labkit", "compare", "--preset", request.preset, "--part", "speed"]
     command += ["--arms", ",".join(arms), *(word for setting in request.settings for word in ("--set", setting))]
@@ -252,8 +244,7 @@ def last_line(log: Path) -> str:
 
 @dataclass
 class Point:
-    """An arm timed on so many ranks. each: tokens/s of a GPU; share: of what a GPU trains with the fewest of them;
-    window: seconds."""
+    """An arm timed on so many ranks. each: tokens/s of a GPU; share: of that with the fewest; window: seconds."""
 
     folder: str
     arm: str
@@ -302,8 +293,7 @@ def points_of(out: Path, inner: str = ".") -> list[Point]:
 
 
 def unequal(points: list[Point]) -> str:
-    """A sentence if a GPU's work was not the same everywhere, or not timed for as long (a GPU slows as it warms), so
-    that the shares are no weak scaling; else ""."""
+    """A sentence if a GPU's work or window was not the same everywhere, so that this is no weak scaling; else ""."""
     for arm in dict.fromkeys(point.arm for point in points):
         ours = [point for point in points if point.arm == arm]
         sizes = sorted({(point.timed.tokens_step, point.timed.seq_len) for point in ours})

@@ -1,8 +1,5 @@
-"""One call of `lab compare` at work: its arms one after another, each on ranks of its own, then the verdict.
-
-speed/NAME   timed in a window, if the preset asks (labkit.compare.speed)
-arms/NAME    trained for the loss
-"""
+"""One call of `lab compare` at work: its arms one after another, each on ranks of its own, then the verdict. speed/NAME
+is timed in a window, arms/NAME trained for the loss."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ UNFINISHED = 3  # exit status: the budget ended it, the same command goes on
 @dataclass(frozen=True)
 class Decision:
     """What becomes of an arm: "run", "closed" by its gate and why, "decided" already, or "later" in another call.
-    baselines: of the deliberately broken arm, the losses that it is held against while it trains."""
+    baselines: the losses that a negative control is held against while it trains."""
 
     word: str
     why: str = ""
@@ -48,8 +45,7 @@ class Decision:
 @dataclass(frozen=True)
 class Task:
     """An arm's training, as each rank gets it. about: fields for its record; window: (seconds, warmup, profile, search)
-    in the speed part; deadline: seconds since 1970; stop: a file whose existence asks for a pause; baselines: see
-    `Decision`."""
+    in the speed part; deadline: since 1970; stop: a file that asks for a pause; baselines: see `Decision`."""
 
     config: dict[str, Any]
     folder: str
@@ -69,8 +65,8 @@ class Session:
         self.failed: dict[str, str] = {}  # "<part> <arm>" -> why
 
     def run(self, *, few: bool) -> int:
-        """Train what there is to train, judge, print. few: arms or a part were named, so that a verdict that is
-        incomplete is no failure. Returns the exit status, the same on every rank."""
+        """Train what there is to train, judge, print. few: arms or a part were named, so that incomplete is no failure.
+        Returns the exit status, the same on every rank."""
         plan, budget, record = self.plan, self.budget, self.record
         if record:
             call = {"began": budget.began, "minutes": budget.minutes}
@@ -134,8 +130,8 @@ class Session:
             say(self.console, follow.line(item.part, item.label, folder_of(self.plan.out, item.part, item.arm)))
 
     def train(self, item: Item, decision: Decision, forecast: Forecast, which: str) -> str:
-        """Train one arm of one part; where it is timed, with other batches too, as labkit.compare.batches says and as
-        long as the budget has room. which: "2 of 5". Returns "" or, in a sentence, why it failed."""
+        """Train one arm of one part; a timed one with other batches too, as long as the budget has room. which: "2 of
+        5". Returns "" or, in a sentence, why it failed."""
         if item.part == "safety" or under_torchrun():  # torchrun's ranks are no fresh processes
             return self._train_once(item, decision, forecast, which)[0]
         plan, budget = self.plan, self.budget
@@ -210,9 +206,8 @@ class Session:
 
 
 def arm_on_rank(group: Group, task: Task) -> Try | None:
-    """What each rank does for an arm: train, in the speed part until its window is over, a deliberately broken arm
-    until it is rejected; leave everything in the folder. Returns what was learned of the batch, if the largest is
-    looked for. LabError for a window that was neither measured nor paused."""
+    """Train an arm on each rank: timed, until its window is over; a negative control, until it is rejected. Returns
+    what was learned of the batch. LabError for a window that was neither measured nor paused."""
     timer = Window(*task.window) if task.window else None
     hooks: list[Hook] = [timer] if timer else []
     hooks += [Control(task.baselines)] if task.baselines else []

@@ -1,11 +1,8 @@
 """The speed question: how many tokens a second does an arm train, and where does each millisecond go?
 
-The whole trainer is timed, not a kernel: real text, the loop of labkit.train.loop with its check, clipping and AdamW,
-FSDP2. An arm runs on fresh ranks: `warmup` steps that compile, allocate and tune, then a window of `seconds` in which
-every step counts, then `profile` steps under the profiler, which count for nothing but the picture.
-
-How many steps fill the window is agreed among the ranks once, at the end of the warm-up: ranks that each looked at
-their own clock would stop in different steps, and hang.
+The whole trainer is timed, on real text. An arm runs on fresh ranks: `warmup` steps, then a window of `seconds` in
+which every step counts, then `profile` steps under the profiler. How many steps fill the window is agreed once, at the
+end of the warm-up: ranks that each read their own clock would stop in different steps, and hang.
 """
 
 from __future__ import annotations
@@ -32,8 +29,8 @@ OVER, ANOTHER = "the window is over", "another batch is tried"  # why a window e
 
 
 class Window(Hook):
-    """Ends the run after `seconds` of counted steps; leaves what it measured in the record's results, under "speed".
-    search: of the largest batch; the run ends early, timed by nobody, if it shows that another should be tried."""
+    """Ends the run after `seconds` of counted steps; leaves its measurement in the results, under "speed". search: of
+    the largest batch; the run ends early, untimed, if another should be tried."""
 
     def __init__(self, seconds: float, warmup: int, profile: int, search: Search | None = None) -> None:
         self.seconds, self.warmup, self.profile, self.search = seconds, warmup, profile, search
@@ -93,8 +90,8 @@ class Window(Hook):
         }
 
     def _another(self, loop: Loop, search: Search) -> bool:
-        """Should another batch be timed than this one? After LOOK steps from what it needs, CALM steps later from
-        whether the allocator ran short meanwhile: of the GPU where it was worst, so every rank answers the same."""
+        """Should another batch be timed? After LOOK steps from what it needs, CALM steps later from whether the
+        allocator ran short: of the GPU where it was worst, so every rank answers the same."""
         import torch
 
         group, config, device = loop.group, loop.config, loop.group.device
@@ -119,8 +116,8 @@ class Window(Hook):
 
 
 class Control(Hook):
-    """Ends the run of a deliberately broken arm as soon as it is rejected (labkit.compare.repeats). baselines: held-out
-    losses of the baseline's runs by step. Held-out losses are the same on every rank, so all stop in the same step."""
+    """Ends a negative control's run as soon as it is rejected. baselines: the baseline runs' held-out losses by step,
+    the same on every rank, so all stop in the same step."""
 
     def __init__(self, baselines: list[dict[int, float]]) -> None:
         self.baselines = baselines
@@ -131,12 +128,10 @@ class Control(Hook):
 
 
 class Deadline(Hook):
-    """Pauses the run when the hour is over, or when somebody asks for it. at: seconds since 1970, None for no end;
-    stop: a file whose existence asks, None if nobody can.
+    """Pauses the run at a time (at: since 1970), or when a file (stop) asks for it.
 
-    Rank 0's clock and rank 0's look at the file decide, for ranks that each looked for themselves would stop in
-    different steps, and hang. They look together, about every `every` seconds: at steps that follow from a step time
-    agreed once.
+    Rank 0's clock and rank 0's file decide; all ranks poll together, about every `every` seconds, at steps that follow
+    from a step time agreed once: else they would stop in different steps, and hang.
     """
 
     REASONS = ("", "the budget is spent", "asked to stop")
@@ -171,9 +166,8 @@ def agreed_mean(group: Group, value: float) -> float:
 
 
 def memory_by_category(model: Any, optimizer: Any, peak_bytes: int) -> dict[str, int]:
-    """What this rank's peak was made of, in bytes. Weights and optimizer state are counted; gradients are as large as
-    the weights they belong to (the loop has dropped them by then); the rest is activations, logits, copies
-    in BF16 or FP8, and the allocator's gaps between them."""
+    """What this rank's peak was made of, in bytes: weights and optimizer state are counted, gradients are as large as
+    their weights, the rest is activations, logits, copies and the allocator's gaps."""
     import torch
 
     from labkit.precision.base import pieces

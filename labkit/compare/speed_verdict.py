@@ -1,12 +1,8 @@
 """The verdict on speed, in words: is FP8 faster here, against what, where does its time go, and what to try next.
 
-FP8's gain is measured against two baselines, since one alone misleads: against **compiled BF16**, which is what a user
-would otherwise run; and against **the same library's BF16**, which tells FP8's own share from that of the library's
-fused kernels.
-
-Is a difference more than noise? Each arm's window has a spread, the 10th to the 90th percentile of its steps. A ratio
-counts when it is further from 1 than both half-spreads together. This speaks of one machine in one hour, not of all
-H100s.
+There are two baselines: compiled BF16, which a user would otherwise run, and the same library's BF16, which separates
+FP8 from the library's fused kernels. A ratio counts when it is further from 1 than both half-spreads (10th to 90th
+percentile of the steps) together: of one machine in one hour.
 """
 
 from __future__ import annotations
@@ -70,8 +66,8 @@ def speed_results(
 
 
 def name_batches(rows: Mapping[str, TimedRow], largest: bool) -> str:
-    """Put each arm's sequences into its label, where they are not the same in all; returns what is then compared, ""
-    where it needs no word."""
+    """Put each arm's sequences into its label where they differ; returns what is then compared, "" where it needs no
+    word."""
     sizes = {name: row.batch // row.ranks for name, row in rows.items()}
     words = {name: f"{size} sequence{'s' if size > 1 else ''}" for name, size in sizes.items()}
     if len(set(words.values())) < 2:
@@ -106,8 +102,8 @@ def compare_rates(row: TimedRow, baseline: TimedRow) -> tuple[float, str]:
 def judge_speed(
     rows: Mapping[str, TimedRow], missing: Mapping[str, str] | None = None, form: str = "FP8", yardstick: str = "BF16"
 ) -> SpeedVerdict:
-    """The verdict over timed arms. missing: label -> why it has no result. form, yardstick: what candidates and
-    baseline are called."""
+    """The verdict over timed arms. missing: label -> why it has no result. form, yardstick: what the two sides are
+    called."""
     out = SpeedVerdict()
     base = next((row for row in rows.values() if row.role == "baseline"), None)
     candidates = {arm: row for arm, row in rows.items() if row.role == "candidate"}

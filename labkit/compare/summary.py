@@ -1,7 +1,4 @@
-"""What a comparison says at its end: results from the arms' folders, the verdict, a table on the terminal, the page.
-
-`summarise` judges and writes the record; `show` prints what a record says, also for those who come later.
-"""
+"""What a comparison says at its end: `summarise` judges and writes the record; `show` prints what a record says."""
 
 from __future__ import annotations
 
@@ -36,9 +33,7 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     """Judge the comparison in `plan.out`, close its record, draw report.html, print tables and verdict; returns the
     word.
 
-    plan.missing: arms that this machine cannot run, and why: the verdict is over the others. failed: arms that broke
-    down, and why, by "<part> <arm>": without them there is no pass. budget: this call's, for the minutes and what they
-    left undone.
+    failed: arms that broke down, and why, by "<part> <arm>": without them there is no pass. budget: this call's.
     """
     out, preset, skipped = plan.out, plan.preset, plan.missing
     of_speed, of_safety = (
@@ -209,8 +204,7 @@ def loss_rows(run: RunData, arms: Mapping[str, Arm]) -> list[Arm]:
 
 
 def markdown(path: str | Path) -> str:
-    """The same tables as Markdown, from a finished comparison's record: what a README may quote. Speed comes first; a
-    part that was not measured has no table."""
+    """The same tables as Markdown, from a finished comparison's record; a part that was not measured has no table."""
     run = read_run(path)
     record, arms = run.comparison, arm_rows(run)
     if not run.is_comparison or not record.results.verdict:

@@ -1,6 +1,5 @@
 """Tables as data: a column is a head, where its value stands, and how that is written. One function each prints columns
-for the terminal, as Markdown and for the page; what a comparison's tables hold is listed below them.
-"""
+for the terminal, as Markdown and for the page."""
 
 from __future__ import annotations
 
@@ -37,9 +36,8 @@ BROKEN_WORDS = {
 
 @dataclass(frozen=True)
 class Column:
-    """head: in Markdown and on the page. value: an attribute's dotted name, or a function of the row; form: how it is
-    written, a format or a function; "" for None. narrow: the head on a terminal of 80 columns; None: not shown there.
-    """
+    """head: in Markdown and on the page; narrow: on a terminal of 80 columns, None: not there. value: an attribute's
+    dotted name, or a function of the row; form: a format or a function; "" for None."""
 
     head: str
     value: str | Callable[[Any], Any]
@@ -172,8 +170,7 @@ def of_milliseconds() -> list[Column]:
 
 
 def of_losses(arms: Iterable[Arm], band: Band | None) -> list[Column]:
-    """Rows are arms of the loss's part. The gaps of repeated runs are in the table of answers, so that a terminal need
-    not show them again."""
+    """Rows are arms of the loss's part. The terminal does not show repeated runs' gaps again: the answers have them."""
     repeated = any(arm.judged and arm.judged.runs for arm in arms)
     gap = Column("gap %", _gap)
     if repeated:

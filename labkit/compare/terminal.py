@@ -11,8 +11,8 @@ from rich.text import Text
 
 
 def say(console: Console, text: str, *, head: str = "", style: str = "", fold: bool = True) -> None:
-    """Print `text` as it is: no word of it is taken for markup. head: stands before it, bold. fold: at the terminal's
-    width; without, a path stays whole. A file or a pipe has no width: nothing is folded there."""
+    """Print `text` without markup, `head` before it in bold, folded at a terminal's width. fold False: a path stays
+    whole."""
     line = Text.assemble((head, "bold"), (text, style))
     console.print(line, highlight=False, soft_wrap=not fold or not console.is_terminal)
 

@@ -37,9 +37,8 @@ class Request:
 
 
 def crossover(request: Request, console: Console | None = None) -> int:
-    """Measure the map and draw it. Return 0 if every shape is measured, 1 if the time was up before (the same command
-    goes on). LabError, before anything is measured: sizes or arms that are none, no GPU where one was requested, a
-    folder with another map."""
+    """Measure the map and draw it. Returns 0 if every shape is measured, 1 if the time was up before. LabError, before
+    anything is measured: no such sizes or arms, no GPU where one was requested, a folder with another map."""
     import torch
 
     from labkit.crossover.linear import LOOPS

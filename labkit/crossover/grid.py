@@ -124,9 +124,8 @@ def extra(base: Cell, cell: Cell) -> dict[str, float]:
 
 
 def reason(base: Cell | None, cell: Cell | None) -> str | None:
-    """Say why FP8 does not win here: "launch" where its kernels alone would win, else the part of which it pays most
-    more than the baseline; "product": its products themselves are slower. None where it wins, was not measured, or is
-    no FP8."""
+    """Why FP8 does not win here: "launch" where its kernels alone would, else the part of which it pays most more than
+    the baseline. None where it wins, was not measured, or is no FP8."""
     gain = speedup(base, cell)
     if not base or not cell or gain is None or gain > 1 + TIE or cell.arm not in FP8:
         return None

@@ -1,11 +1,8 @@
 """One linear, forward and backward, in one precision: how long, where the time goes, and whether it really rounded.
 
-Timed as a training loop runs it: calls are queued one behind the other and the clock is read at the ends, so that a
-CPU that keeps up costs nothing. Random numbers, never zeros (a GPU multiplies zeros faster). Small tensors stay in the
-GPU's cache from call to call, as they do when the layer before has just written them.
-
-On a GPU the parts are the device's own kernels, read from torch.profiler in a second, untimed pass; on a CPU, torch's
-own operators and the time each spends in itself. "launch" is what remains where the CPU sets the pace.
+Calls are queued one behind the other and the clock is read at the ends, as in a training loop, on random numbers: a GPU
+multiplies zeros faster. The parts are the device's kernels in a second, untimed pass (on a CPU torch's operators);
+"launch" is what remains where the CPU sets the pace.
 """
 
 from __future__ import annotations
@@ -81,9 +78,7 @@ class Step:
 def measure(
     shape: Shape, arms: Iterable[str], device: torch.device, budget: float = 0.1, compiled: bool = True
 ) -> list[Cell]:
-    """Return a cell for each arm. What cannot run here becomes a cell that says why; nothing else is lost by it.
-
-    budget: seconds for the timed loops of one arm, all together."""
+    """A cell for each arm; of one that cannot run here, why. budget: seconds for one arm's timed loops."""
     ready: dict[str, Step] = {}
     found: dict[str, dict[str, Any]] = {}
     for arm in arms:
@@ -117,8 +112,8 @@ def with_launch(parts: dict[str, float], seconds: float, queue: float) -> dict[s
 
 
 def time_step(step: Callable, device: torch.device, budget: float) -> tuple[float, float, float]:
-    """Return (median seconds of one step, (largest - smallest) / median, median seconds that the CPU needs to queue one)
-    over LOOPS loops of as many steps as fit the budget."""
+    """(median seconds of one step, (largest - smallest) / median, median seconds that the CPU needs to queue one) over
+    LOOPS loops of as many steps as fit the budget."""
     once, _ = _loop(step, 1, device)
     # No more than a GPU's queue holds: beyond, queueing would wait for the GPU.
     count = max(1, min(30 if device.type == "cuda" else 200, round(budget / LOOPS / max(once, 1e-6))))
@@ -199,8 +194,8 @@ def _quiet() -> Iterator[None]:
 
 
 def split_kernels(kernels: list, arms: int, repeats: int) -> list[tuple[dict[str, float], bool]]:
-    """Return ({"product", "quantise"} in seconds a step, FP8 products or not) for each arm, from the kernels of all in
-    the order in which they ran, an arm's end marked by a spin kernel. LabError if the marks are not there."""
+    """({"product", "quantise"} in seconds a step, FP8 products or not) for each arm, from the kernels of all in order,
+    an arm's end marked by a spin kernel. LabError if the marks are not there."""
     groups: list[list[tuple[str, float]]] = [[]]
     for kernel in sorted(kernels, key=lambda k: k.begin):
         if SPIN in kernel.name:

@@ -1,8 +1,5 @@
-"""The pictures of a map: for each arm the speed-up over M, K and N, and for some shapes where the time goes.
-
-Every cell has its number, and where FP8 does not win the letter of the reason and a hatch: nothing is said by colour
-alone.
-"""
+"""The pictures of a map: for each arm the speed-up over M, K and N, and for some shapes where the time goes. Every cell
+has its number, and where FP8 does not win the reason's letter and a hatch."""
 
 from __future__ import annotations
 

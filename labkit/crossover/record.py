@@ -1,9 +1,8 @@
-"""crossover.json: the map as it grows. Written anew after every shape (beside, then renamed), so that a run that is
-stopped or killed keeps what it has, and the same command goes on.
+"""crossover.json: the map as it grows, replaced whole after every shape, so that a killed run goes on.
 
-    kind "crossover", status, started, finished, command, hardware, versions, device
-    grid {M, K, N}, arms, missing {arm: why it cannot run here}, method {budget, loops, compiled}
-    cells  [{M, K, N, arm, seconds, spread, queue, parts, error, fp8_kernels} or {M, K, N, arm, why_not}]
+kind "crossover", status, started, finished, command, hardware, versions, device
+grid {M, K, N}, arms, missing {arm: why it cannot run here}, method {budget, loops, compiled}
+cells  [{M, K, N, arm, seconds, spread, queue, parts, error, fp8_kernels} or {M, K, N, arm, why_not}]
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ def resume(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(record: dict[str, Any], arm: str) -> str:
-    """Write the speed-ups of one arm as Markdown, a line for each M and K, a column for each N; the letter says why FP8
-    does not win, and in brackets stands the speed-up of the kernels alone, where the CPU sets the pace."""
+    """One arm's speed-ups as Markdown, a line for each M and K, a column for each N; the reason's letter where FP8
+    loses, and in brackets the kernels' speed-up where the CPU sets the pace."""
     have, grid = cells(record), record["grid"]
     lines = [f"| M | K | {' | '.join(f'N = {n}' for n in grid['N'])} |", "| --: | --: |" + " --: |" * len(grid["N"])]
     for m, k in itertools.product(grid["M"], grid["K"]):

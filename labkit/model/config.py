@@ -12,8 +12,8 @@ Shape = tuple[int, ...]
 
 
 class ModelConfig(Config):
-    """The decoder's shape. `d_head` = d_model / n_heads follows from it. With `experts` each layer is a mixture of so
-    many feed-forward networks, of which a token goes through `topk`: the planner's names (labkit.plan.model)."""
+    """The decoder's shape; `d_head` = d_model / n_heads. With `experts` each layer mixes so many feed-forward networks,
+    of which a token goes through `topk`."""
 
     vocab_size: Count
     d_model: Count
@@ -47,8 +47,7 @@ class ModelConfig(Config):
         return {**norms, **attn, "attn.wo.weight": (d, d), **ffn}
 
     def weight_shapes(self) -> dict[str, Shape]:
-        """{name: shape} of all of the model's weights, whole, however they are cut and placed. A tied head has both
-        its names here."""
+        """{name: shape} of all weights, whole, however they are cut and placed. A tied head has both its names here."""
         ends = (self.vocab_size, self.d_model)
         blocks = {f"layers.{i}.{name}": s for i in range(self.n_layers) for name, s in self.block_shapes().items()}
         return {"tok_embed.weight": ends, **blocks, "norm.weight": (self.d_model,), "head.weight": ends}

@@ -1,16 +1,11 @@
 """A model of one's own, by its shape: a TOML file, or the config.json that Hugging Face keeps beside a model's weights.
 
-`lab plan --model FILE` and `lab compare --model FILE` read the same file here. Only its text is read: no weights, no
-network, no `transformers`. Nothing here imports torch.
+Only its text is read. A shape is refused rather than bent, by what reads it:
 
-A shape is refused rather than bent. Two things read it, and they can do different things:
+    load_model      the planner: a decoder of Llama's kind, also with experts, also with a plain MLP
+    load_decoder    the comparison, which trains it: one gated MLP a layer, no bias, no norm of q and k, plain RoPE
 
-    load_model      the planner's: a decoder of Llama's kind, also with experts, also with a plain MLP
-    load_decoder    the comparison's, which trains it: labkit.model.decoder, so one gated MLP a layer, no bias anywhere,
-                    no norm of q and k, positions turned by plain RoPE
-
-A config.json says much by its `model_type` alone: that Qwen2 has biases in q, k and v is written in no key of it. So a
-type that is not in TYPES is refused, whatever its keys look like.
+A type that is not in TYPES is refused: that Qwen2 has biases in q, k and v is written in no key of its config.json.
 """
 
 from __future__ import annotations
@@ -107,8 +102,8 @@ def name_of(path: Path) -> str:
 
 
 def load_model(path: Path) -> Model:
-    """The shape in a file. LabError: no such file, another format, a wrong key; in a config.json another architecture,
-    or attention through a window."""
+    """The shape in a file. LabError: no such file, another format, a wrong key, another architecture, windowed
+    attention."""
     return _read(path)[0]
 
 

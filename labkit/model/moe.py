@@ -7,22 +7,15 @@ E feed-forward networks, of which each token goes through K. The parameters grow
     chosen = the K largest of p                 their shares divided by their sum
     y = sum over chosen e of  share_e * expert_e(x)
 
-**The router computes in FP32**, whatever the rest does, autocast included: it decides by small differences, and a wrong
-choice is no small error (Switch Transformer, arXiv:2101.03961, section 2.4). Under FSDP2 its weights are gathered in
-the compute type as all others are; the sum and the softmax are FP32.
+The router computes in FP32, autocast or not: it decides by small differences (arXiv:2101.03961, section 2.4).
 
-**Experts are multiplied in groups.** The tokens are sorted by expert, and one grouped product takes each run of rows
-with its own expert's weights: three kernels for all experts, and no expert has a capacity, so that no token is dropped
-(MegaBlocks, arXiv:2211.15841). A run's length depends on the data, its memory must not: each is padded with zeros to a
-multiple of ALIGN rows, which the GPU's kernel wants, in a buffer that holds the worst case.
+Tokens are sorted by expert, and one grouped product takes each run of rows with its expert's weights, so no token is
+dropped (arXiv:2211.15841). Runs are padded with zeros to a multiple of ALIGN, in a buffer that holds the worst case.
 
-**Balance.** Left alone a router sends ever more to the experts that are ahead, since only they learn. The loss that
-Switch adds in training (section 2.2, equations 4 to 6; here with K choices a token) is least, 1, where all are equal:
+Left alone, a router prefers the experts that are ahead. The loss that Switch adds in training (section 2.2, equations 4
+to 6; here with K choices a token) is least, 1, where all are equal; the decoder adds `config.balance` times its sum:
 
     balance = E * sum over e of f_e * P_e       f_e: share of all choices that fell on e;  P_e: mean of p_e
-
-f is counted and has no gradient; P has. It is `imbalance` of each layer after a forward in training; the decoder adds
-`config.balance` times their sum to its loss. Validation losses are without it.
 
 Shape suffixes: N tokens, D model width, E experts, K chosen, F an expert's width, M rows of the sorted buffer.
 """
@@ -76,8 +69,8 @@ class Experts(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """In place of a block's FeedForward. After a forward in training `imbalance` is the layer's balance, FP32 with a
-    gradient; `load_E`: how many choices fell on each expert, int64."""
+    """In place of a block's FeedForward. After a forward in training `imbalance` (FP32, with a gradient) and `load_E`,
+    the choices that fell on each expert."""
 
     def __init__(self, config: ModelConfig, act: nn.Module) -> None:
         super().__init__()
@@ -117,7 +110,7 @@ def balance(p_NE: Tensor, load_E: Tensor) -> Tensor:
 
 def places(chosen_NK: Tensor, load_E: Tensor) -> tuple[Tensor, Tensor, int]:
     """Where each choice stands in the sorted buffer: (its row, [N, K]; the end of each expert's rows, [E] int32; how
-    many rows there are). The rows between are zeros; the last expert's run goes to the buffer's end."""
+    many rows there are)."""
     choices, experts = chosen_NK.numel(), load_E.numel()
     rows = math.ceil(choices / ALIGN) * ALIGN + experts * ALIGN
     ends_E = (load_E + ALIGN - 1).div(ALIGN, rounding_mode="floor").mul(ALIGN).cumsum(0)

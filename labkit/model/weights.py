@@ -1,21 +1,14 @@
 """The values of the weights: first values, and the small perturbation that makes a perturbed baseline.
 
-A comparison of number formats is void unless both variants start from the same weights. So a weight's first value depends
-on its name, its shape and the seed, and on nothing else: not on the linear type (te.Linear draws its own), not on the
-order in which modules were built, not on the stage it is in, not on how it is sharded, not on compile or checkpoint
-wrappers.
+A weight's first value depends on its name, its shape and the seed alone, so that variants of any linear type, stage,
+sharding or wrapper start from the same weights. Each run of rows has its own generator, seeded by (seed, name, run): a
+rank draws the runs that its part touches, without communication.
 
-Each tensor is cut into runs of rows, and each run has its own generator, seeded by (seed, name, run). A rank that holds
-rows 4096..8191 of a weight, or a rectangle out of them, draws the runs that touch it: no communication, no full copy,
-and the same values as on one rank.
+The scheme is GPT-2's: weights ~ normal(0, 0.02); what writes into the residual stream (attn.wo, ffn.w2 or each
+expert's) is smaller by 1 / sqrt(2 * n_layers); norm weights are 1; biases are 0.
 
-The scheme is GPT-2's: weights ~ normal(0, 0.02); the two projections of a block that write into the residual stream
-(attn.wo, ffn.w2 or each expert's) are smaller by 1 / sqrt(2 * n_layers), so that the sum over 2 * n_layers additions
-keeps its size; norm weights are 1; biases, where a linear type insists on one, are 0.
-
-**Every sharded parameter is a DTensor.** A DTensor says which part of the whole a rank holds. A plain tensor that was
-cut by hand says nothing: it would be drawn as a smaller weight, counted in the gradient's norm as a copy, and saved by
-one rank for all. So whoever needs the whole's meaning asks `refuse_hand_sharded` first.
+Every sharded parameter is a DTensor, which says which part of the whole a rank holds. A plain tensor cut by hand would
+be drawn smaller, counted as a copy and saved by one rank for all: `refuse_hand_sharded`.
 """
 
 from __future__ import annotations
@@ -49,11 +42,8 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def refuse_hand_sharded(model: nn.Module) -> None:
-    """LabError names the first parameter that, over all ranks, has not the shape that `model.config` gives it.
-
-    A DTensor's shape is the whole's, so a sharded model passes, and one whose parts were cut by hand first does not.
-    Weights that the decoder does not know (a linear type's own) are let pass, and so is a model without a ModelConfig.
-    """
+    """LabError names the first parameter that, over all ranks, has not the shape that `model.config` gives it. Weights
+    that the decoder does not know, and a model without a ModelConfig, pass."""
     config = getattr(model, "config", None)
     shapes = _whole_shapes(config) if isinstance(config, ModelConfig) else {}
     for name, weight in named_weights(model):
@@ -85,8 +75,8 @@ def _whole_shapes(config: ModelConfig) -> dict[str, Shape]:
 def init_weights(model: nn.Module, seed: int) -> nn.Module:
     """Give every parameter its first value, in place; returns the model, which has a `config`, a ModelConfig.
 
-    Works on plain and on DTensor parameters, on any mesh, of any floating dtype, on any device. After meta-device
-    construction call `to_empty` first. LabError: a parameter without memory, one that was cut by hand, a broken tie.
+    Plain or DTensor parameters, any mesh, dtype, device. After meta-device construction call `to_empty` first.
+    LabError: a parameter without memory, one that was cut by hand, a broken tie.
     """
     config = _ready(model)
     for name, weight in named_weights(model):
@@ -103,10 +93,9 @@ def init_weights(model: nn.Module, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def perturb(model: nn.Module, relative: float, seed: int) -> nn.Module:
-    """w <- w * (1 + relative * u), u ~ uniform(-1, 1), for every weight, in place; returns the model.
+    """w <- w * (1 + relative * u), u ~ uniform(-1, 1), for every fp32 master weight, in place; returns the model.
 
-    With relative = 2**-9 (half a unit in bf16's last place) this moves the weights by what rounding them could have
-    done: this perturbed baseline gives a comparison of formats its band. Call it on the fp32 master weights.
+    relative = 2**-9 (half a unit in bf16's last place) is what rounding the weights could have done.
     """
     if relative == 0:
         return model
@@ -143,10 +132,7 @@ def _local(weight: Tensor) -> Tensor:
 
 
 def _part_drawn(weight: Tensor, key: str, draw: Draw) -> Tensor:
-    """This rank's part of the full tensor of random values that `key` stands for. fp32, on the CPU.
-
-    The CPU, because a CUDA generator's values depend on the GPU; fp32, because a bf16 normal_ draws other numbers.
-    """
+    """This rank's part of the full tensor of random values that `key` stands for; fp32, drawn on the CPU."""
     begin, size = [0] * weight.ndim, list(weight.shape)
     if isinstance(weight, DTensor):  # where checkpoints (DCP) say that it lies: right for every mesh and placement
         (part,) = weight.__create_chunk_list__()

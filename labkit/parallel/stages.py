@@ -1,8 +1,5 @@
-"""Which blocks each stage of a pipeline has. What runs the stages is week 15's.
-
-A stage is the decoder with some of its blocks (`Transformer(config, layers=...)`). The pipeline goes at the pace of its
-slowest stage, so the last one, which has the head and the loss too, gets fewer blocks.
-"""
+"""Which blocks (`Transformer(config, layers=...)`) each stage of a pipeline has. It goes at the pace of its slowest
+stage, so the last one, which has the head and the loss, gets fewer."""
 
 from __future__ import annotations
 
@@ -14,10 +11,8 @@ from labkit.model.flops import linear_params
 
 
 def stage_layers(config: ModelConfig, stages: int, stage: int) -> range:
-    """Stage `stage`'s blocks, so that the products of the slowest stage are as few as they can be.
-
-    A block's weight is 1, the head's what its parameters are to those that a token meets in a block. LabError: fewer
-    blocks than stages."""
+    """Stage `stage`'s blocks, so that the slowest stage's products are fewest. A block weighs 1, the head what its
+    parameters are to those that a token meets in a block. LabError: fewer blocks than stages."""
     if not 0 <= stage < stages:
         raise LabError(f"there is no stage {stage} of {stages}")
     if stages > config.n_layers:

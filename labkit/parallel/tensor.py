@@ -5,12 +5,9 @@
     tok_embed                   by rows of the table: a rank fills in the tokens that it has rows for
 
 One all-reduce behind attention and one behind the feed-forward network, forward, and one in front of each, backward
-(Megatron-LM, arXiv:1909.08053). With `positions` what lies between works on a share of the positions on each rank: a
-reduce-scatter and an all-gather in the place of each all-reduce (arXiv:2205.05198).
-
-x is made whole once for the linears that read it, in front of `attn` and `ffn`: each linear by itself would send its
-own gradient of x. Weights become DTensors, so first values, norms of gradients and checkpoints fit every mesh. It comes
-before `shard`, on the model as it was written: FSDP2 then cuts each rank's part over the other dimension of the mesh.
+(arXiv:1909.08053). With `positions` what lies between works on a share of the positions: a reduce-scatter and an
+all-gather in the place of each all-reduce (arXiv:2205.05198). x is made whole once for the linears that read it. It
+comes before `shard`, which cuts each rank's part over the other dimension of the mesh.
 """
 
 from __future__ import annotations
@@ -32,10 +29,8 @@ from labkit.model.decoder import Transformer
 
 
 def tensor_parallel(model: Transformer, mesh: DeviceMesh, *, positions: bool = False) -> Transformer:
-    """Spread a whole model or a stage of it over `mesh`, which has one dimension; in place, and returns it.
-
-    positions: norms and residuals on T/N positions. Works on the meta device. LabError: heads or features that do not
-    divide by the ranks, a tied head."""
+    """Spread a whole model or a stage of it over the one dimension of `mesh`, in place; returns it. positions: norms
+    and residuals on T/N positions. LabError: heads or features that do not divide by the ranks, a tied head."""
     check(model.config, mesh.size())
     parallelize_module(model, mesh, plan(model, positions))
     return model

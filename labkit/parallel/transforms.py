@@ -2,22 +2,16 @@
 
     model --convert--> other linears --checkpoint--> recomputed blocks --compile--> fused kernels --shard--> 1/N each
 
-(On a mesh with tp the linears are cut once they are converted, by labkit.parallel.tensor: then all that follows meets a
-block's own part.)
+(On a mesh with tp the linears are cut once they are converted, by labkit.parallel.tensor.)
 
-1. **Convert** first. It replaces modules by name, so it must see the model as it was written: no wrapper, no compiled
-   code that still calls the old linear, no sharded weight that a new module could not take over.
-2. **Activation checkpointing** next, inside what is compiled: the compiler then sees the recomputation and plans for
-   it. The other way round, the compiled block is a black box that runs twice. Which checkpoint is the backend's matter:
-   Transformer Engine's delayed scaling must meet the same scales in both runs.
-3. **Compile** what will run, at the smallest part that repeats: one block, so that all blocks share one compilation. A
-   block is compiled whole where its linears allow it (nn.Linear, and torchao, whose scaling and casting need it), and
-   otherwise piece by piece, what lies between the linears: norms, rotary + attention, the SwiGLU product, the loss.
-4. **Shard** last. FSDP2 hangs its gather and scatter on the call of a block, around all of the above: weights are whole
-   before the block runs, in forward, in recomputation and in backward, and the compiler never sees a collective.
+1. Convert replaces modules by name, so it must see the model as it was written. 2. Activation checkpointing lies inside
+what is compiled: the compiler sees the recomputation and plans for it. Which checkpoint is the backend's: Transformer
+Engine's delayed scaling must meet the same scales in both runs. 3. Compile one block, so that all share one
+compilation; whole where its linears allow it (nn.Linear, torchao), else what lies between the linears: norms, rotary +
+attention, the SwiGLU product, the loss. 4. Shard last: FSDP2 gathers and scatters around the call of a block, so the
+compiler never sees a collective.
 
-Checkpointing and compiling replace the `forward` of a module instead of wrapping it in another module: parameter names
-stay those of the plain model, so that initial weights and checkpoints fit every variant.
+Checkpointing and compiling replace a module's `forward`: parameter names, and so checkpoints, stay the plain model's.
 """
 
 from __future__ import annotations
@@ -55,10 +49,9 @@ def prepare(
 ) -> ConversionReport:
     """Convert, checkpoint, compile and shard `model` as `config` says; in place, in this order.
 
-    The model may be on the meta device (materialise and initialise it afterwards) or have its weights, FP32. tokens: of
-    a micro-batch on one rank, for the backend to check; None: not checked. mesh: `group` as dp and tp; then linears are
-    cut over tp once they are converted (labkit.parallel.tensor), and sharded over dp. None: all ranks are dp.
-    LabError: whatever the matrix or `backend.convert` refuses; compile = true without a compiler.
+    The model may be on the meta device or have FP32 weights. tokens: of a micro-batch on one rank, for the backend to
+    check. mesh: `group` as dp and tp (labkit.parallel.tensor); None: all ranks are dp. LabError: what the matrix or
+    `backend.convert` refuses; compile = true without a compiler.
     """
     spec = spec_of(config.precision, device=group.device, ranks=group.size, tokens=tokens)
     refuse(config, this_gpu(group.device.type), group.size)
@@ -98,13 +91,12 @@ def choose_attention(model: Transformer, kernel: str) -> None:
 def chunked_loss(
     model: Transformer, chunk: int, x_BTD: torch.Tensor, targets_BT: torch.Tensor, *, now: bool = True
 ) -> torch.Tensor:
-    """The mean loss, the logits of `chunk` tokens at a time, so that all of them, and their gradient, are never there.
+    """The mean loss, from the logits of `chunk` tokens at a time: the mean of the pieces' means, weighted by their
+    lengths.
 
-    The mean over all tokens is the sum of the pieces' means, weighted by their lengths. now: each piece's gradient is
-    taken at once, by x and by the head's weight, while its logits are there; the backward only multiplies them by its
-    own. That costs nothing but a place for the weight's gradient, in FP32, since it is a sum over the pieces. False:
-    the logits are computed again in the backward, 2 of the head's 6 P FLOPs; for FP16, whose gradients are large enough
-    only once the loss is scaled, and for a head in FP8, whose backward must be outside of autocast.
+    now: each piece's gradient is taken while its logits are there, at the cost of a place for the weight's gradient in
+    FP32. False: the logits are computed again in the backward, 2 of the head's 6 P FLOPs; for FP16, whose loss must be
+    scaled first, and for a head in FP8, whose backward must be outside of autocast.
     """
     head, criterion = model.head, model.criterion
     assert head is not None, "only the last stage has a loss"

@@ -1,15 +1,14 @@
 """`lab plan --calibrate`: what this machine does, in the planner's own units, kept in a small file for `--gpu FILE`.
 
     products     a decoder's shapes, forward and backward: the share of peak and the `start` with which `work.product`
-                 is least wrong. The error that is left is reported: it is the best that the formula can do here
+                 is least wrong, and the error that is left
     attention    torch's fused kernel, causal, forward and backward
     memory       a copy that no cache holds
     link         all-gathers among this machine's ranks: one large, for the rate, and one small, for alpha
     network      the same between machines, every rank with its like at once; under torchrun alone
 
-The chip is hot before it is timed: five seconds of products, since power holds a GPU down and a cold one is quicker
-than any training. Numbers are drawn, never zeros, which cost a multiplier no power. A GPU takes about a minute, a CPU
-some seconds, in float32, in which this project trains there. A CPU's peak is nobody's datasheet: the best product is.
+The chip is hot before it is timed: power holds a GPU down, and a cold one is quicker than any training. Numbers are
+drawn: zeros cost a multiplier no power. A CPU is measured in float32, and its peak is its best product.
 """
 
 from __future__ import annotations

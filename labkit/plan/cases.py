@@ -1,8 +1,5 @@
-"""Cases: many (model, plan, machine) at once, a column each. One case or a hundred thousand are the same arithmetic.
-
-Every column is a float64 array of one length (or of length 1, which NumPy broadcasts), so that the formulas in work.py,
-links.py, step.py and memory.py read like formulas for one case.
-"""
+"""Many (model, plan, machine) at once: each column is a float64 array of one length, or of length 1, so that the
+formulas of the other files read like formulas for one case."""
 
 from __future__ import annotations
 
@@ -108,8 +105,8 @@ class Cases:
 
     @property
     def model_flops(self) -> Array:
-        """FLOPs of a token's training step, by the convention of the data: full attention, nothing computed again,
-        active experts only: 6 (L (attention + MLP) + V h) + 12 L h s."""
+        """FLOPs of a token's training step, by the data's convention: full attention, nothing computed again, active
+        experts only: 6 (L (attention + MLP) + V h) + 12 L h s."""
         active = self.attention_weights + self.chosen * self.mlp_weights
         weights = self.layers * active + self.vocab * self.hidden
         return 6 * weights + 12 * self.layers * self.hidden * self.seq

@@ -1,12 +1,9 @@
-"""What the model does not derive: a few named numbers, each with its meaning, unit and origin.
+"""What the model does not derive: a few named numbers, each with its meaning, unit and origin (values:
+data/fitted.toml).
 
-Three kinds. **Read off** a record of this project on H200 (2026-11-22): a class of kernels, timed by itself, over the
-count that the model makes for it. **Fitted** by `python -m labkit.plan.fit`: least squares of log(predicted / measured)
-over the runs in data/, one vote a software stack, each held near its start where the runs say little. A constant is
-fitted only if stacks that the fit has not seen are predicted better by it. The rest are set **by hand**: fitting them
-gained nothing there, but leaving one out made the mean over rows or over stacks worse.
-
-The values are in data/fitted.toml, with the errors that they leave.
+Read off a record on H200 (2026-11-22): a class of kernels over the count that the model makes for it. Fitted by `python
+-m labkit.plan.fit`: only if unseen stacks are predicted better by it. By hand: fitting gained nothing, but without it
+the mean over rows or stacks was worse.
 """
 
 from __future__ import annotations
@@ -22,8 +19,8 @@ CHOICE = "by hand; fitting it gained nothing on unseen stacks"
 
 
 class About(NamedTuple):
-    """What a constant means. `start` is where a fit begins and the value of what is not fitted; `width` is how far, in
-    its logarithm, the fit may go for a gain of half a standard deviation (0: not fitted)."""
+    """What a constant means. `start`: where a fit begins, or the value; `width`: how far, in its logarithm, the fit may
+    go for a gain of half a standard deviation (0: not fitted)."""
 
     start: float
     width: float
@@ -107,6 +104,6 @@ def constants() -> Constants:
 
 
 def accuracy() -> dict[str, float]:
-    """Return the errors that they leave. `interval`: of log(seconds), kept by four of five stacks that the fit had not
-    seen; `tie`: of log(seconds), between plans of one sweep."""
+    """The errors that they leave. `interval`: of log(seconds), kept by four of five unseen stacks; `tie`: between plans
+    of one sweep."""
     return _fitted()["accuracy"]

@@ -4,11 +4,10 @@ Least squares by Gauss and Newton, of log(predicted / measured), over data/shown
 
     one vote a stack      a row of a stack with n rows counts 1/n: a sweep of 26 plans is one experience, not 26
     a prior               each constant may leave its start by its `width`; where no run depends on it, it stays
-    a doubtful row        one that is off by more than `DOUBT` counts less, as |error| grows (Huber 1964): a plan on the
-                          edge of memory, or a node that was slow, says nothing about the model
+    a doubtful row        one that is off by more than `DOUBT` counts less, as |error| grows (Huber 1964)
 
-Two honest errors come of it. **Stack out**: fit without a whole software stack, predict it. **Row out**: without one
-row. Neither is blind altogether: who chose the formulas, and the constants that are not fitted, had seen these rows.
+Errors: without a whole software stack (stack out), or one row (row out), fit, then predict it. Neither is blind
+altogether: who chose the formulas had seen these rows.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """What a rank holds at a step's peak, by kind (week 14), and whether it fits.
 
-Bytes a parameter: weights 2, gradients 4 (a sum over micro-batches is kept in FP32; 2 under plain DDP), masters and
-AdamW's moments 12. ZeRO cuts the last, then gradients, then weights over the data-parallel ranks; under stage 3 the
-shard is FP32, the root and two layers are there gathered, and gradients come only as activations go, unless
-micro-batches sum them. FP8 keeps a copy of the weights, 1 byte each, that nothing cuts (week16_fp8/results: 7 GiB of an
-8B on any number of ranks).
+Bytes a parameter: weights 2, gradients 4 (2 under plain DDP), masters and AdamW's moments 12. ZeRO cuts the last, then
+gradients, then weights over the data-parallel ranks; under stage 3 the shard is FP32, the root and two layers are
+gathered, and gradients come only as activations go, unless micro-batches sum them. FP8 keeps an uncut copy of the
+weights, 1 byte each.
 
-Activations, bytes a token and layer, by tensors (as Korthikanti et al. count them, arXiv:2205.05198): what norms,
-residual sums and inputs of column-parallel linears keep is whole on each tensor-parallel rank unless sequence
-parallelism cuts it; the rest is cut. A pipeline's first stage keeps P micro-batches in flight under 1F1B, and (P-1)/vp
-of a micro-batch more if interleaved; its last one keeps a single one, and the logits.
+Activations, bytes a token and layer (arXiv:2205.05198): what norms, residual sums and inputs of column-parallel linears
+keep is whole on each tensor-parallel rank unless sequence parallelism cuts it; the rest is cut. A pipeline's first
+stage keeps P micro-batches under 1F1B, (P-1)/vp of one more if interleaved; its last one a single one, and the logits.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """What messages cost: alpha and beta of a collective, by level (week 13).
 
-Ranks are laid out tensor, context, data, pipeline, innermost first, as every framework does: the group that talks most
-sits closest together. Of a group of N ranks, r share a node, on N / r nodes. An all-gather or reduce-scatter of n bytes
-runs on both levels at once, and takes what the slower one takes:
+Ranks are laid out tensor, context, data, pipeline, innermost first. Of a group of N ranks, r share a node, on N / r
+nodes. An all-gather or reduce-scatter of n bytes runs on both levels at once, and takes what the slower one takes:
 
     near    (N-1)/N n over NVLink
     far     (nodes-1)/nodes n over the r network cards of a node that are the group's
 
-which is a ring's time where nodes are many, and less where they are two: a tree or a two-level ring crosses the network
-with (nodes-1)/nodes of the vector, a flat ring with (N-1)/N.
-
-What arrives of a datasheet's bandwidth is `wire` of NVLink and `network` of the cards; the alpha of each step is what a
-message of few bytes takes beyond that.
+which is a ring's time where nodes are many, and a tree's where they are two. Of a datasheet's bandwidth `wire` of
+NVLink and `network` of the cards arrives; the alpha of each step is what a message of few bytes takes beyond that.
 """
 
 from __future__ import annotations
@@ -51,8 +47,8 @@ def context_hop(c: Cases, k: Constants) -> Array:
 
 
 def context_added(hop: Array, steps: Array, core: Array, drag: float) -> Array:
-    """Return the seconds that `steps` hops of a ring add to attention, of which each step computes `core`: what a step
-    does not hide, and what the hidden part costs the kernels beside it."""
+    """Seconds that `steps` hops of a ring add to attention, of which each step computes `core`: what is not hidden, and
+    what the hidden part costs the kernels beside it."""
     hidden = np.minimum(hop, core)
     return steps * (hop - hidden + drag * hidden)
 

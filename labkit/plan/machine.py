@@ -1,9 +1,5 @@
-"""The GPU that a plan is made for: by its name, or by four numbers.
-
-Names are matched loosely here, unlike a device's own (labkit.record.chips.find_gpu): a plan is made for a machine that
-is not at hand, and "h100", "H100-80GB" and "NVIDIA H100 SXM" mean the same. A variant with its own power or memory says
-so in its name: "H100-96HBM2e-500W".
-"""
+"""The GPU that a plan is made for: by four numbers, or by its name, matched loosely, for it is not at hand: "h100",
+"H100-80GB". A variant says its power or memory in its name: "H100-96HBM2e-500W"."""
 
 from __future__ import annotations
 
@@ -24,8 +20,7 @@ CHIPS = {
 
 
 def find_chip(name: str) -> Chip | None:
-    """The table's row for a name, with what the name itself says of power and memory; None if it is not in the
-    table."""
+    """The table's row for a name, with the power and memory that the name says; None if it is not in the table."""
     bare = re.sub(r"[^a-z0-9]+", "-", re.sub(r"nvidia|sxm\d?", "", name.lower())).strip("-")
     if "pcie" in bare:  # cards have other clocks, memory and links than boards: only those of the table
         bare = re.sub(r"^(\w+).*?pcie", r"\1-pcie", bare)
@@ -43,8 +38,7 @@ def find_chip(name: str) -> Chip | None:
 
 
 def described(tflops: float, fp8_tflops: float, memory_gb: float, hbm: float | None) -> Chip:
-    """A GPU by its numbers. Multiprocessors, power and kind are taken from the known chip with the nearest peak;
-    without `hbm` its memory bandwidth too, in proportion to the peak. Its link is PCIe's until somebody says more."""
+    """A GPU by its numbers. The rest is taken from the known chip with the nearest peak; its link is PCIe's."""
     near = min(CHIPS.values(), key=lambda chip: (abs(chip.tflops - tflops), abs(chip.memory_gb - memory_gb)))
     hbm = hbm or near.hbm * tflops / near.tflops
     return near._replace(tflops=tflops, fp8_tflops=fp8_tflops, memory_gb=memory_gb, hbm=hbm, nvlink=PCIE5, known=False)

@@ -12,8 +12,7 @@ from labkit.strict import nearest
 
 
 def _trained_here(name: str, seq: int) -> Model:
-    """The shape of a decoder that is trained here, on sequences as the comparison's presets have them. (They may be
-    shorter than its `max_seq_len`, which is what its rotary tables hold.)"""
+    """The shape of a decoder that is trained here, on sequences as the comparison's presets have them."""
     shape = sizes()[name]
     return Model(
         layers=shape.n_layers,

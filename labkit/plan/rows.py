@@ -1,9 +1,6 @@
-"""Measured runs from a CSV into cases. What a row does not say is tried both ways.
-
-Columns are found by name, and columns that no formula asks for (framework, system, notes) are never read: renaming a
-framework cannot change a prediction. A field that is blank, `?`, or a choice like `0/1?` becomes the values it may
-have; each combination is a case; the prediction is their geometric mean, and the interval spans them all.
-"""
+"""Measured runs from a CSV into cases. A field that is blank, `?`, or a choice like `0/1?` becomes the values that it
+may have: each combination is a case, the prediction their geometric mean, and the interval spans them all. Columns that
+no formula asks for (framework, system, notes) are never read."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""All plans of a model on a cluster: enumerated, refused, predicted, ranked. One call of the model for all of them.
+"""All plans of a model on a cluster: enumerated, refused, predicted, ranked, in one call of the model.
 
 A plan is a choice of dp x tp x pp x cp (their product is the number of GPUs), ep inside dp x cp, the ZeRO stage, the
-micro-batch, interleaving, recomputation and precision. Powers of two are tried, and for pp whatever shares the layers
-out nearly evenly. What a framework would refuse is not enumerated: heads that tp does not divide, interleaving where micro-batches do not
-come in rounds of pp, ZeRO-3 under a pipeline. Software is today's: the chip's own attention, fused or compiled blocks,
-sequence parallelism with tp, messages of tensor and data parallelism overlapped.
+micro-batch, interleaving, recomputation and precision: powers of two, and for pp whatever shares the layers out nearly
+evenly. What a framework would refuse is left out. Software is today's: fused attention, fused or compiled blocks,
+sequence parallelism with tp, overlapped messages of tensor and data parallelism.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ Goal = Literal["time", "cost", "memory"]
 
 
 class Cluster(NamedTuple):
-    """The machine: GPUs of one kind, `per_node` of them linked at `intra`, nodes at `inter` (bytes/s a GPU, one
-    direction)."""
+    """GPUs of one kind, `per_node` of them linked at `intra`, nodes at `inter` (bytes/s a GPU, one direction)."""
 
     chip: Chip
     gpus: int
@@ -157,10 +155,11 @@ def search(model: Model, cluster: Cluster, gbs: int, precisions: tuple[str, ...]
 
 
 def ranked(found: Found, goal: Goal) -> list[int]:
-    """Return the rows of the plans that fit, best first; of plans alike in degrees, ZeRO stage and precision the best.
+    """The rows of the plans that fit, best first; of plans alike in degrees, ZeRO stage and precision the best.
 
-    time: the shortest step. memory: the least memory among those at most a quarter slower. cost is time here: the
-    command searches on several numbers of GPUs."""
+    time: the shortest step. memory: the least among those at most a quarter slower. cost: as time, for the command
+    searches on several numbers of GPUs.
+    """
     order = np.argsort(np.where(found.fits, found.seconds, np.inf), kind="stable")[: int(found.fits.sum())]
     if goal == "memory" and order.size:
         quick = order[found.seconds[order] <= 1.25 * found.seconds[order[0]]]

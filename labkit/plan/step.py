@@ -7,12 +7,11 @@ one after another: what of the messages is not hidden, the bubble, the optimizer
                 parallelism), forward's again where all is recomputed. With overlap the share `tp_left` stays exposed
     data        gradients down and weights up, once a step; under ZeRO-3 weights twice and gradients once a micro-batch.
                 With overlap they hide behind the backward that is there, and hidden messages slow it by `drag`
-    context     keys and values around a ring, a hop behind each chunk's attention, and the chunks' results merged.
-                Causal work is the same on all ranks: each has a chunk from the front and its mirror image
+    context     keys and values around a ring, a hop behind each chunk's attention, and the chunks' results merged;
+                causal work is balanced
     pipeline    a micro-batch's rows to the next stage and its gradient back, `vp` times
     bubble      (P-1) / vp micro-batches that the last stage waits for (week 15)
-    host        where a layer is done before the CPU has queued the next one: many small kernels, where
-                attention is not fused
+    host        where a layer is done before the CPU has queued the next one
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Hold the model to measured runs: python -m labkit.plan.validate FILE.csv [--json]
 
-Columns as in data/shown.csv. Printed are, for each run, the step predicted (with the interval that four of five unseen
-stacks kept) and measured; then the errors, by GPU and by framework; for each sweep (rows of one `sweep_group`: one
-model, GPUs and batch, other plans) Kendall's tau and the regret of taking the plan predicted best; memory by how it was
-measured; and whether a plan that ran out of memory is called fitting.
-
-A row with blanks is predicted with a wider interval. A row of an unknown model or machine is reported and left out.
+Columns as in data/shown.csv. Printed are each run's predicted step (with the interval that four of five unseen stacks
+kept) and measured one; the errors, by GPU and framework; for each sweep (`sweep_group`: one model, GPUs and batch,
+other plans) Kendall's tau and the regret of the plan predicted best; memory; and whether a plan that ran out of it is
+called fitting. A row of an unknown model or machine is reported and left out.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def links_of_rank(group: Any, per_node: int, message: int) -> list[list[float] |
 
 
 def measure_links(device: str, message: int) -> tuple[int, Link | None, Link | None]:
-    """Return (ranks of a machine, the link within, the link between), over all GPUs here, or two processes of a CPU, or
-    whatever torchrun started."""
+    """(ranks of a machine, the link within, the link between), over all GPUs, two processes of a CPU, or torchrun's
+    ranks."""
     import torch
 
     from labkit.comm.ranks import run_ranks, under_torchrun

@@ -5,8 +5,8 @@ each tile pays for its start (loads before the first multiply, the store after t
 
     seconds = waves * tile * (k + start) * 2 / (share * peak / SMs)        and never less than its bytes / HBM
 
-Everything else that a layer does reads and writes what is in memory and is counted in bytes: norms, residual sums,
-rotary turns, the activation function, FP8's casts, and, where attention is not fused, its scores.
+Norms, residual sums, rotary turns, the activation function, FP8's casts, and scores that are not fused are counted in
+bytes.
 
 Legend: n tokens of a micro-batch on this rank; h hidden, f feed-forward, t = tp. Seconds in, seconds out.
 """
@@ -66,8 +66,7 @@ def product(
 
 
 def linear(c: Cases, k: Constants, rows: Array, inputs: Array, outputs: Array, count: Array) -> tuple[Array, Array]:
-    """Return (forward, backward) of a linear; backward has a product for the input's gradient and one for the
-    weight's."""
+    """(forward, backward) of a linear; backward has two products, for the input's and the weight's gradient."""
     of_input, of_weight = (rows, inputs, outputs), (outputs, inputs, rows)
     forward = product(c, k, (rows, outputs, inputs), count, c.fp8)
     return forward, product(c, k, of_input, count, c.fp8) + product(c, k, of_weight, count, c.fp8)

@@ -1,8 +1,5 @@
 """What a precision backend is, and what all backends do the same way.
 
-A backend replaces the linears of a model by linears that compute in another format, keeps the weights as they are, and
-can say afterwards what it did. Its interface has eight methods and attributes, and nobody writes into it:
-
     backend = get_backend("torchao")
     report = backend.convert(model, PrecisionSpec("tensorwise", skip=("head",)))     # which linears, into what; why not
     with backend.autocast():                                         # around the forward pass only
@@ -15,7 +12,6 @@ can say afterwards what it did. Its interface has eight methods and attributes, 
         ...
     backend.scales                                                   # {"layers.0.attn.wq.input": ScaleStat, ...}
     backend.evidence(model)                                          # what the model really holds, counted now
-
     backend.state                                                    # flags and scaling state, for checkpoints
     backend.parameters                                               # FP8 parameters, if the spec asks for them
 
@@ -63,9 +59,8 @@ class Availability:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What `convert` did. `skipped` maps the name of every linear left alone to the reason; `note` is what a reader of
-    the results must know (for example that a backend emulates). `bf16_products`: on a CPU, their path and why (see
-    labkit.precision.products)."""
+    """What `convert` did. `skipped`: {linear left alone: why}; `note`: what a reader must know; `bf16_products`: their
+    path on a CPU, and why."""
 
     backend: str
     recipe: str
@@ -81,8 +76,7 @@ class ConversionReport:
 
 
 def gpu_has(needs: Iterable[Need], device: torch.device | None) -> Availability:
-    """Has the GPU all that a recipe needs? Available where none is meant: on a CPU, or where torch sees no GPU. device
-    None: the GPU if there is one."""
+    """Has the GPU (default: the one there is) all that a recipe needs? True where none is meant."""
     if (device is not None and device.type != "cuda") or not torch.cuda.is_available():
         return Availability(True)
     have = torch.cuda.get_device_capability(device)
@@ -93,8 +87,7 @@ def gpu_has(needs: Iterable[Need], device: torch.device | None) -> Availability:
 
 
 class FP8Parameters(Protocol):
-    """The weights of the converted linears as FP8 tensors; see labkit.train.optim. Tensors are whole, or this rank's
-    shards as DTensors."""
+    """The weights of the converted linears as FP8 tensors, whole or as this rank's DTensors; see labkit.train.optim."""
 
     def quantise(self) -> dict[nn.Parameter, Tensor]:
         """Make them FP8, once they have their first values; {parameter: FP32 master weight}."""
@@ -124,14 +117,12 @@ def pieces(x: Tensor) -> dict[str, Tensor]:
 
 
 class Backend:
-    """A precision backend. An instance serves one model: it remembers what it converted. Fresh ones: `get_backend`.
+    """A precision backend for one model. Fresh ones: `get_backend`; what recipes need and refuse:
+    labkit.precision.recipes.
 
-    What its recipes need and refuse is declared in labkit.precision.recipes. Data, for reading: name, recipes (the
-    first is the default), param_dtype (what FSDP2 gathers weights in, and linears compute from), compiles
-    (torch.compile takes a decoder "block" whole, or only what is "between" linears); after `convert` recipe, modules
-    {name: converted linear} and parameters; after a probe scales.
-
-    A subclass sets the names, and fills in `_able`, `_replace` and what else differs: all with a leading underscore.
+    For reading: name, recipes (the first is the default), param_dtype (what FSDP2 gathers and linears compute from),
+    compiles (torch.compile takes a "block" whole, or only what is "between" linears); after `convert` recipe, modules
+    {name: converted linear} and parameters; after a probe scales. A subclass fills in the names with an underscore.
     """
 
     name = ""
@@ -154,14 +145,13 @@ class Backend:
     # ---- the interface
 
     def convert(self, model: nn.Module, spec: PrecisionSpec) -> ConversionReport:
-        """Replace every nn.Linear of `model` that no pattern of `spec.skip` names; in place; weights are kept, not
+        """Replace, in place, every nn.Linear of `model` that no pattern of `spec.skip` names; weights are kept, not
         copied.
 
-        A pattern is a module's name, the last parts of it ("head", "attn.wo"), a module above it ("layers.0"), or a
-        glob ("layers.*.ffn.w2"). Call it before checkpointing, compiling and sharding. Works on the meta device.
-        LabError: unavailable backend, unknown recipe, a pattern that names no module, dims or tokens that do not
-        divide, nothing left to convert, and settings that do not go with this recipe. On a CPU, BF16 products of the
-        whole process take the path that suits it from then on (labkit.precision.products).
+        A pattern is a module's name, its last parts ("head", "attn.wo"), a module above it ("layers.0"), or a glob.
+        Call it before checkpointing, compiling and sharding; the meta device will do. LabError: whatever cannot be
+        converted so. On a CPU, BF16 products of the whole process then take the path that suits it
+        (labkit.precision.products).
         """
         recipe = self._check_recipe(spec.recipe)
         device = spec.device or next((p.device for p in model.parameters() if not p.is_meta), None)
@@ -202,25 +192,23 @@ class Backend:
         return checkpoint(forward, *args, use_reentrant=False)
 
     def switch(self, phase: str) -> None:
-        """From now on the converted linears compute in `phase`, "fp8" or "bf16". In the middle of a run, if need be:
-        weights, optimizer and compiled code stay (the other phase is one more graph)."""
+        """From now on converted linears compute in `phase`, "fp8" or "bf16"; weights, optimizer and compiled code stay."""
         self._phase = phase
         set_plain(self.modules.values(), phase == BF16)
 
     @contextmanager
     def probe(self) -> Iterator[None]:
-        """Around forward and backward of one micro-batch: collects `scales`, "<module>.input", ".weight", ".grad" and
-        ".output" of this rank's tensors. No hooks outside it."""
+        """Around one micro-batch's forward and backward: collects `scales` of this rank's "<module>.input", ".weight",
+        ".grad" and ".output". No hooks outside it."""
         with Probe(self.modules, self._rounding if self._in_fp8() else lambda *_: None, self._plain) as probe:
             yield
         self.scales = probe.stats
 
     def evidence(self, model: nn.Module) -> dict[str, Any]:
-        """What the model holds now: {"backend", "recipe", "converted", "module_types": {type: count}}.
+        """What the model holds now, counted over it: {"backend", "recipe", "converted", "module_types": {type: count}}.
 
-        Counted over the model, not remembered: linears converted and later replaced by something else do not count.
-        In FP8 also "power_of_two" and "amax_epsilon" of the scales (labkit.precision.flags), read from the recipe that
-        the linears have. With FP8 parameters also "fp8_parameters": how many weights hold nothing but FP8 values.
+        In FP8 also "power_of_two" and "amax_epsilon" of the scales (labkit.precision.flags); with FP8 parameters also
+        "fp8_parameters": how many weights hold nothing but FP8 values.
         """
         present = {id(module) for module in model.modules()}
         alive = [module for module in self.modules.values() if id(module) in present]
@@ -248,10 +236,8 @@ class Backend:
         raise NotImplementedError
 
     def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
-        """(float8 dtype, scale) in force for slot "input", "weight" or "grad" of a converted linear; None: not rounded.
-
-        x: [rows, columns]. The scale is fp32 and broadcasts against x.
-        """
+        """(float8 dtype, fp32 scale that broadcasts against x [rows, columns]) in force for slot "input", "weight" or
+        "grad" of a converted linear; None: not rounded."""
         return None
 
     def _numbers(self) -> dict[str, Any]:

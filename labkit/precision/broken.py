@@ -1,31 +1,16 @@
-"""The negative controls: FP8 recipes that are wrong on purpose, called "broken" in configurations and records.
+"""The negative controls: FP8 recipes that are wrong on purpose. A comparison's verdict counts only if it rejects one.
 
-A comparison that has never rejected anything proves nothing by accepting. So a negative control runs along with the others,
-on the same data from the same weights, and the verdict counts only if it is rejected. Each recipe is torchao's
-tensorwise one (its scales, E4M3 forward and E5M2 for gradients) with one thing spoilt, and each stands for a mistake
-that people make:
+Each is torchao's tensorwise recipe (E4M3 forward, E5M2 for gradients) with one mistake that people make:
 
-`e5m2`       Both formats are E5M2: someone swapped the two, or set the gradient's format for everything. Activations
-             and weights lose one mantissa bit: twice the rounding error, no overflow, no NaN, an ordinary loss
-             curve. The subtle one; Transformer Engine refuses it ("Pure E5M2 training is not supported").
-
-`unscaled`   The scale is always 1: a bare `x.to(float8)`. The weights that write into the residual stream start around
-             0.005 and fall into E4M3's subnormals; gradients of a mean loss over many tokens fall below E5M2's smallest
-             value and become zero.
-
-`unscaled-forward`   The same for activations and weights only; gradients are scaled. The loss hardly shows it, the
-             SQNR of the weights does: the reason why SQNR stands beside the loss in the verdict.
-
-`stale`      The scale is right at the first step and never updated: delayed scaling whose update is skipped (the update
-             runs when the autocast region is left, and this one never is), or a CUDA graph that captured the scale as a
-             constant. As the tensors grow they saturate; gradients shrink and fall off at the other end.
-
-`inverse`    The scale is upside down, amax / max, in both directions, so that values still come back in the right
-             units: the reciprocal that one library wants and the other has already taken. All becomes zero.
+    e5m2               both formats are E5M2: activations and weights lose a mantissa bit. No overflow, no NaN, an
+                       ordinary loss curve: the subtle one
+    unscaled           the scale is 1, a bare `x.to(float8)`: small weights become subnormal, small gradients zero
+    unscaled-forward   the same for activations and weights only. The loss hardly shows it, the weights' SQNR does
+    stale              the scale is never updated after the first step: tensors that grow saturate, gradients vanish
+    inverse            the scale is upside down, amax / max, in both directions: all becomes zero
 
 Only the rounding is FP8: x, w and dy pass through a float8 cast and come back to their own type, and an ordinary linear
-multiplies them (no FP8 unit takes E5M2 twice). An FP8 value scaled back is rounded once more where it becomes BF16:
-2^-9, sixteen times finer than E4M3's step.
+multiplies them (no FP8 unit takes E5M2 twice). The second rounding to BF16, 2^-9, is sixteen times finer than E4M3's.
 """
 
 from __future__ import annotations
@@ -122,15 +107,14 @@ def eagerly(x: Tensor, dtype: torch.dtype, scale: Tensor) -> Tensor:
 
 @functools.cache
 def one_kernel(compiler: str = "inductor") -> Callable[[Tensor, torch.dtype, Tensor], Tensor]:
-    """`eagerly` compiled: five kernels that each read and write the tensor become one. Nothing is fused with what comes
-    before or after, so the values stay those of eager mode."""
+    """`eagerly` compiled: one kernel in place of five that each read and write the tensor; the values stay eager
+    mode's."""
     return torch.compile(eagerly, backend=compiler, dynamic=True)
 
 
 @functools.cache
 def casts_in_triton(device: torch.device) -> bool:
-    """Can a compiled kernel cast to FP8 here? Triton does where the GPU has FP8 units; older GPUs cast eagerly, and so
-    do CPUs."""
+    """Can a compiled kernel cast to FP8 here? Where the GPU has FP8 units; older GPUs and CPUs cast eagerly."""
     return device.type == "cuda" and has_triton() and torch.cuda.get_device_capability(device) >= FP8_UNITS.least
 
 

@@ -1,7 +1,4 @@
-"""What a run may ask of a precision: the tables of a config, and the one frozen spec that a backend is given.
-
-Nothing here imports torch.
-"""
+"""What a run may configure of a precision, and the one frozen spec that a backend is given. Imports no torch."""
 
 from __future__ import annotations
 
@@ -25,10 +22,8 @@ Steps = Annotated[  # 20 is a number of steps, 0.1 a share of them
 
 
 class ScheduleConfig(Config):
-    """Steps at the beginning and at the end of a run that compute in BF16; FP8 in between. See labkit.precision.phases.
-
-    A whole number is a number of steps; a number with a point is a share of the run's steps.
-    """
+    """First and last steps of a run that compute in BF16, FP8 in between: a whole number, or a share of the run's
+    steps."""
 
     bf16_first: Steps = 0
     bf16_last: Steps = 0
@@ -114,9 +109,8 @@ class PrecisionConfig(Config):
 class PrecisionSpec:
     """All that a backend needs to know of a run: `labkit.precision.registry.spec_of` makes it from a PrecisionConfig.
 
-    recipe: None is the backend's default. device: where the model will live (torch.device or its name); None: where its
-    parameters are, else the GPU if there is one. ranks: FSDP2 cuts the weights over so many. tokens: of a micro-batch
-    on one rank; None: not checked. amax_epsilon, scales: by operand (OPERANDS), where a run asks for its own.
+    recipe: None is the backend's default. device: where the model will live; None: where its parameters are, else the
+    GPU. ranks: FSDP2 cuts the weights over so many. tokens: of a micro-batch on one rank; None: not checked.
     """
 
     recipe: str | None = None

@@ -1,15 +1,12 @@
 """What a number written in FP8 means: the settings a checkpoint carries, and what happens where two runs disagree.
 
-The same codes are other weights under another scale, and a history of amax values is nonsense under another format. So
-a checkpoint says, beside its configuration, what the precision backend really used, read from the library's own
-objects (a default can change with its version, or by an environment variable, and no configuration would notice):
+The same codes under another scale are other weights. So a checkpoint says what the backend really used, read from the
+library's own objects, since a default can change with a version or an environment variable:
 
     backend, recipe      "te", "block"
     forward, backward    the formats of activations and weights, and of gradients: "e4m3", "e5m2", None for BF16
-    scaling              "tensor", "row", "block", "delayed"; None
-    block                values that share a scale, along the sum; None: no blocks
-    power_of_two         are scales rounded down to powers of two? One word for all operands, or where they differ
-                         {"input", "weight", "gradient"}
+    scaling, block       "tensor", "row", "block", "delayed" or None; values that share a scale along the sum
+    power_of_two         are scales rounded down to powers of two? One word, or by operand
     amax_epsilon         the least amax that a scale is made from, likewise
     fp8_parameters       are the weights themselves FP8, with FP32 master weights in the optimizer?
     phase                "fp8" or "bf16": what the linears computed in when the checkpoint was written
@@ -64,10 +61,8 @@ def other_parameters(was: Mapping[str, Any] | None, now: Mapping[str, Any] | Non
 
 
 def mismatch(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str | None:
-    """The first other thing in which a checkpoint's precision and this run's differ, as a sentence without its stop.
-
-    None for either side (a checkpoint from before flags were kept; a loop without a backend): nothing to compare.
-    """
+    """The first other thing in which a checkpoint's precision and this run's differ, as a sentence without its stop;
+    None also where either side is None (no flags kept, no backend)."""
     if not was or not now:
         return None
     if title(was) != title(now):

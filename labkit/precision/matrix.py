@@ -1,10 +1,7 @@
 """The compatibility matrix: every precision recipe against every way to train, and every generation of machines.
 
-It is made of what each recipe declares (labkit.precision.recipes). `lab doctor --matrix` prints it. `refuse` enforces
-it: `lab compare` and the trainer call it before they start. What depends on the model (dims and tokens that must
-divide) is refused by the backends themselves; the multiples are in the table.
-
-Nothing here imports torch, except `this_gpu` for a GPU.
+Made of what recipes declare (labkit.precision.recipes); printed by `lab doctor --matrix`, enforced by `refuse` before a
+comparison or training starts. What depends on the model, backends refuse themselves. Imports no torch without a GPU.
 """
 
 from __future__ import annotations
@@ -70,8 +67,8 @@ class Conflict(NamedTuple):
 
 
 def cell(row: str, column: str, gpu: Capability | None = None) -> Cell:
-    """The matrix's word; KeyError: no such row or column. gpu: of a machine's column, the compute capability that is
-    meant, by default the lowest of its generation."""
+    """The matrix's word; KeyError: no such row or column. gpu: the compute capability meant, by default its generation's
+    lowest."""
     entry = (ROWS | SETTINGS)[row]
     word = entry.word(column)
     if column in GENERATIONS:
@@ -91,8 +88,7 @@ def generation(gpu: Capability | None) -> str:
 
 
 def this_gpu(device: str = "cuda") -> Capability | None:
-    """The compute capability that `refuse` takes: None for a CPU or where torch sees no GPU, else the oldest visible
-    GPU's."""
+    """The compute capability that `refuse` takes: the oldest visible GPU's; None for a CPU."""
     if device != "cuda":
         return None
     from torch import cuda
@@ -107,8 +103,7 @@ def row_of(backend: str, recipe: str | None) -> str:
 
 
 def requested(config: Any, world: int = 1) -> tuple[str, list[str]]:
-    """(the recipe's row, the features that a training config asks for). `config`: a TrainConfig, or the same as nested
-    mappings."""
+    """(the recipe's row, the features that a training config configures). `config`: a TrainConfig, or nested mappings."""
     values = config if isinstance(config, Mapping) else config.model_dump()
     precision = values.get("precision") or {}
     features = {
@@ -124,8 +119,7 @@ def requested(config: Any, world: int = 1) -> tuple[str, list[str]]:
 
 
 def conflicts(config: Any, gpu: Capability | None, world: int = 1) -> list[Conflict]:
-    """Why this config cannot run on this machine; [] if nothing speaks against it. `config`, `world` as `requested`'s;
-    gpu: what `this_gpu` returns."""
+    """Why this config cannot run on this machine; [] if it can. gpu: what `this_gpu` returns."""
     recipe, features = requested(config, world)
     columns = (*features, generation(gpu))
     rows = [recipe, *(row for row in ACROSS if row in features)]

@@ -3,22 +3,12 @@
     step   1 ... first | first + 1 ... steps - last | steps - last + 1 ... steps
            BF16        | FP8                        | BF16
 
-FP8 hurts most where a run is most sensitive: in its first steps, when weights and activations change by the step, and
-in its last, when the learning rate is so small that rounding is all that is left to see.
+FP8 hurts most in the first steps, when weights change by the step, and in the last, when the learning rate is so small
+that rounding is all that is left. The phase is a function of the step alone, so a resumed run is in the right one.
+Validation computes in the step's phase. Steps in FP8 (`fp8_steps`) are counted from the modules.
 
-The steps come from `[precision] schedule` and are a function of the step alone: so a run that is resumed in any phase,
-or goes back to a checkpoint, is in the right one. What switches is the backend (`Backend.switch`); weights, optimizer
-and data go on. The step's held-out evaluation computes in the step's phase: what is judged is the model as it is being
-trained.
-
-A run counts its steps in FP8 (`fp8_steps`) from the modules and not from this file: a run of which a fifth was BF16
-must not pass for an FP8 run.
-
-How a linear switches: `switched(kind)` puts `Switch` in front of its own class. While `plain` is set the module is an
-nn.Linear: one product of its input and its weight, in the type they have (under FSDP2 that is the BF16 copy that was
-gathered); otherwise the class behind it computes as ever. Under torch.compile the flag is a constant of the compiled
-code: each switch compiles every decoder block's second form, once, so one more graph, and a step that takes as long as
-the first one did. Transformer Engine needs none of this: it has a switch of its own, `te.autocast(enabled=...)`.
+`switched(kind)` puts `Switch` in front of a linear's class: while `plain` is set, the module is an nn.Linear. Under
+torch.compile each switch compiles every block's second form, once. Transformer Engine has a switch of its own.
 """
 
 from __future__ import annotations
@@ -49,8 +39,7 @@ _SWITCHED: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def switched(kind: type[nn.Module]) -> type[nn.Module]:
-    """`kind` with a switch: a class named "Switched<kind>", whose instances may be made from those of `kind` by setting
-    their `__class__`."""
+    """The class "Switched<kind>"; instances of `kind` become its by setting `__class__`."""
     if kind not in _SWITCHED:
         _SWITCHED[kind] = type(f"Switched{kind.__name__}", (Switch, kind), {"__module__": __name__})
     return _SWITCHED[kind]
@@ -66,10 +55,7 @@ def set_plain(modules: Iterable[nn.Module], plain: bool) -> None:
 
 
 class PrecisionSchedule:
-    """The phases of a run of `steps`, and the `base.Backend` (or None) that follows them.
-
-    config None: always what the backend computes in.
-    """
+    """The phases of a run of `steps`, and the `base.Backend` (or None) that follows them. config None: one phase."""
 
     def __init__(self, config: ScheduleConfig | None, steps: int, backend: Any) -> None:
         self.config, self.steps, self.backend = config, steps, backend

@@ -1,10 +1,7 @@
-"""The backends that leave nn.Linear alone: the baselines of every comparison. (A third one is amp.py.)
+"""The backends that leave nn.Linear alone, baselines of every comparison: `bf16` and `fp32` (a third one: amp.py).
 
-`bf16`: weights are gathered and multiplied in BF16 (8 bits of mantissa less than FP32's 24, the same range).
-`fp32`: nothing is rounded below FP32.
-
-Neither replaces a module, so `converted` lists the linears that compute in this format. They have no scale. A probe
-still gives the SQNR of each layer's output against FP32: about 56 dB for BF16, against which FP8's number is held.
+`converted` lists the linears that compute in this format. A probe gives the SQNR of their outputs against FP32, about
+56 dB for BF16.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
 """What FP8 does to each tensor of a training step, at the steps that are probed.
 
-Between `__enter__` and `__exit__` every converted linear carries a hook. It sees the input x and the weight w that the
-layer really got (under FSDP2: gathered, since we are inside the block's forward), the output y that it really gave, and
-later the gradient dy that reaches it. For x, w and dy it asks the backend for the format and scale in force, rounds
-by torch's own cast, and compares; for y it computes the product again in FP32.
+Inside the context every converted linear has a hook, which sees the input x, the weight w (under FSDP2: gathered), the
+output y and the gradient dy that it really had. x, w and dy are rounded in the backend's format and scale by torch's
+cast, and compared; for y the product is computed again in FP32. So the numbers mean the same for every backend.
 
     overflow   |x| * s beyond the largest code: saturates          underflow   x not 0, rounded value 0
     sqnr       10 log10(sum x^2 / sum (x - x8 / s)^2)
 
-So the numbers mean the same for every backend, whether the scale comes from this tensor, from ten steps ago, or from
-each block of 128 values.
-
-At other steps there is no hook and no cost. Compiled code would not notice a hook that comes after compiling, so a
-probe step runs eagerly. Nothing is communicated: a rank describes its own tensors.
+A probe step runs eagerly: compiled code would not notice the hooks. Each rank describes its own tensors.
 """
 
 from __future__ import annotations
@@ -39,10 +34,10 @@ class ScaleStat:
     """One tensor at one probe step. All five are finite floats.
 
     scale      the factor in force; with several per tensor (rows, blocks) the smallest, which serves the largest values
-    amax       max |x|, before scaling; an overflowed (inf) or NaN tensor gives the largest fp32 number
-    overflow   per cent of the elements beyond the format's largest value under that scale (they saturate)
-    underflow  per cent of the elements that were not zero and became zero
-    sqnr       dB, of the quantised tensor against the tensor; for ".output": of the layer's output against fp32
+    amax       max |x|, before scaling; an overflowed (inf) or NaN tensor gives the largest fp32 number overflow   per
+    cent of the elements beyond the format's largest value under that scale (they saturate) underflow  per cent of the
+    elements that were not zero and became zero sqnr       dB, of the quantised tensor against the tensor; for
+    ".output": of the layer's output against fp32
     """
 
     scale: float
@@ -53,11 +48,10 @@ class ScaleStat:
 
 
 class Probe:
-    """Context manager around forward and backward of one micro-batch; afterwards `stats` has the numbers.
+    """Context manager around one micro-batch; afterwards `stats` has the numbers.
 
-    modules: name -> linear. rounding(module, slot, x): (float8 dtype, fp32 scale that broadcasts against x [M, N]) in
-    force for slot "input", "weight" or "grad"; None if that tensor is not rounded. plain(weight): an FP8 weight as an
-    ordinary tensor.
+    modules: name -> linear. rounding(module, slot, x): as `Backend._rounding`. plain(weight): an FP8 weight as a
+    tensor.
     """
 
     def __init__(
@@ -151,8 +145,8 @@ def tensor_numbers(x: Tensor, dtype: torch.dtype, scale: Tensor) -> Tensor:
 
 
 def saturating(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x as a float8 tensor, saturating on every torch version: clamp first, then cast. (A bare cast of 1000 to E4M3 is
-    NaN on torch 2.11 and 448 on 2.13.)"""
+    """x as a float8 tensor, saturating on every torch version (a bare cast of 1000 to E4M3 is NaN on 2.11, 448 on
+    2.13)."""
     largest = torch.finfo(dtype).max
     return x.clamp(-largest, largest).to(dtype)
 
@@ -164,10 +158,7 @@ def saturates_above(dtype: torch.dtype) -> float:
 
 
 def sqnr(reference: Tensor, approximation: Tensor) -> float:
-    """Signal to quantisation noise, dB: 10 log10(sum reference^2 / sum (reference - approximation)^2).
-
-    Rounding to E4M3 costs about 31.5 dB, to E5M2 about 25.5, to BF16 about 56; every 6 dB is a factor of two in error.
-    """
+    """Signal to quantisation noise in dB; E4M3 gives about 31.5, E5M2 25.5, BF16 56. 6 dB is a factor of two in error."""
     reference, approximation = reference.detach().double(), approximation.detach().double()
     return decibel(float(reference.square().sum()), float((reference - approximation).square().sum()))
 

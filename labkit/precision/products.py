@@ -1,32 +1,17 @@
 """Which way a BF16 product goes on a CPU: torch's own kernel, or through FP32.
 
-Many CPUs have no BF16 instructions: Intel's Core and AMD's Ryzen before Zen 4, Apple's M1. torch computes BF16 products
-there all the same, in loops that nobody tuned: [1024, 256] @ [256, 1024] takes 475 ms, and 11 ms in FP32 (AMD Zen 3,
-one thread, torch 2.13; pytorch/pytorch#146508 reports the same). So there
+Many CPUs have no BF16 instructions, and torch's kernels there are slow: [1024, 256] @ [256, 1024] takes 475 ms, and 11
+ms in FP32 (AMD Zen 3, one thread, torch 2.13; pytorch/pytorch#146508). So there y = round(a.float() @ b.float()). It is
+the same arithmetic: FP32 holds a product of two BF16 (or two FP16) numbers exactly, and native kernels add up in FP32
+and round once, too; only the order of the additions differs.
 
-    y = round(a.float() @ b.float())        two casts, FP32's tuned kernel, one rounding
+It takes hold at torch's dispatcher, below autograd, autocast, FSDP2 and torch.compile, so that it reaches every
+product, a library's and a student's too: the CPU's `mm`, `addmm`, `bmm` and `baddbmm` depend on their operands' type,
+for the whole process. Other types take torch's kernel, 0.03 ms later; attention and `_scaled_mm` are fast anyway.
 
-It is the same arithmetic. A product of two BF16 numbers has 16 significant bits at most, so FP32 holds it exactly; the
-native kernels add the products up in FP32 too, and round the sum once. Only the order of the additions differs.
-
-**Where it takes hold.** At torch's dispatcher: the CPU's kernels of `mm`, `addmm`, `bmm` and `baddbmm` are replaced by
-ones that depend on their operands' type. That is below autograd, autocast, checkpointing, FSDP2 and torch.compile, and so
-it reaches every product: forward and both of the backward's, the head, a library's own (torchao's BF16 weight
-gradients), a student's. It holds for the whole process, as threads share one dispatcher. The other places were worse:
-
-    an autograd Function for each linear    each backend needs its own, and torchao's products stay out of reach
-    a TorchDispatchMode                     holds in one thread, costs Python for every operator, must be entered by all
-    a `linear=` of the model's              backends replace those linears
-
-Products of other types take torch's own kernel, 0.03 ms later. Attention and `_scaled_mm` are left alone: torch is fast
-at these on every CPU.
-
-**FP16** goes the same way where it is requested (`use(half=True)`, by amp's recipe fp16): [512, 128] @ [128, 384]
-takes 7.7 ms natively on a CPU with avx512_bf16, and 0.7 ms in FP32 (AMD EPYC, one thread, torch 2.13). A product of two
-FP16 numbers has 22 significant bits at most, so the argument above holds.
-
-**Which CPUs.** `this_cpu` reads what the CPU says of itself. LABKIT_BF16_PRODUCTS=fp32 or =native in the environment
-decides instead. ONEDNN_MAX_CPU_ISA=AVX2, oneDNN's own variable, makes a newer CPU as slow as an older one, and counts.
+FP16 goes the same way where requested (`use(half=True)`): [512, 128] @ [128, 384] takes 7.7 ms natively on a CPU with
+avx512_bf16, 0.7 ms in FP32. LABKIT_BF16_PRODUCTS=fp32 or =native decides in place of what the CPU says of itself, and
+ONEDNN_MAX_CPU_ISA=AVX2, oneDNN's own variable, counts.
 """
 
 from __future__ import annotations
@@ -79,8 +64,8 @@ def this_cpu() -> Products:
 
 
 def decide(machine: str, cpuinfo: str, *, onednn: bool, environment: Any) -> Products:
-    """machine: as platform.machine() has it. cpuinfo: the text of /proc/cpuinfo. onednn: does this torch have oneDNN,
-    which brings the BF16 products? What nobody knows goes through FP32: right everywhere, and never slow."""
+    """From platform.machine() and the text of /proc/cpuinfo; onednn: does this torch have oneDNN, which brings BF16
+    products? What nobody knows goes through FP32: right everywhere, and never slow."""
     if requested := environment.get(VARIABLE):
         if requested not in (NATIVE, FP32):
             raise LabError(f"{VARIABLE} takes {FP32} or {NATIVE}, not '{requested}'")
@@ -109,8 +94,8 @@ class Switch:
         self.lock = threading.Lock()  # ranks may be threads
 
     def use(self, wanted: Products | None = None, *, half: bool = False) -> Products:
-        """From now on BF16 products of this process take this path (default: this machine's); returns it. half: FP16
-        products go through FP32 from now on, whatever the path."""
+        """BF16 products of this process take this path from now on (default: this machine's); returns it. half: FP16's
+        go through FP32."""
         with self.lock:
             self.now, self.half = wanted or this_cpu(), self.half or half
             if (self.now.path == FP32 or self.half) and self.library is None:

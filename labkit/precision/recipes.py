@@ -1,15 +1,9 @@
-"""What each precision recipe needs, refuses and has shown: one entry a recipe, in RECIPES.
+"""What each precision recipe needs, refuses and has shown: one entry a recipe, in RECIPES. Imports no torch.
 
-An entry says what the recipe needs of a machine (`needs`, `no_cpu`), and in `ways` what goes with it: `shown` names the
-test or the committed record that shows it, `untried` says what is known instead. What an entry does not name, OTHERWISE
-decides: a way that some recipes have and others lack is refused unless the entry claims it, and whatever nobody has run
-is untried. So a new recipe begins untried everywhere, and nothing is claimed for it by accident.
-
-The backends refuse by these entries (labkit.precision.base), and so do `lab compare` and the trainer before a run
-(labkit.precision.matrix, which `lab doctor --matrix` prints). TP, EP and PP have no setting: a configuration has no key
-for them, and what runs is built around the trainer (labkit.parallel.tensor, week 15).
-
-Nothing here imports torch.
+`needs` and `no_cpu` are of the machine. In `ways`, `shown` names the test or committed record that shows it, `untried`
+what is known instead; for the rest OTHERWISE decides. So a new recipe begins untried everywhere. The backends refuse by
+these entries, and so does labkit.precision.matrix. TP, EP and PP have no setting: what runs is built around the
+trainer.
 """
 
 from __future__ import annotations
@@ -29,8 +23,7 @@ Capability = tuple[int, int]  # NVIDIA's compute capability, as (9, 0)
 
 
 class Word(NamedTuple):
-    """yes: it runs, and `proof` shows it. untried: allowed, nobody has shown it here. no: refused before a run. Of the
-    last two `why` tells."""
+    """yes: it runs, and `proof` shows it. untried: allowed, nobody has shown it here. no: refused before a run."""
 
     state: str
     why: str = ""

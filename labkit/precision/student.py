@@ -1,10 +1,8 @@
 """What week 16 gives to the comparison, once it is finished: the student's own FP8 linear, and the week's reference.
 
-Nothing depends on either: before that, availability says so and the arm is skipped. `PARTS` is the one table of such
-parts, as "module:name", imported when a run requests one:
+Before that, its arm is skipped. `PARTS` ("module:name") is imported when a run requests one:
 
-    week16      a class with nn.Linear's constructor, (in_features, out_features, bias=False, ...), and its `weight`.
-                Buffers would not survive: a model is built without memory, and only its parameters are given values.
+    week16      a class with nn.Linear's constructor and its `weight`, without buffers (a model is built without memory).
                 For [precision] amax_epsilon and scales: `scaled(amax_epsilon, scales)`, which gives the constructor's
                 keyword `recipe`; and `numbers()`, which says what a module computes in (labkit.precision.flags).
     emulated    a `Backend` of its own: correct FP8 by hand.

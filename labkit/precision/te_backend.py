@@ -9,27 +9,18 @@
 
 What it needs, and what is done about it here:
 
-- **The same weights.** te.Linear draws its own initial weights. It is built on the meta device and then given the very
-  Parameter of the nn.Linear it replaces: nothing to copy, ties stay tied, nothing is allocated.
-- **autocast around the forward alone.** The backward finds its recipe in what the forward saved.
-- **Its own recomputation.** Delayed scaling would take the scale of another step when a forward runs again in backward;
-  `te.checkpoint` puts the old one back. torch's checkpoint does not know of it.
-- **Scaling state outside the model's state dict.** Transformer Engine pickles it into the state dict as `_extra_state`,
-  which a loader refuses unless pickles are allowed, and which has no fixed size. Here the class keeps none, so that
-  BF16 and FP8 checkpoints have the same keys, and `state_dict` below gives scales and histories as plain tensors.
-- **A switch of its own.** In a schedule's BF16 phase the same te.Linear runs under `autocast(enabled=False)`. It drops
-  its scaling state then, and makes a new one when FP8 is enabled: delayed scaling starts blind at that switch.
-- **FP8 parameters** (recipe block; see labkit.train.optim). The linear is built inside `te.quantized_model_init`, on
-  the meta device, and quantises its weight when it is given one: after sharding, each rank its own 128 x 128 blocks.
-  FSDP2 then gathers codes and scales, through hooks of the library's tensor type (on one rank it needs help, see
-  `gather_as_one`; with recomputation these hooks fail, so the matrix refuses it). It would keep an FP32 copy of each
-  shard that nobody reads (see `no_flat_copy`). One cost remains: probing dequantises.
-- **te.Linear stays eager.** Compiling it breaks the graph; `transforms` compiles what lies between the linears.
-- **Delayed scaling starts blind.** Scale 1 and an empty history: in the first step small gradients are flushed to zero.
-  `[precision] calibrate` measures first, without an update (`PrecisionSchedule.begins`, `Loop._calibrate`).
+- te.Linear draws its own weights: it is built on the meta device and given the Parameter of the nn.Linear it replaces.
+- autocast stands around the forward alone. Recomputation is `te.checkpoint`'s, which restores delayed scaling's scale.
+- It pickles scaling state into the state dict. Here the class keeps none, so BF16 and FP8 checkpoints have the same
+keys, and `state_dict` gives scales and histories as plain tensors.
+- A schedule's BF16 phase is `autocast(enabled=False)`; delayed scaling starts blind (scale 1, no history) after it, as
+at the first step. `[precision] calibrate` measures first, without an update.
+- FP8 parameters (recipe block; labkit.train.optim): built inside `te.quantized_model_init`, quantised after sharding,
+each rank its own 128 x 128 blocks. FSDP2 gathers codes and scales through the tensor type's hooks (`gather_as_one`,
+`no_flat_copy`), which fail with recomputation, so the matrix refuses it. Probing dequantises.
+- te.Linear stays eager: compiling breaks the graph; `transforms` compiles what lies between the linears.
 
-With several ranks delayed scaling takes the largest amax over all of them (Transformer Engine reduces over the default
-process group when the autocast region is left), so that all ranks round the gathered weights alike.
+With several ranks delayed scaling takes the largest amax over all of them, so that ranks round gathered weights alike.
 """
 
 from __future__ import annotations
@@ -245,12 +236,9 @@ class TransformerEngine(Backend):
 
 
 class TEParameters(FP8Parameters):
-    """Weights as Transformer Engine's quantised tensors: E4M3 codes, a power-of-two scale for each 128 x 128.
-
-    Multiplying and dividing by a power of two rounds nothing, so a value on this grid is also a BF16 and an FP32 value,
-    exactly: it can be stored, sent and converted, and rounding it once more changes nothing. That is why FP8 parameters
-    exist for this recipe alone.
-    """
+    """Weights as Transformer Engine's quantised tensors: E4M3 codes, a power-of-two scale for each 128 x 128. Such a
+    value is also a BF16 and an FP32 value, exactly, so it can be stored and sent: why FP8 parameters exist for this
+    recipe alone."""
 
     def __init__(self, modules: dict[str, Any]) -> None:
         self.modules = modules
@@ -285,11 +273,8 @@ class TEParameters(FP8Parameters):
 
 
 def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
-    """Transformer Engine's scales for x [M, N] under block scaling, one per element, by its own quantiser.
-
-    slot "weight" has one per 128 x 128; "input" and "grad" one per 1 x 128. It keeps their inverses as the product's
-    kernel reads them, padded at the end: [M / 128, N / 128], or, for rows, transposed: [N / 128, M].
-    """
+    """Transformer Engine's scales for x [M, N] under block scaling, one per element, by its own quantiser: of 128 x 128
+    for slot "weight", of 1 x 128 for "input" and "grad"."""
     square = slot == "weight"
     how = getattr(recipe, QUANTISED["gradient" if slot == "grad" else slot])
     quantise = importlib.import_module(TILES).Float8BlockQuantizer(
@@ -310,8 +295,8 @@ def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
 def te_recipe(
     name: str, amax_epsilon: Mapping[str, float] | None = None, scales: Mapping[str, str] | None = None
 ) -> Any:
-    """Transformer Engine's recipe object for "delayed", "current" or "block", with its defaults; of "block" the amax
-    epsilons and the kinds of scales, by operand, where they are given."""
+    """Transformer Engine's recipe object for "delayed", "current" or "block"; of "block" also epsilons and scales by
+    operand."""
     epsilon, scales = amax_epsilon or {}, scales or {}
     library = importlib.import_module("transformer_engine.common.recipe")
     recipe = getattr(library, RECIPES[name])()

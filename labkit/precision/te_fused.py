@@ -1,26 +1,15 @@
 """A decoder block in Transformer Engine's fused modules: fewer, larger products, and fewer passes over the activations.
 
-At small widths an FP8 linear spends as long on casting as the faster product saves. Two things help:
-
-    one product for wq, wk, wv, and one for w1, w3      the input is cast once instead of three times and twice
-    RMSNorm and SwiGLU write FP8 themselves             what they make is not written in BF16 and read again to be cast
-
     x -> [ norm, cast, wq|wk|wv ] -> q, k, v -> attention -> [ cast, wo ] -> +x
       -> [ norm, cast, w1|w3, SwiGLU, cast, w2 ] -> +x
 
-On an H200 at d_model 2048 and 49152 tokens a step, delayed scaling, this took 3 % off the step, and SwiGLU's backward
-below another 2 % (2026-11-21; week16_fp8/results).
+The input of joined products is cast once, and RMSNorm and SwiGLU write FP8 themselves. On an H200 at d_model 2048 and
+49152 tokens a step, delayed scaling, this took 3 % off the step, and SwiGLU's backward below another 2 % (2026-11-21).
 
-The weights stay where they were, under their old names: `attn.wq.weight` is the same Parameter, so initial values,
-checkpoints and FSDP2 see the plain model. A fused module has no parameter of its own; it reads the weights at each
-forward, when FSDP2 has gathered them, and joins them (q, k, v: one copy in BF16, 0.05 % of the step's traffic).
-
-**A joined weight is in memory only while it is used.** Transformer Engine keeps what it was given until the graph is
-gone, since FSDP2 empties a gathered weight after the forward and fills it again before the backward, in place. Nobody
-does so for a copy: at Llama-3-8B's shapes those of 32 blocks were 8.5 GiB a rank. `lend` does.
-
-What changes in the numbers: wq, wk and wv share one scale, w1 and w3 share one, and the norm's output is rounded to FP8
-from FP32, without BF16 between.
+The weights stay where they were, under their names: a fused module has none, and joins those that FSDP2 gathered at
+each forward. Transformer Engine would keep the joined copy until the graph is gone (at Llama-3-8B's shapes 8.5 GiB a
+rank): `lend` empties it. In numbers: wq, wk, wv share one scale, w1 and w3 share one, and the norm's output is rounded
+to FP8 from FP32.
 """
 
 from __future__ import annotations
@@ -48,8 +37,8 @@ def lean_swiglu_backward(
     """(bias gradient, quantised dL/dz) of SwiGLU from dL/dy [M, F] and its input z [M, 2F].
 
     Transformer Engine 2.20 writes dL/dz in BF16, reads it again to cast it, and sums a bias gradient, also where there
-    is no bias. For our modules, whose quantizers are marked, no sum is taken; and with delayed scaling, whose scale is
-    known beforehand, the derivative's kernel writes FP8 itself. Anybody else's modules get what they always got.
+    is no bias. For our modules, whose quantizers are marked, no sum is taken, and delayed scaling's kernel writes FP8
+    itself.
     """
     if not getattr(quantizer, "without_bias", False):
         return bias_and_quantise(derivative(dy, z, None, **options), quantizer)
@@ -97,10 +86,8 @@ _recomputed: ContextVar[bool] = ContextVar("_recomputed", default=False)  # is t
 
 
 def recomputed(forward: Callable, runs: list[bool], *args: Any) -> Any:
-    """forward(*args) under a checkpoint, which calls it twice; `runs`, empty at first, is this checkpoint's own.
-
-    What the second run makes the backward of the first takes: there `lend` leaves weights where they are.
-    """
+    """forward(*args) under a checkpoint, which calls it twice; `runs`, empty at first, is its own. `lend` leaves
+    weights of the first run where they are: the second run makes what its backward takes."""
     token = _recomputed.set(bool(runs))
     runs.append(True)
     try:
@@ -110,12 +97,9 @@ def recomputed(forward: Callable, runs: list[bool], *args: Any) -> Any:
 
 
 def lend(joined: Tensor, y: Tensor, parts: Callable[[], list[Tensor]]) -> None:
-    """Empty `joined`, the weight that y was computed with; fill it from `parts()` when y's gradient comes, and empty it
-    again when its own gradient has been computed.
-
-    parts: the weights that it was joined of, as they are in the backward. They must not have changed in between. A
-    weight or an output without a gradient is left as it is, as is one whose forward is `recomputed`.
-    """
+    """Empty `joined`, the weight that y was computed with; fill it from `parts()` (its unchanged parts) when y's
+    gradient comes, and empty it again after its own. Left as they are: tensors without a gradient, and a `recomputed`
+    forward's."""
     if not (joined.requires_grad and y.requires_grad) or _recomputed.get():
         return
     memory, values = joined.untyped_storage(), joined.data  # .data: filling it counts as no change for autograd
@@ -135,9 +119,8 @@ def lend(joined: Tensor, y: Tensor, parts: Callable[[], list[Tensor]]) -> None:
 
 
 class Core(nn.Module):
-    """Attention from the joined q, k, v [B, T, (N + 2K) H] to [B, T, N H]: one piece for the compiler, so that
-    splitting them, and joining their gradients, costs no pass of its own. v is copied out, for the backward would keep
-    all of the joined tensor for it; of q and k it keeps what was turned."""
+    """Attention from the joined q, k, v [B, T, (N + 2K) H] to [B, T, N H], one piece for the compiler, so that
+    splitting them costs no pass. v is copied out: the backward would keep all of the joined tensor for it."""
 
     def __init__(self, core: nn.Module, sizes: list[int], d_head: int) -> None:
         super().__init__()
@@ -149,7 +132,7 @@ class Core(nn.Module):
 
 
 def fuse_block(block: Any, te: Any) -> tuple[nn.Module, nn.Module]:
-    """Give `block` its fused forward, in place; (the joined q, k, v; the feed-forward network). Its linears are
+    """Give `block` its fused forward, in place; returns (the joined q, k, v; the feed-forward network). Its linears are
     te.Linears or nn.Linears that hold the weights; `wo` is left as it is."""
     attn, ffn = block.attn, block.ffn
     ins, up = (attn.wq, attn.wk, attn.wv), ffn.w1.out_features

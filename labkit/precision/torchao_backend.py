@@ -4,12 +4,9 @@
     rowwise               one power-of-two scale per row of each operand; E4M3 throughout
     rowwise_with_gw_hp    the same, but weight gradients are computed in BF16
 
-All scale from the tensor at hand ("dynamic"), so there is no state to keep. Every product is a real `torch._scaled_mm`,
-on the GPU's FP8 units and on the CPU alike; there it computes in FP32 behind the interface, at about a sixth of BF16's
-speed, with FP8's numerics. On GPUs torchao is meant to be compiled together with the rest of the block: the scaling and
-casting are a dozen small kernels otherwise.
-
-Weights are gathered in BF16 and cast on every rank: torchao can gather FP8 instead, but gloo refuses float8 tensors.
+Scales come from the tensor at hand, so there is no state. Every product is a real `torch._scaled_mm`, on the CPU at
+about a sixth of BF16's speed. On GPUs it is meant to be compiled with the rest of the block. Weights are gathered in
+BF16 and cast on every rank: gloo refuses float8 tensors.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""GPU models by their datasheets. One table: a run's MFU is of these peaks, and `lab plan` expects by them.
+"""GPU models by their datasheets: a run's MFU is of these peaks, and `lab plan` expects by them.
 
-*Peaks* are **dense**. A datasheet prints "with sparsity" for tensor cores: twice what a dense matrix product can reach,
-so half of the printed figure is here. FP32 accumulation, as training needs it, is assumed: GeForce chips run half as
-fast with it as with FP16 accumulation.
-
-*Links* are **one direction**. A datasheet adds both up ("NVLink 900 GB/s"), but one direction is what a ring uses and
-what busbw is compared with: NVLink 450 GB/s on an H100.
+Peaks are dense (half of what a datasheet prints "with sparsity") and with FP32 accumulation. Links are one direction
+(half of what a datasheet adds up): what a ring uses and busbw is compared with.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """What may enter a record: plain JSON, and nothing that the person who ran it would not want to share.
 
-Records are committed, mailed and handed in. So every value passes through `jsonable` before it is written:
-
-- NaN and the infinities become the strings "NaN", "Infinity", "-Infinity" (JSON has no such numbers, and null would
-  lose which one it was); `restore` turns exactly these strings back into floats when a record is read;
-- the home directory becomes `~`, the working directory `.`, any other absolute path `.../its-last-part`;
-- the machine's name becomes `<host>`; values whose key or option says token, password, secret or key become `<hidden>`.
+NaN and the infinities become the strings "NaN", "Infinity", "-Infinity", which `restore` turns back. The home directory
+becomes `~`, the working directory `.`, any other absolute path `.../its-last-part`, the machine's name `<host>`, and
+values whose key or option says token, password, secret or key `<hidden>`.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ import re
 import shlex
 import socket
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,8 +31,8 @@ _SECRET_VALUE = re.compile(r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[bp]-|
 
 
 def jsonable(value: Any, key: str = "") -> Any:
-    """`value` as plain dicts, lists, strings, numbers, bools and None, private parts removed. Tensors of one element,
-    numpy scalars, paths, dataclasses, pydantic models, sets and enums are understood; anything else becomes its str."""
+    """`value` as plain JSON types, private parts removed. Also of tensors, numpy values, paths, dataclasses, pydantic
+    models and sets; anything else becomes its str."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -71,7 +69,11 @@ def restore(value: Any) -> Any:
 
 def scrub(text: str) -> str:
     """`text` without the home directory, other absolute paths, the machine's name and anything shaped like a token."""
-    home, here, host = _places(_working_directory() if "/" in text else "")
+    here = ""
+    if "/" in text:
+        with suppress(OSError):  # it was deleted under us
+            here = os.getcwd()
+    home, here, host = _places(here)
     if "/" in text:
         for place, short in ((here, "."), (home, "~")):
             if place:
@@ -80,13 +82,6 @@ def scrub(text: str) -> str:
     if host and host in text:
         text = re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "<host>", text)
     return _SECRET_VALUE.sub(HIDDEN, text)
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it was deleted under us
-        return ""
 
 
 @lru_cache(maxsize=8)
@@ -100,8 +95,7 @@ def _places(here: str) -> tuple[str, str, str]:
 
 
 def typed_command(argv: list[str] | None = None) -> str:
-    """The command line as the user typed it: `lab compare ...` rather than the interpreter and script that stand behind
-    it. `argv` defaults to `sys.orig_argv`. Option values named like a secret are hidden."""
+    """The command line as the user typed it (default: `sys.orig_argv`), secrets hidden."""
     words = list(sys.orig_argv if argv is None else argv)
     if len(words) > 1 and Path(words[0]).name.startswith("python"):
         script = Path(words[1])

@@ -14,9 +14,8 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def replace_file(target: Path, content: str | bytes) -> None:
-    """Write `content` beside `target`, through to the disk, and rename it over it. OSError: nothing has changed, and
-    nothing is left beside. The process id keeps two writers from sharing one unfinished file."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    """Replace `target` whole, through to the disk. OSError: nothing has changed, and nothing is left beside it."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}")  # two writers share no unfinished file
     try:
         with open(beside, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -31,8 +30,7 @@ def replace_file(target: Path, content: str | bytes) -> None:
 
 @contextmanager
 def explained(place: str | Path, *, full: str = "", stop: str = "") -> Iterator[None]:
-    """Turns an OSError inside the block into a LabError: "could not write PLACE: why" and `stop`. full: what to say
-    besides where the disk is full."""
+    """An OSError inside becomes a LabError: "could not write PLACE: why" and `stop`, or `full` where the disk is full."""
     try:
         yield
     except OSError as error:

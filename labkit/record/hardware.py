@@ -1,8 +1,4 @@
-"""What this machine is, for a run record: processor, memory, GPUs, operating system.
-
-psutil and NVML (the driver's own library, by NVIDIA's nvidia-ml-py) tell most of it. They are imported where they are
-needed: the doctor must answer on a machine that lacks them.
-"""
+"""What this machine is, for a run record. psutil and NVML are imported late: the doctor answers without them."""
 
 from __future__ import annotations
 
@@ -17,10 +13,8 @@ from typing import Any
 
 
 def describe() -> dict:
-    """This machine, for a run record: processor, cores, memory, GPUs, operating system, Python. JSON-ready.
-
-    Package versions and the commit are the record's own (`labkit.record.run.versions`). Never raises; what cannot be
-    found out is None."""
+    """This machine: processor, cores, memory, GPUs, operating system, Python; JSON-ready. Never raises; unknown is
+    None."""
     # Records are shared, so there is no host name, user name, serial number or path in it. GPUs are read through NVML,
     # not CUDA: a process that has opened CUDA could no longer fork.
     import psutil
@@ -59,8 +53,7 @@ def usable_threads() -> int:
 
 
 def memory_bytes() -> tuple[int, int]:
-    """(main memory that this process may use at most, how much of it is free): the machine's, or the container's limit
-    if that is less."""
+    """(memory that this process may use at most, how much of it is free): the machine's, or its container's limit."""
     import psutil
 
     machine, limit = psutil.virtual_memory(), read_system("/sys/fs/cgroup/memory.max").strip()
@@ -69,8 +62,7 @@ def memory_bytes() -> tuple[int, int]:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """The NVIDIA GPUs that this process may use (CUDA_VISIBLE_DEVICES counted in), in the driver's order: index, uuid,
-    name, driver, capability ("9.0"), memory_bytes. Empty if there is no GPU or no driver."""
+    """The visible NVIDIA GPUs in the driver's order: index, uuid, name, driver, capability ("9.0"), memory_bytes."""
     import pynvml as nvml
 
     try:

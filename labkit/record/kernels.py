@@ -1,20 +1,15 @@
-"""Where each millisecond of a step goes: the device's own kernels, by class.
-
-torch.profiler records what the GPU ran: a name, a begin and an end for each kernel and copy. What the host did
-meanwhile is left out on purpose, since a host that runs ahead costs nothing; a host that falls behind shows up as idle
-time of the GPU.
+"""Where each millisecond of a step goes on the device: torch.profiler's kernels and copies, by class.
 
 Every moment of the profiled span belongs to exactly one class, so the classes add up to the span:
 
     no kernel runs                              idle
     only communication runs                     communication (exposed: it costs time)
-    communication and computing run together    the computing's class; the communication is reported beside as "hidden"
+    communication and computing run together    the computing's class; beside it the communication as "hidden"
     several computing kernels run               shared equally among them
 
-The class is read from the kernel's name, by the first pattern that fits. Names are what cuBLAS, cuDNN, CUTLASS, NCCL,
-Transformer Engine, torch and its compiler gave on an H200 (torch 2.11, Transformer Engine 2.20). A name that fits
-nothing is "other", and shows: nothing is guessed away. A kernel the compiler fused out of a norm and a cast is called
-by what costs the bytes, the cast.
+The class is that of the first pattern that fits the kernel's name (as seen on an H200, torch 2.11, Transformer Engine
+2.20); a name that fits none is "other". What the host did meanwhile is left out: a host that falls behind shows as
+idle.
 """
 
 from __future__ import annotations
@@ -71,8 +66,7 @@ class Kernel:
 
 @dataclass
 class Breakdown:
-    """Of one step. `classes_ms` add up to `span_ms`; hidden communication ran beside computing; `top` are the longest
-    kernels: {"name", "class", "ms", "calls"}, summed over equal names."""
+    """Of one step. `classes_ms` add up to `span_ms`; `top` are the longest kernels: {"name", "class", "ms", "calls"}."""
 
     span_ms: float
     classes_ms: dict[str, float]
@@ -90,10 +84,7 @@ def breakdown(
     kernels: Iterable[Kernel], steps: int = 1, span: tuple[float, float] | None = None, top: int = 24
 ) -> Breakdown:
     """Split the span (default: first begin to last end) among the classes; all times are divided by `steps`.
-
-    Sweep over all begins and ends: between two neighbours the set of running kernels does not change, so that piece of
-    time is divided among them as the module says. Kernels without length are left out. ValueError: no step.
-    """
+    ValueError: no step."""
     if steps < 1:
         raise ValueError(f"a breakdown needs at least one step, not {steps}")
     kernels = [k for k in kernels if k.end > k.begin]
@@ -142,14 +133,10 @@ def evidence(found: Breakdown) -> dict[str, bool]:
 
 
 def device_kernels(profiler) -> list[Kernel]:
-    """The kernels and copies that a finished torch.profiler.profile saw on CUDA devices; empty on a CPU.
-
-    Read from the raw trace: the profiler's own tables add up host operations too, and would count a kernel under each
-    of them. Marks ("gpu_user_annotation") are no kernels.
-    """
+    """The kernels and copies that a finished torch.profiler.profile saw on CUDA devices; empty on a CPU."""
     from torch.autograd import DeviceType
 
-    out = []
+    out = []  # of the raw trace: the profiler's tables count a kernel under each host operation above it
     for event in profiler.profiler.kineto_results.events():
         if event.device_type() != DeviceType.CUDA:
             continue

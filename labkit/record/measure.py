@@ -1,17 +1,11 @@
-"""Measuring without fooling oneself: time, throughput, memory, and what fraction of the machine that is.
+"""Time, throughput, memory, and what fraction of the machine that is.
 
-Time. A GPU call returns before the GPU is done; a clock read then measures the launch. `Stopwatch` records CUDA events,
-which the GPU stamps when it gets there, and waits for them before it returns a number. On the CPU it reads the clock.
+A GPU call returns before the GPU is done, so `Stopwatch` reads CUDA events and waits for them. The first steps, which
+compile and tune, are left out by count. The median step is the usual speed, the mean rate what an hour costs: where
+they differ much, something stalls. A GPU is full when reserved memory, not allocated, reaches its size.
 
-Throughput. The first steps compile, allocate and tune; they are left out by count, never by looking for slow ones. The
-median step is the usual speed, and one hiccup of the machine does not move it; the mean rate is what an hour
-costs. Both are given. A large difference between them means that something stalls now and then.
-
-Memory. On the CPU: the most that this process ever had resident. On CUDA: what tensors take (allocated) and what the
-allocator holds for them (reserved); a GPU is full when the second reaches its size.
-
-MFU. Model FLOP/s over the hardware's dense peak. It depends on two conventions, so both are named beside the number:
-whether attention's FLOPs are counted in full or only for the causal half, and whose peak (bf16 or fp8) divides.
+MFU is model FLOP/s over the dense peak. Two conventions are named beside it: whether attention's FLOPs are counted in
+full or only for the causal half, and whose peak (bf16 or fp8) divides.
 """
 
 from __future__ import annotations
@@ -31,14 +25,7 @@ from labkit.record.chips import find_gpu
 
 
 class Stopwatch:
-    """Times the steps of a loop on the device that does the work.
-
-    watch = Stopwatch("cuda:0")
-    watch.start()
-    for batch in batches:
-        step(batch)
-        seconds = watch.lap()        # since start or the last lap; waits for the GPU
-    """
+    """Times steps on the device that does the work: `start()`, then `lap()` after each step, which waits for the GPU."""
 
     def __init__(self, device: Any = "cpu"):
         self._cuda, self._device = str(device).startswith("cuda"), device
@@ -70,8 +57,7 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Throughput:
-    """`tokens_per_s` is from the median step, `mean_tokens_per_s` all counted tokens over all counted seconds.
-    `step_p10`, `step_p50`, `step_p90`: percentiles of the seconds of one step. None where nothing was left to count."""
+    """`tokens_per_s` of the median step, `mean_tokens_per_s` over all; percentiles of a step's seconds. None: no steps."""
 
     tokens_per_s: float | None
     mean_tokens_per_s: float | None
@@ -83,8 +69,8 @@ class Throughput:
 
 
 def throughput(seconds: Sequence[float], tokens: float | Sequence[float], warmup: int = 0) -> Throughput:
-    """From the seconds of each step and its tokens (one number for all steps, or one for each). The first `warmup`
-    steps are left out; steps without a finite positive time are too."""
+    """From each step's seconds and tokens (one number for all, or one each), without the first `warmup` steps and those
+    without a finite positive time."""
     each = list(tokens) if isinstance(tokens, Sequence) else [tokens] * len(seconds)
     if len(each) != len(seconds):
         raise ValueError(f"{len(seconds)} steps but tokens for {len(each)}")
@@ -140,8 +126,7 @@ def peak_rss_bytes() -> int:
 
 
 def memory(device: Any = "cpu") -> dict[str, int]:
-    """This rank's peak for a step line: {"peak_bytes"} on the CPU; on CUDA {"peak_bytes", "reserved_bytes"}, where
-    peak_bytes is the most that tensors took since the last reset."""
+    """This rank's peak since the last reset: {"peak_bytes"}, on CUDA also {"reserved_bytes"}."""
     if str(device).startswith("cuda"):
         import torch
 
@@ -195,9 +180,7 @@ def reset_peak(device: Any = "cpu") -> None:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What `tokens_per_s` means in FLOP/s per GPU under each FLOP convention, and as a fraction of each known peak.
-    `mfu` maps (convention, peak) to a fraction, for example ("causal", "bf16"): 0.41; empty when the peak is
-    unknown."""
+    """FLOP/s per GPU under each FLOP convention; `mfu` by (convention, peak), empty where the peak is unknown."""
 
     flops_per_s: dict[str, float]
     mfu: dict[tuple[str, str], float]
@@ -209,8 +192,8 @@ class Efficiency:
 
 
 def efficiency(tokens_per_s: float, flops_per_token: dict[str, float], gpu: str | None, gpus: int = 1) -> Efficiency:
-    """`flops_per_token` by convention ({"causal": ..., "full": ...}, forward and backward), `tokens_per_s` over all
-    `gpus`, `gpu` the name that torch gives. An unknown GPU or a CPU gets no MFU, and the note says so."""
+    """Of `tokens_per_s` over all `gpus`; `flops_per_token` by convention, forward and backward; `gpu`: torch's name of
+    it."""
     rate = {name: tokens_per_s * flops / gpus for name, flops in flops_per_token.items()}
     if not gpu:
         return Efficiency(rate, {}, None, "no GPU: MFU not given")

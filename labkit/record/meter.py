@@ -1,11 +1,7 @@
 """What a GPU does to its clock while it works: SM clock, watts, and the limit of watts that it may draw.
 
-A GPU that would draw more than its limit lowers its clock until it does not. Two runs of a comparison then have two
-clocks, and the ratio of their speeds holds for cards with that limit alone: on an H100 at its 700 W, BF16 ran at 1,477
-MHz and FP8 at 1,608. So a speed is recorded with its clock.
-
-NVML, the driver's own library, is read through NVIDIA's `nvidia-ml-py` (module `pynvml`), from a thread, twice a second:
-it touches neither CUDA nor the work. Where driver or card do not answer, there is no reading, and no failure.
+At its limit a GPU lowers its clock, so two runs of a comparison have two clocks: on an H100 at 700 W, BF16 ran at 1,477
+MHz and FP8 at 1,608. NVML is read twice a second from a thread; where it does not answer, there is no reading.
 """
 
 from __future__ import annotations
@@ -70,8 +66,7 @@ def summarise(samples: list[Sample]) -> dict[str, Any] | None:
 
 
 def of_gpu(device: Any) -> Meter | None:
-    """The meter of this CUDA device, not yet started; None on a CPU, and where NVML does not know the GPU (a MIG slice
-    has no power of its own)."""
+    """The meter of this CUDA device, not yet started; None on a CPU, and where NVML does not know it (a MIG slice)."""
     if not str(device).startswith("cuda"):
         return None
     import torch

@@ -3,9 +3,7 @@
     first line     {"run": what run.json held, "events": [the lines of events.jsonl]}
     other lines    steps.jsonl as it was written
 
-A run that goes on is never packed: its lines stay plain, each flushed as it is written. A comparison keeps its folder
-and its run.json; each of its arms becomes one file. The same run gives the same bytes. What can be drawn again goes:
-figures/ and report.html.
+A comparison keeps its folder and run.json; each of its arms becomes a file. figures/ and report.html go.
 """
 
 from __future__ import annotations
@@ -23,11 +21,10 @@ LINES, DRAWN = ("steps.jsonl", "events.jsonl"), ("report.html", "figures")
 
 
 def pack(folder: Path) -> int:
-    """Pack every run in `folder`, itself included, and return how many became a file. LabError, before anything is
-    touched: there is no run, one goes on, or one has a file that a packed run has no place for."""
-    runs = sorted(
-        (file.parent for file in folder.rglob("run.json")), key=lambda run: -len(run.parts)
-    )  # a comparison after its arms
+    """Pack every run in `folder`, itself included; return how many became a file. LabError, before anything is touched:
+    no run, one that goes on, or a file that a packed run has no place for."""
+    # A comparison after its arms.
+    runs = sorted((file.parent for file in folder.rglob("run.json")), key=lambda run: -len(run.parts))
     if not runs:
         raise LabError(f"there is no run in {folder}")
     single = [run for run in runs if load_run(run).get("kind") != "compare"]

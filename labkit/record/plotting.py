@@ -1,8 +1,7 @@
 """What every picture shares: one style, lines that do not rely on colour, labels that do not overlap, light and dark.
 
-matplotlib is imported when a picture is drawn, with the Agg backend, and its global settings are left as they were.
-A picture is saved twice: PNG for slides and notebooks, SVG for the report. In the SVG the named colours become CSS
-variables with a second value for dark screens, so that one small file serves both.
+A picture is a PNG for slides and notebooks and an SVG for the report, in which the named colours are CSS variables with
+a second value for dark screens. matplotlib's global settings are left as they were.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ OF_ROLE = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn picture: `png` and `svg` in the run's figures/, `alt` what it shows in one sentence, `note` how to read
-    it."""
+    """`png` and `svg` in the run's figures/; `alt`: what it shows, in one sentence; `note`: how to read it."""
 
     name: str
     title: str
@@ -101,8 +99,7 @@ class Picture:
 
 
 def styles(roles: dict[str, str]) -> dict[str, Style]:
-    """A style for each arm by its role. Of candidates and unknown roles, KNOWN arms have their own, and the others take
-    the first that nobody here has."""
+    """A style for each arm by its role: OF_ROLE's, KNOWN arms' own, and for others the first that nobody here has."""
     unset = [name for name, role in roles.items() if role not in OF_ROLE]
     known = {name: KNOWN.index(name) for name in unset if name in KNOWN}
     free = (place for place in itertools.count() if place not in known.values())
@@ -197,8 +194,8 @@ def two_themes(svg: str) -> str:
 
 
 def label_ends(ax: Any, ends: Sequence[tuple[float, float, str, str]], size: float = 8.5) -> None:
-    """Name each line at its right end: (x, y, text, color). Labels stand outside the axes, spread so that none overlap,
-    joined to their line by a thin leader. Call it when limits and margins are final."""
+    """Name each line (x, y, text, color) at its right end, outside the axes, without overlaps, joined by a thin leader.
+    Call it when limits and margins are final."""
     if not ends:
         return
     height = size / 72 * ax.figure.dpi * GAP
@@ -253,9 +250,8 @@ def thin(points: list, most: int = 240) -> list:
 
 
 def running_median(values: Sequence[float], window: int) -> list[float]:
-    """Median of the `window` values around each one, non-finite ones left out (NaN where none is left, and where the
-    value itself is not finite). Centred: a trailing window would lag behind a falling loss."""
-    out, half = [], window // 2
+    """Centred median of `window` values, non-finite ones left out; NaN where the value itself is not finite."""
+    out, half = [], window // 2  # centred: a trailing window would lag behind a falling loss
     for i, value in enumerate(values):
         reach = min(half, i, len(values) - 1 - i)  # symmetric at the ends too
         part = finite(values[i - reach : i + reach + 1])

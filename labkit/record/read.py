@@ -22,8 +22,8 @@ PACKED = ".jsonl.gz"  # a finished run as one file, in place of its folder: labk
 
 @dataclass
 class RunData:
-    """A record as read. `truncated` counts lines that could not be read (a torn last line, normally 0 or 1). `arms` are
-    the records under arms/, by name. `alive`: a writer holds the folder now; None when that cannot be told."""
+    """A record as read. `truncated`: lines that could not be read (normally 0 or 1); `arms`: the records under arms/;
+    `alive`: a writer holds the folder now, None where that cannot be found out."""
 
     path: Path
     run: dict
@@ -79,8 +79,7 @@ class RunData:
 
 
 def read_run(path: str | os.PathLike) -> RunData:
-    """Read a run folder in whatever state it is, or the file that it was packed into. Raises LabError only if there is
-    no run.json or it is not one."""
+    """Read a run folder in whatever state it is, or its packed file. LabError: there is no run.json, or it is not one."""
     path = Path(path)
     if (file := path.with_name(path.name + PACKED)).is_file() and not path.is_dir():
         return _read_packed(path, file)

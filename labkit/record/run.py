@@ -6,12 +6,8 @@
     events.jsonl   one line an event: time, step, kind, message, ...
     figures/       pictures        report.html   drawn from the above by `labkit.compare.report`
 
-How it survives kill -9 at any moment: `run.json` is written beside and renamed over the old one, so a reader sees the
-old or the new, never half of one. A line is one `write` to a file opened for appending; at worst the last line is
-torn. A reader skips and counts a torn line; re-opening a run for resume cuts it off before it appends, so that two
-lines never run together. Nothing is held back in a buffer.
-
-Of a run's ranks, rank 0 alone has a record; the others have None.
+`run.json` is replaced whole. A line is one `write`, so that kill -9 tears the last one at worst: a reader skips and
+counts it, and a resumed run cuts it off. Of a run's ranks, rank 0 alone has a record; the others have None.
 """
 
 from __future__ import annotations
@@ -47,8 +43,7 @@ def _explained(place: Path) -> AbstractContextManager[None]:
 
 
 class RunRecord:
-    """A run folder being written. Make one with `create` or `open`; it may be pickled (rank processes), used as a
-    context manager (sets the status when the block ends), and written by several objects in turn."""
+    """A run folder being written. May be pickled, used as a context manager, and written by several objects in turn."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
@@ -67,9 +62,8 @@ class RunRecord:
         seeds: Any = None,
         **extra: Any,
     ) -> RunRecord:
-        """Start a record in a new or empty folder. `kind` is "train" or "compare"; `command` defaults to what was
-        typed; `config` may be a pydantic model or a dict; `extra` goes into run.json as it is (pass `hardware={...}`
-        to skip asking the machine). Raises LabError if the folder already holds a run or cannot be written."""
+        """Start a record in a new or empty folder. `config`: a pydantic model or dict; `extra` goes into run.json as it
+        is (`hardware={...}` skips asking the machine). LabError: the folder holds a run or cannot be written."""
         self = cls(path)
         if (self.path / "run.json").exists():
             raise LabError(f"{self.path} already holds a run: resume it, or choose another folder.")
@@ -101,9 +95,8 @@ class RunRecord:
 
     @classmethod
     def open(cls, path: str | os.PathLike, *, resume_from: int | None = None) -> RunRecord:
-        """Open an existing record to append to it. A torn last line is cut off. With `resume_from=k`, the next step
-        that will be written is k: step lines with step >= k are dropped, so that no step stands twice. Events stay:
-        they are what happened, also what happened before the interruption. Raises LabError if there is no run."""
+        """Open a record to append to it. `resume_from=k`: step lines from k on are dropped, events stay. LabError: no
+        run."""
         self = cls(path)
         load_run(self.path)
         self._mark_alive()
@@ -118,8 +111,7 @@ class RunRecord:
     # ---- writing
 
     def step(self, **fields: Any) -> None:
-        """Append one step line, written through to the file before this returns. Needs `step`; the usual fields stand
-        in the module docstring. Losses that are NaN or infinite are fine."""
+        """Append one step line, flushed before this returns. Needs `step`; losses may be NaN or infinite."""
         if "step" not in fields:
             raise TypeError("a step line needs step=")
         self._append("steps.jsonl", fields)
@@ -129,8 +121,7 @@ class RunRecord:
         self._append("events.jsonl", {"time": now(), "step": step, "kind": kind, "message": message, **fields})
 
     def update(self, **fields: Any) -> None:
-        """Set top-level keys of run.json (atomically). The file is read again first, so that another writer's keys
-        stay."""
+        """Set top-level keys of run.json, read again first, so that another writer's keys stay."""
         self._write_run({**load_run(self.path), **fields})
 
     def results(self, **fields: Any) -> None:
@@ -213,8 +204,7 @@ class RunRecord:
                 stream.truncate(whole)
 
     def _drop_steps(self, first: int) -> int:
-        """Drop the step lines from `first` on; they are at the end, since steps are written in order. Cutting the file
-        is as atomic as writing it anew, and works on a full disk."""
+        """Cut off the step lines from `first` on: they stand at the end, and cutting works on a full disk."""
         file, keep, dropped = self.path / "steps.jsonl", 0, 0
         if not file.exists():
             return 0

@@ -1,15 +1,7 @@
 """What run.json holds, as types: parsed once when a run is read, attributes from then on.
 
-    TrainRun      one training: RunFile, what was converted, TrainResults
-    CompareRun    a comparison: RunFile, and in its results
-                      arms       ArmRow of each arm that was trained for its loss
-                      verdict    Verdict on the losses, a Judged for each run
-                      speed      TimedRow of each arm that was timed, and a SpeedVerdict
-                      calls      Call of each `lab compare` that worked in the folder, an Item for each arm
-                      tries      Try of each batch that was tried for an arm
-
-Whatever version wrote a record, it stays readable: unknown keys are left out, and a value of another type than it
-should have counts as if it were not there. Names on disk stay what they were, also where the code has a better one.
+Records of every version stay readable: unknown keys are left out, and a value of another type counts as absent. Names
+on disk stay what they were, also where the code has a better one.
 """
 
 from __future__ import annotations
@@ -324,9 +316,8 @@ class SpeedResults(Record):
 
 
 class Judged(Record):
-    """One run in the verdict. gap: [(step, per cent)] against the baseline. Of an arm's first run also what was found
-    over all its runs: value with the interval from low to high and error, per cent; needed: runs that would decide it;
-    step: where a control was rejected."""
+    """One run in the verdict. gap: [(step, per cent)] against the baseline. An arm's first run also has what was found
+    over all of its runs: value, its interval low to high and error, per cent; needed: runs that would decide it."""
 
     gap: list[tuple[int, float]] = []
     value: float | None = None
@@ -351,8 +342,8 @@ class Band(Record):
 
 
 class Verdict(Record):
-    """On the losses. word: pass, fail, undecided, no-power, incomplete. judged, asked: how many candidates; next: what
-    would decide those that are undecided."""
+    """On the losses. word: pass, fail, undecided, no-power, incomplete. judged, asked: how many candidates; next:
+    advice."""
 
     word: str = "incomplete"
     sentence: str = ""
@@ -383,8 +374,7 @@ class Item(Record):
 
 
 class Call(Record):
-    """One call of `lab compare`: limit, price of an hour of the whole machine, seconds and cost. ended: False where it
-    was killed, and what it took is a least."""
+    """One call of `lab compare`. ended: False where it was killed, and what it took is a least."""
 
     began: float | None = None
     minutes: float | None = None
@@ -405,9 +395,8 @@ class Call(Record):
 
 
 class Try(Record):
-    """One batch that an arm was tried with on a GPU of `gib`: sequences of a GPU and micro-batch, and whether they
-    fitted. Of one that did, bytes: need, and rest, what stays between two steps; short: how often the allocator ran
-    short afterwards."""
+    """One batch that an arm was tried with on a GPU of `gib`. Of one that fitted, bytes: need, at the peak, and rest,
+    between two steps; short: how often the allocator ran short afterwards."""
 
     micro_batch_size: int = on_disk("rows", 0)
     fitted: bool = False

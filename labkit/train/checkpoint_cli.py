@@ -1,5 +1,4 @@
-"""`lab checkpoint`: what a checkpoint is, and one with FP8 parameters from one without. Everything heavy is imported
-when a command runs, so that `lab --help` answers at once."""
+"""`lab checkpoint`: what a checkpoint is, and one with FP8 parameters from one without."""
 
 from __future__ import annotations
 

@@ -8,14 +8,11 @@
     [precision]
     backend = "torchao"
 
-`mixed_precision = "fp8"` is short for that [precision] table, in KempnerForge's spelling: torchao's linears, one scale
-a tensor, E4M3 forward and E5M2 for gradients; all else of [precision] as it is by default, so the head stays in BF16
-and the weights that the optimizer changes in FP32. "bf16" and "fp32" name the backends that are called so. A
-configuration says it in one way or the other: with `mixed_precision`, [precision] names no backend and no recipe.
+`mixed_precision = "fp8"` is short for that [precision] table, in KempnerForge's spelling, with torchao's tensorwise
+recipe and the defaults; "bf16" and "fp32" name the backends called so. [precision] then names no backend and no recipe.
 
-Three rules, so that a typo never becomes a silent default: an unknown key is an error that names the nearest valid key;
-types are strict ("8" is not 8, and true is not 1); and fields that must agree with one another are checked together.
-Everything here raises `LabError`. Nothing here imports torch.
+An unknown key is an error that names the nearest valid one, types are strict, and fields that must agree are checked
+together. Everything here raises `LabError`. Nothing here imports torch.
 """
 
 from __future__ import annotations

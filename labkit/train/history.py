@@ -1,8 +1,7 @@
 """What a training run has done so far and returns at its end; and the clock that its seconds come from.
 
-A GPU call returns before the GPU has done it, so the host's clock is right only where the host has just waited for the
-GPU. The loop waits once a step anyway, to read the loss; the clock is read there. What lies between two such points is
-exactly one step's work, in the order of the device, without a wait of its own.
+The host's clock is right only where it has just waited for the GPU. The loop waits once a step, to read the loss, and
+reads the clock there: between two such points lies exactly one step's work.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """A whole training run as one function of a rank: what `run_ranks` calls, from a config to a result.
 
-    results = run_ranks(train_job, config.model_dump(), "runs/first", size=2, timeout=None)
-    results[0]["heldout"]        # {step: loss}
-
-Importable and picklable, as separate processes need it. Everything is built inside the rank: a corpus is
-memory-mapped, and a model is built on the meta device, converted, sharded and only then given memory (see
-labkit.parallel.shard).
+results = run_ranks(train_job, config.model_dump(), "runs/first", size=2, timeout=None)
+results[0]["heldout"]        # {step: loss}
 """
 
 from __future__ import annotations
@@ -47,10 +43,9 @@ def train_job(
 ) -> dict[str, Any]:
     """Build corpus, backend and model, train, and return a summary of plain values, the same on every rank.
 
-    run_dir: the run's folder; rank 0 writes the record into it. An existing run there is resumed (from its newest
-    checkpoint, or from the beginning if it has none). None: no record, no checkpoints. record_fields: further keys of
-    run.json. The summary holds the fields of `TrainResult` and: conversion, evidence, scales (rank 0's last probe),
-    parameters, corpus.
+    run_dir: of the record, which rank 0 writes; an existing run there is resumed. None: no record, no checkpoints.
+    record_fields: further keys of run.json. The summary holds the fields of `TrainResult` and: conversion, evidence,
+    scales (rank 0's last probe), parameters, corpus.
     """
     config = config if isinstance(config, TrainConfig) else strict_validate(TrainConfig, config, "the training config")
     seed_generators(config.seed, group.rank)
@@ -86,10 +81,8 @@ def train_job(
 
 
 def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> RunRecord:
-    """Open the record of this run: a new one, or the one that an interrupted run of the same configuration left.
-
-    LabError if the folder holds steps of another configuration: they would be lost.
-    """
+    """The record of this run: a new one, or that of an interrupted run of the same configuration. LabError: steps of
+    another."""
     if not (run_dir / "run.json").exists():
         return RunRecord.create(run_dir, kind="train", config=config, seeds={"run": config.seed}, **about)
     old = read_run(run_dir)
@@ -106,9 +99,7 @@ def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> Ru
 def build_model(
     config: TrainConfig, group: Group, backend: Backend, mesh: Mesh | None = None
 ) -> tuple[Transformer, ConversionReport]:
-    """Build the model of a config, converted, sharded and initialised; return it and what was converted.
-
-    mesh: as in `prepare`."""
+    """The model of a config, converted, sharded and initialised, and what was converted. mesh: as in `prepare`."""
     with torch.device("meta"):
         model = Transformer(config.resolved_model)
     size, uneven = divmod(config.batch_size, group.size * config.accumulation)  # uneven: the loop says it

@@ -1,16 +1,9 @@
 """Loss scaling: the number that an FP16 run multiplies its loss by, before backward.
 
-FP16's least number is 6e-8, and gradients lie below it. Backward is linear: a loss times S gives gradients times S,
-which FP16 can hold, and the FP32 sums are divided by S afterwards (arXiv:1710.03740, section 3.2). How S moves is
-torch's rule (torch.amp.GradScaler): half after a step that overflowed, twice as much after `growth_interval` good ones.
-
-**One verdict.** A GradScaler checks for infinities itself, in the gradients of its own rank. The loop checks too, on
-all ranks, and the loss as well (labkit.train.health). Two judges that disagree leave the ranks with different weights.
-So the scaler does not see the gradients but the loop's verdict, as the gradient of a parameter of its own: 0 for a good
-step, inf for a bad one. It lives on the CPU, and so costs no wait for the device.
-
-Hooks, the check, clipping and the record see gradients that are divided by S already. Where S is a power of two, as by
-default, dividing by it is exact.
+FP16's least number is 6e-8, and gradients lie below it; the FP32 sums are divided by the scale afterwards
+(arXiv:1710.03740, section 3.2). How it moves is torch.amp.GradScaler's rule. That one checks its own rank's gradients,
+and the loop checks all ranks'; two judges that disagree would leave ranks with different weights. So the scaler sees
+the loop's verdict alone, as the gradient of a parameter of its own on the CPU: 0 for a good step, inf for a bad one.
 """
 
 from __future__ import annotations

@@ -8,11 +8,8 @@
         step-00000300.partial/    being written, or what a killed save left: never read, removed at the next start
         step-00000100.corrupt/    found damaged and passed over: kept for inspection, removed at the next good save
 
-`rename` of a folder is atomic: a reader sees no checkpoint or a whole one. It does not protect against what comes
-later, a disk that loses or flips bits, or a copy cut short; for that there are the sizes and checksums. CRC-32 finds
-every burst of up to 32 bits and misses one in 4e9 other damages; it guards against accidents, not against forgers.
-
-Nothing here imports torch or knows of ranks.
+Sizes and checksums guard against what comes after the rename: a disk that flips bits, a copy cut short. Imports no
+torch.
 """
 
 from __future__ import annotations

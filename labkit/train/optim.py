@@ -5,25 +5,15 @@ AdamW (arXiv:1711.05101) keeps, beside each weight w, a running mean m of its gr
     m <- beta1 m + (1 - beta1) g          v <- beta2 v + (1 - beta2) g g
     w <- w - lr * ( m^ / (sqrt(v^) + eps) + weight_decay * w )          (m^, v^: m, v corrected for starting at zero)
 
-Weights, m and v are FP32 whatever precision the forward computes in: 4 + 4 + 4 bytes a parameter. An update is often a
-thousandth of a weight or less, and BF16 with its 8 significant bits would round it away. Under FSDP2 all three are
-sharded; each rank updates its own part, and nothing is sent.
+Weights, m and v are FP32 whatever the forward computes in: an update is often a thousandth of a weight, which BF16
+would round away. Under FSDP2 each rank updates its part. Matrices decay, norm weights (one-dimensional) do not.
 
-Matrices decay, norm weights (one-dimensional) do not: a norm's scale has no reason to be pulled towards zero.
-
-**FP8 parameters.** Usually an FP8 run keeps FP32 weights, and rounds a copy to FP8 for each product. It then sends BF16
-copies between the ranks, which nobody multiplies. With FP8 parameters the weight itself is FP8, codes and scales, so a
-gather sends one byte a weight instead of two (Transformer Engine's `quantized_model_init`). A step of E4M3 is a
-sixteenth, so AdamW updates an FP32 **master** weight (arXiv:1710.03740), which nothing else sees, and the parameter
-becomes its rounding:
+With FP8 parameters the weight itself is FP8, so a gather sends one byte a weight. A step of E4M3 is a sixteenth, so
+AdamW updates an FP32 master weight (arXiv:1710.03740), first the initial weight before rounding:
 
     master <- AdamW(master, gradient)           parameter <- round(master)
 
-The first master is the initial weight before rounding, so a run with FP8 parameters starts from the same weights as one
-without. Everything else is `torch.optim.AdamW`, the very same arithmetic: what a comparison of the two then shows is
-the parameters' format and nothing else. (Transformer Engine's own `FusedAdam(master_weights=True)` does the same in its
-kernels.) p's entry in the optimizer's state holds "master", "exp_avg" and "exp_avg_sq", FP32, sharded as p is. A
-checkpoint holds the parameter's values and the master (labkit.train.state).
+p's entry in the optimizer's state holds "master", "exp_avg" and "exp_avg_sq", FP32, sharded as p is.
 """
 
 from __future__ import annotations
@@ -41,11 +31,8 @@ MASTER = "master"
 
 
 def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.optim.AdamW:
-    """Make AdamW over the model's parameters, in two groups: with weight decay (matrices) and without (vectors).
-
-    Call it after sharding: fully_shard replaces the parameters. backend: the model's precision backend; if it has FP8
-    parameters, they become FP8 now, after their first values, and get master weights.
-    """
+    """AdamW over the model's parameters, with weight decay for matrices alone. Call it after sharding, which replaces
+    them. backend: if it has FP8 parameters, they become FP8 now, and get master weights."""
     masters = backend.parameters.quantise() if backend is not None and backend.parameters else {}
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -61,11 +48,8 @@ def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.o
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """Return the learning rate of step 1, 2, ..., config.steps.
-
-    It climbs linearly from lr / warmup_steps to lr at step warmup_steps, and falls in half a cosine to lr *
-    min_lr_ratio at the last step (arXiv:1608.03983, equation 5, without restarts).
-    """
+    """The learning rate of step 1, 2, ..., config.steps: linear from lr / warmup_steps to lr, then half a cosine to lr
+    * min_lr_ratio (arXiv:1608.03983, equation 5, without restarts)."""
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
     done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)  # (0, 1]
@@ -80,10 +64,8 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 class MasterAdamW(torch.optim.AdamW):
-    """AdamW in which the parameters that `masters` names are FP8: {parameter: FP32 master weight, sharded alike}.
-
-    fp8 made them; it writes (`store`) and reads (`values`) an FP8 parameter.
-    """
+    """AdamW in which the parameters that `masters` names are FP8: {parameter: FP32 master weight, sharded alike}. fp8
+    writes (`store`) and reads (`values`) them."""
 
     def __init__(
         self, groups: list[dict[str, Any]], masters: dict[nn.Parameter, Tensor], fp8: FP8Parameters, **options: Any

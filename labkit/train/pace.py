@@ -1,14 +1,9 @@
 """Which rank is slow? Each rank's own seconds of a step: without those in which it stood in a call of its groups.
 
-All ranks of a synchronous training take the same time a step: the fast ones wait for the slow one inside a collective.
-So the time of a step names nobody. The time that a rank spent outside of all calls does, and the ledger (the
-communication log) knows when each call began and returned. `OwnSeconds` is a hook that writes it into each step's line:
+All ranks take the same time a step, for the fast ones wait inside a collective. What a rank spent outside of all calls,
+by its ledger, names the slow one. Calls of FSDP2 over a mesh without a ledger are not seen.
 
     train(..., Parts(model, hooks=[OwnSeconds()]))        "rank_seconds": [0.31, 0.30, 0.52, 0.31]
-
-The health page's alarm names a slow rank by it. The hook sees what the ledger sees: calls of a `Group`, and of meshes
-made with `ledger=True`. FSDP2 over a mesh without a ledger waits unseen, and all ranks look alike. On CUDA a call
-returns before the GPU has done it, so the hook refuses it.
 """
 
 from __future__ import annotations
@@ -24,8 +19,8 @@ from labkit.train.loop import Hook, Loop
 
 
 class OwnSeconds(Hook):
-    """Writes `rank_seconds`, [ranks], into each step's line: from the step's beginning until its gradients are there,
-    less what the rank waited. It costs one small all-reduce a step. LabError on CUDA."""
+    """Writes `rank_seconds`, [ranks], into each step's line: until its gradients are there, less what the rank waited.
+    One small all-reduce a step. LabError on CUDA, where a call returns before the GPU has done it."""
 
     def __init__(self) -> None:
         self.begin: dict[int, float] = {}  # by rank: ranks that are threads may share one hook

@@ -8,21 +8,13 @@
     max_rollbacks = 3      # then it gives up
     give_up_after = 20     # bad steps in a row; then it gives up
 
-A bad step is one whose loss or gradient is not finite on any rank (labkit.train.health). It never updates anything. One
-alone may be a bad batch: without a [recovery] table a run skips it, and no more. Several in a row are the model's. They
-are counted in the history, which is the same on every rank, so no rank decides for itself.
+A bad step (labkit.train.health) never updates anything; without a [recovery] table it is skipped. They are counted in
+the history, the same on every rank.
 
-A rollback restores all that a checkpoint holds: weights, AdamW's means, scaling state, generators, hooks, history.
-Three things it leaves as they are: the lowered rate, the batches that are skipped, and the count of rollbacks. Of the
-batches: step k reads batch k + shift, and a rollback from step b to the checkpoint of step c adds b - c to the shift.
-So nothing that was read since the checkpoint is read again. (PaLM did that by hand, with 200 to 500 batches:
-arXiv:2204.02311, section 5.1.) A fault of the machine, which other data do not cure, wants `skip_data = false`: then
-the run stays on the batches of every other run of its seed.
-
-A checkpoint is good to go back to if it was saved before the first bad step of the row. So with `rollback_after` none
-is written in the midst of bad steps, but for the last one of a call, which a pause needs. A lowered rate stays lowered.
-
-Nothing here imports torch.
+A rollback restores all but the lowered rate, the count of rollbacks and the skipped batches: from step b to the
+checkpoint of step c, b - c more batches are skipped (as PaLM did by hand: arXiv:2204.02311, section 5.1). A fault of
+the machine wants `skip_data = false`: other data do not cure it. With `rollback_after` no checkpoint is written in the
+midst of bad steps, but for the last one of a call, which a pause needs.
 """
 
 from __future__ import annotations

@@ -5,12 +5,8 @@
     to bf16    each FP8 weight becomes an ordinary one of the same value, and its master is dropped; or, on request
                (weights="master"), it becomes its master.
 
-BF16 -> FP8 -> BF16 gives the weights rounded to the grid. FP8 -> BF16 -> FP8 gives the very same weights: a value on
-the grid fits into BF16, and rounding it again changes nothing, since scales are powers of two.
-
-Only the recipe "block" has FP8 parameters, so only its checkpoints convert. The result is a checkpoint of a new run
-that differs in `fp8_parameters` alone; step, history, AdamW's means, generators and data go over as they are. The work
-is done on one CPU, in as much memory as the checkpoint is large.
+FP8 -> BF16 -> FP8 gives the same weights: a value on the grid fits into BF16, and scales are powers of two. Only the
+recipe "block" has FP8 parameters. The result is a checkpoint of a new run that differs in `fp8_parameters` alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """When to ring: each rule is a pure function of a run's record, with the reason in one sentence.
 
-    gradient spike   the gradient's norm far above that of the steps before, several times or enormously
-    loss spike       the training loss far above that of the steps before, twice or far
-    learning rate    it jumped beyond anything there was
-    weights          their norm changes faster than the learning rate explains
-    plateau          the held-out loss no longer falls, nor the gradient's norm, and the learning rate is still high
+    gradient spike, loss spike, learning rate, weights, plateau      they judge the training itself: learning.py
     scale collapse   a tensor's FP8 scale falls to a sixteenth of what it was, or runs away to 64 times
     underflow        more and more of a tensor's values become zero under its scale
     overflow         more of a tensor's values saturate than before
@@ -13,15 +9,9 @@
     not finite       the record's own events: a refused step, a way back, a failure
     silence          nothing written for too long, or the one who wrote is gone
 
-The first five, which judge the training itself, are in learning.py. Three properties hold of every rule. It is causal:
-whether it rings at step k depends on what was known at step k, so what rings on a finished record would have rung live.
-It looks back over a bounded number of rows (the learning rate's peak apart): a record of 100,000 steps is judged as it
-grows, never from its beginning, and the same alarms come however often it was polled. And it rings once: a condition
-that holds on is one alarm, and rings again only after `REARM` rows (evaluations, probes) without it.
-
-Thresholds are ratios to the run's own recent past, never absolute numbers: another model has other norms. Each has a
-second condition in the past's own standard deviation, because noise differs as well. The first rows of a run, in which
-everything moves, ring nothing.
+Every rule is causal: what rings on a finished record would have rung live. It reads a bounded number of rows back, so a
+record of 100,000 steps is judged as it grows. It rings once: again only after `REARM` rows without its condition.
+Thresholds are ratios to the run's own recent past and its standard deviation; the first rows of a run ring nothing.
 """
 
 from __future__ import annotations
@@ -51,8 +41,8 @@ LOUD = ("nonfinite", "rolled back", "not rolled back", "stopped", "failed", "cor
 
 
 def throughput_drop(record: Record, begin: int) -> Iterator[Alarm]:
-    """The median rate of the last RECENT steps is below DROP of that of up to BEFORE steps before them, and lower by
-    DROP_SIGMAS of their standard deviations (in log2): on a machine that others use too, steps differ."""
+    """The median rate of the last RECENT steps is below DROP of that of up to BEFORE steps before, by DROP_SIGMAS in
+    log2."""
     rate, step = past.log2(record["tokens_per_s"]), record["step"]
     first = max(0, begin - REARM)
     seen = past.usual(rate, max(0, first - RECENT + 1), BEFORE)
@@ -94,9 +84,8 @@ def slow_rank(record: Record, begin: int) -> Iterator[Alarm]:
 
 
 def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
-    """A tensor's scale is no positive number; or, in two probes in a row, at most 1/COLLAPSED or at least RAN_AWAY
-    times the median of the PROBES probes before, and off by SCALE_SIGMAS of its standard deviations in the SHARES
-    probes before (in log2); or AT_ONCE times off."""
+    """A scale is no positive number; or in two probes in a row COLLAPSED or RAN_AWAY times off the median of the PROBES
+    before, by SCALE_SIGMAS in log2; or AT_ONCE times off."""
     # A scale that follows its tensor at once falls to a 24th for one odd batch of a healthy run, and is back at the
     # next. Those of attention's gradients vary by a factor of three all the time.
     sparse = record.scales["scale"]
@@ -123,8 +112,7 @@ def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
 
 
 def rising_underflow(record: Record, begin: int) -> Iterator[Alarm]:
-    """UNDERFLOW percentage points more of a tensor's values become zero than in the probes before, at the second rise
-    in a row."""
+    """UNDERFLOW percentage points more of a tensor's values become zero than before, at the second rise in a row."""
     yield from _rising(record, begin, "underflow", UNDERFLOW, "become zero", twice=True)
 
 
@@ -169,8 +157,7 @@ def loud_events(record: Record, begin: int) -> Iterator[Alarm]:
 
 
 def silence(record: Record) -> Iterator[Alarm]:
-    """A run that says it is running, and nobody writes; or nothing was written for QUIET usual steps, and
-    QUIET_AT_LEAST seconds."""
+    """A run that says it is running and nobody writes; or no line for QUIET usual steps and QUIET_AT_LEAST seconds."""
     if record.run.get("status") != "running":
         return
     if record.alive is False:
@@ -193,9 +180,8 @@ def alarms(record: Record) -> list[Alarm]:
 
 
 class Judge:
-    """Judges a record that grows: each call judges what is new. It holds the alarms so far and what was judged.
-
-    more: further rules, called with the record as it stands; they give what is new since the call before."""
+    """Judges what is new in a growing record at each call, and holds the alarms so far. more: further rules, called
+    with the record, which give what is new since their last call."""
 
     def __init__(self, more: Iterable[Callable[[Record], Iterable[Alarm]]] = ()) -> None:
         self.rang: list[Alarm] = []

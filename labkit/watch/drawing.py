@@ -1,9 +1,7 @@
 """The health page's pictures: Bokeh figures over sources that `Board.update` fills from a record.
 
-All curves share one x axis, the steps, and the stretch of it that is in sight. A curve is drawn through the outline of
-that stretch (labkit.watch.tables), so zooming in brings the points out. A y axis follows the values in sight, and cuts
-off what lies far above them: one step with a loss of a million must not press the rest flat. The title counts what is
-cut off, and what is not finite.
+All curves share one x axis of steps, and are outlines of the stretch in sight (labkit.watch.tables). A y axis cuts off
+what lies far above the values in sight, so that one step of a million leaves the rest readable; the title counts those.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """A run's record for other people's tools: TensorBoard's event files, and an offline run of Weights & Biases.
 
-    loss, heldout, grad_norm, ...        the step line's numbers, by their names; memory as memory/peak_bytes
-    scale/layers.0.attn.wq.input, ...    the probed tensors: scale, amax, overflow, underflow
-    grad_norm/layers.0, rank_seconds/0   where they were recorded
-    events                               as text, at their steps, each kind under its own name
-
-Written once from a record that stands still, with the tool's own writer; nothing goes over a network. A number that is
-not finite stays what it is. Where a run went back, the record has the steps that count, and so has the export.
+loss, heldout, grad_norm, ...        the step line's numbers, by their names; memory as memory/peak_bytes
+scale/layers.0.attn.wq.input, ...    the probed tensors: scale, amax, overflow, underflow
+grad_norm/layers.0, rank_seconds/0   where they were recorded
+events                               as text, at their steps, each kind under its own name
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ WRITERS = ("tensorboard", "wandb")  # packages
 
 def export(run: Path, to: str, out: Path | None = None) -> str:
     """Write the record of the training in `run`; return a sentence about what was written. LabError: no run, a
-    comparison, an unknown tool, one that is not installed, or a folder that holds something."""
+    comparison, an unknown or missing tool, or a folder that holds something."""
     if to not in WRITERS:
         raise LabError(f"--to must be {' or '.join(WRITERS)}, not {to!r}")
     data = read_run(run)

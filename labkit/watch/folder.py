@@ -1,13 +1,8 @@
 """A run folder that somebody else is writing, read on at each poll; and which runs a folder holds.
 
-Three things happen to a file of step lines. It grows; then only what is new is read. Its last line is not whole yet;
-then that line waits. Or it is cut back and grows again (a resumed run drops the steps that it does anew,
-labkit.record.run), or another file takes its place (`--fresh`); then what was read before is void, and the whole is
-read again. The cut may have happened between two polls, so the size does not show it: the last line that was read is
-compared with what stands in its place now. A line that was done again has other seconds in it.
-
-`Record` is what rules and pictures read: the step lines as columns, the scales, norms and ranks as grids, the events,
-and what run.json says. It can be made from any list of lines, so a rule is tested without a folder.
+A file of step lines grows, its last line may be torn, and it may be cut back and grow again (a resumed run) or be
+replaced (`--fresh`). A cut between two polls does not show in its size, so the last line read is compared with what
+stands in its place now; where it differs, the whole is read again.
 """
 
 from __future__ import annotations
@@ -193,8 +188,7 @@ class Folder:
 
 
 def runs_in(path: Path) -> dict[str, Path]:
-    """Return {name: folder} of the trainings in this folder, in the order of a comparison: the folder itself, or its
-    parts. LabError if there is no run in it."""
+    """{name: folder} of the trainings here: the folder itself, or a comparison's parts in order. LabError: no run."""
     if path.with_name(path.name + PACKED).is_file() and not path.is_dir():
         return {path.name: path}
     run = load_run(path)

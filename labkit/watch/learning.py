@@ -1,5 +1,4 @@
-"""The rules that judge the training itself: its loss, its gradient, its learning rate, its weights. labkit.watch.alarms
-says what holds of every rule."""
+"""The rules that judge the training itself: its loss, gradient, learning rate and weights (see labkit.watch.alarms)."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from labkit.watch.past import KNOWN, REARM, WARMUP, WINDOW, Alarm, Rule
 
 
 class Limits(NamedTuple):
-    """When a value is odd: so many `times` the usual, and `sigmas` of its standard deviations (in log2) above it. It
-    rings where `often` of the last `lately` steps are odd, or at once beyond the last two limits."""
+    """A value is odd so many `times` the usual and `sigmas` of its standard deviations (in log2) above it. It rings
+    where `often` of the last `lately` steps are odd, or at once beyond the last two limits."""
 
     times: float
     sigmas: float
@@ -96,8 +95,8 @@ def rate_jump(record: Record, begin: int) -> Iterator[Alarm]:
 
 
 def weights_run_away(record: Record, begin: int) -> Iterator[Alarm]:
-    """The change of the weights' norm is off by MOVED of the usual change in the NORMS norms before, and by
-    MOVED_SIGMAS of that one's standard deviation; and so is the change over the learning rate."""
+    """The change of the weights' norm, and the change over the learning rate, are off by MOVED of the usual and
+    MOVED_SIGMAS."""
     # So something else than the optimizer moves the weights, or its steps all go one way. A learning rate below
     # HIGH_RATE of its peak leaves next to no change, and nothing is judged.
     norm = record["param_norm"]
@@ -124,8 +123,8 @@ def weights_run_away(record: Record, begin: int) -> Iterator[Alarm]:
 
 
 def plateau(record: Record, begin: int) -> Iterator[Alarm]:
-    """The best of the last EVALS held-out losses is not LITTLE below the best of the EVALS before, the median gradient
-    norm did not fall either, and the learning rate is still at least HIGH_RATE of its peak."""
+    """The best of the last EVALS held-out losses is not LITTLE below the EVALS before, the median gradient norm did not
+    fall either, and the learning rate is still at least HIGH_RATE of its peak."""
     heldout, norm, rate, steps = record["heldout"], record["grad_norm"], record["lr"], record["step"]
     rows = np.flatnonzero(~np.isnan(heldout))
     start = int(np.searchsorted(rows, begin))

@@ -1,8 +1,7 @@
-"""The student's own rules beside the page's, once they are written: week 16's scale tracker, the capstone's alarms.
+"""The student's own rules beside the page's, once they are written: until then, and where one fails, the page says so.
 
-Nothing depends on them: until then the page says so, and one that fails says how. `PARTS` is the one table of such
-parts, as "module:name", imported when needed: a class, made anew for each record, whose objects are called with the
-record as it stands and give what is new since the call before: (step, reason).
+A part of `PARTS` ("module:name", imported when needed) is a class. A new object for each record is called with the
+record as it stands and gives what is new since the call before: (step, reason).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What stands where on the health page, and what moves: a status line, the alarms, the choices, the pictures.
 
-Each page (a browser's tab, a notebook's cell) has a `Page` of its own; all of them share one `Source`, so that a file
-is read once however many poll. What comes from a record is somebody else's text: it is escaped before it becomes HTML.
+Each tab or cell has a `Page`; all share one `Source`. A record's text is somebody else's: it is escaped.
 """
 
 from __future__ import annotations

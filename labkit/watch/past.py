@@ -1,7 +1,6 @@
-"""What every rule of labkit.watch.alarms stands on: what an alarm is, and what was usual before each row of a column.
+"""What every rule stands on: what an alarm is, and what was usual before each row of a column.
 
-All functions look back over a bounded number of rows, and compute for the rows from `first` on: a record that grows is
-never gone through from its beginning. NaN stands for what was not recorded, and is left out.
+All functions compute the rows from `first` on, from a bounded number of rows before; NaN (not recorded) is left out.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def windows(x: Floats, first: int, width: int) -> np.ndarray:
 
 
 def usual(x: Floats, first: int, width: int) -> tuple[Floats, Floats, np.ndarray]:
-    """Return, for each row from `first` on, of the `width` values before it: median, standard deviation (from the
-    median absolute deviation, which a few outliers do not move), and how many there are."""
+    """Of the `width` values before each row from `first` on: median, standard deviation (by the median absolute
+    deviation, which outliers do not move), and how many there are."""
     seen = windows(x, first, width)
     known = (~np.isnan(seen)).sum(1)
     middle = medians(seen)
@@ -87,8 +86,7 @@ def median(x: np.ndarray) -> float:
 
 
 def trailing(x: Floats, first: int, width: int, of: Callable | None = None) -> Floats:
-    """Return, for each row from `first` on, the median (or `of`) of the `width` values up to and with it; NaN until
-    there are so many."""
+    """For each row from `first` on the median (or `of`) of the `width` values up to it; NaN until there are so many."""
     seen = windows(np.append(x, np.nan), first + 1, width)
     full = ~np.isnan(seen).any(1)
     return np.where(full, medians(seen) if of is None else of(seen, axis=1), np.nan)
@@ -101,8 +99,8 @@ def shift(x: Floats, by: int, size: int) -> Floats:
 
 
 def onsets(rings: Any, first: int, begin: int) -> list[int]:
-    """Return the rows from `begin` on at which a condition begins: it did not hold in the REARM rows before. rings[0]
-    is row `first`."""
+    """The rows from `begin` on where a condition begins that did not hold in the REARM rows before. rings[0]: row
+    `first`."""
     rows = np.flatnonzero(rings) + first
     gaps = np.diff(rows, prepend=-REARM - 1)
     return [int(row) for row, gap in zip(rows, gaps) if gap > REARM and row >= begin]

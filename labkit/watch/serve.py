@@ -1,9 +1,4 @@
-"""`lab watch RUN`: a small web server for the health page.
-
-It listens on this machine alone (127.0.0.1) unless `--address` says otherwise: a page that anybody may open shows the run
-to anybody. From a laptop to a machine behind ssh: `ssh -L 5006:localhost:5006 HOST`, then the same address. Ends with
-Ctrl-C, and the run notices nothing.
-"""
+"""`lab watch RUN`: a small web server for the health page, on this machine alone unless `--address` says otherwise."""
 
 from __future__ import annotations
 
@@ -18,8 +13,8 @@ MISSING = "the health page needs Panel, which is not installed: `make watch`, or
 
 
 def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], Any], mine: bool = False) -> None:
-    """Serve the page of the run in this folder until Ctrl-C. port 0: any free one; say: called with the page's
-    address; mine: with the student's own rules. LabError: no run there, no Panel, or a port that is taken."""
+    """Serve the page of `run` until Ctrl-C. port 0: any free one; say: called with the address; mine: with the
+    student's rules. LabError: no run, no Panel, or a port that is taken."""
     from labkit.watch.source import Source
 
     source = Source(run, mine)  # before Panel, which takes seconds to import

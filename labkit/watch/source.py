@@ -16,8 +16,7 @@ RESCAN = 5.0  # seconds between two searches for further runs of a comparison
 
 
 class Source:
-    """The runs of one folder, read on by whoever polls. mine: the student's own rules judge them, too
-    (labkit.watch.mine). LabError: there is none."""
+    """The runs of one folder, read on by whoever polls. mine: the student's rules judge them, too. LabError: no run."""
 
     def __init__(self, path: Path, mine: bool = False) -> None:
         self.path, self.folders, self.more = path, runs_in(path), make_rules if mine else list

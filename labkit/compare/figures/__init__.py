@@ -1,13 +1,5 @@
-"""The pictures of a comparison or of one run, each with its alt text: in a sentence, what it shows.
-
-    answer.py     speed and loss of each arm: the first one
-    loss.py       the losses, and the paired gap with its band
-    speed.py      throughput, memory, where each millisecond goes; the course of a single run
-    scales.py     scales and amax of every quantised tensor
-    rounding.py   signal to quantisation noise, overflow and underflow
-
-Each function takes what it draws and a folder, and returns a `Picture`, or None where the record holds nothing to draw.
-"""
+"""The pictures of a comparison or of one run, each with its alt text: in a sentence, what it shows. A function takes
+what it draws and a folder, and returns a `Picture`, or None where the record holds nothing to draw."""
 
 from __future__ import annotations
 
@@ -24,8 +16,8 @@ from labkit.record.schema import Verdict
 def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | None = None) -> list[Picture]:
     """Every picture that the record has data for, written to figures/ of the run (or `folder`), in reading order.
 
-    A record may hold anything. With a list `trouble` a picture that fails is left out and said there in a sentence;
-    without it the error is raised. OSError (a full disk) is raised always."""
+    With a list `trouble` a picture that fails is left out and named there. OSError (a full disk) is raised always.
+    """
     folder = Path(folder or data.path / "figures")
     folder.mkdir(parents=True, exist_ok=True)
     every, record = arm_rows(data), data.comparison

@@ -1,5 +1,4 @@
-"""The picture that a comparison is read from: by arm the speed against the baseline, and the gap of the loss with its
-interval."""
+"""The picture that a comparison is read from: by arm its speed, and the gap of its loss, against the baseline."""
 
 from __future__ import annotations
 

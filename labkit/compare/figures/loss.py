@@ -62,8 +62,8 @@ def losses(arms: dict[str, Arm], folder: Path) -> plot.Picture | None:
 
 
 def gap(arms: dict[str, Arm], verdict: Verdict, folder: Path) -> plot.Picture | None:
-    """Relative gap of the held-out loss to the baseline, step by step, with the band. Linear inside the band,
-    logarithmic outside, so that a twin at 0.01 % and a broken arm at 10 % both can be read."""
+    """Relative gap of the held-out loss to the baseline, step by step, with the band: linear inside it, logarithmic
+    outside, so that 0.01 % and 10 % both can be read."""
     drawn = {name: arm for name, arm in arms.items() if arm.gaps}
     if not drawn:
         return None

@@ -20,8 +20,7 @@ ROUNDING_DB = {name: 10 * math.log10(12 * 4**bits * 8 * math.log(2) / 3) for nam
 
 
 def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> plot.Picture | None:
-    """Signal to quantisation noise of every quantised tensor, and of every linear's output against FP32, at the last
-    probe, by layer, one panel an arm."""
+    """SQNR of every quantised tensor, and of every linear's output against FP32, at the last probe, by layer."""
     every = {name: dots for name, arm in arms.items() if (dots := _sqnr_dots(arm))}
     # An arm that casts nothing has outputs alone, far above the rest: one number in the note, no panel.
     shown = {name: dots for name, dots in every.items() if any(kind != "output" for _, _, kind, _ in dots)} or every

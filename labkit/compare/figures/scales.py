@@ -1,7 +1,6 @@
 """Scales and amax of every quantised tensor over time, and a heat map of the scales over layers and steps.
 
-A tensor is named module + role: "layers.2.ffn.w1.grad". Roles: input and weight (cast in the forward pass), grad (the
-gradient of the output, cast in the backward pass), output (the product's result, not cast).
+A tensor is named module + role: "layers.2.ffn.w1.grad". Roles: input, weight, grad (of the output), output (not cast).
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ MANY = 60  # lines in one panel
 
 
 def scales(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
-    """Scale and amax of every quantised tensor over the steps, one column a role. Grey: the tensors (their range and
-    middle 80 % when they are many); thick: their median; the highest and the lowest at the end are named."""
+    """Scale and amax of every quantised tensor over the steps, one column a role. Grey: the tensors (range and middle
+    80 %); thick: their median; the highest and the lowest at the end are named."""
     probes = plot.thin(arm.scales(), 150)
     kinds = _kinds(probes)
     if not kinds:
@@ -64,8 +63,7 @@ def scales(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
 
 
 def heat(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
-    """log2 of the scale of every linear (rows, by layer) over the steps (columns), one panel a role, against the first
-    probe: 0 is unchanged, -1 is halved."""
+    """log2 of every linear's scale (rows) over the steps (columns) against the first probe, one panel a role."""
     probes = plot.thin(arm.scales(), 160)
     kinds = _kinds(probes)
     if not kinds or len(probes) < 2:

@@ -20,8 +20,7 @@ NARROW = 0.045  # of the widest bar: a narrower piece has no room for its number
 
 
 def cost(arms: dict[str, Arm], folder: Path, where: str = "") -> plot.Picture | None:
-    """Tokens/s (median step, with the 10th to 90th percentile) and peak memory of every arm, as bars. where: of which
-    part this is, if there are two."""
+    """Tokens/s (median step, 10th to 90th percentile) and peak memory of every arm, as bars. where: of which part."""
     drawn = {name: arm for name, arm in arms.items() if arm.speed.tokens_per_s}
     if not drawn:
         return None
@@ -66,8 +65,7 @@ def cost(arms: dict[str, Arm], folder: Path, where: str = "") -> plot.Picture | 
 
 
 def milliseconds(rows: Iterable[TimedRow], folder: Path) -> plot.Picture | None:
-    """Milliseconds of each class of kernel per 1,000 tokens of a rank, so that arms with other batches can be held
-    against one another. None if no arm was profiled."""
+    """Milliseconds of each class of kernel per 1,000 tokens of a rank. None if no arm was profiled."""
     drawn = {
         row.label: {kind: row.per_thousand(ms / 1e3) for kind, ms in row.kernels.classes_ms.items()}
         for row in rows

@@ -1,14 +1,8 @@
 """Something costly, built once, by whichever process comes first, and never seen half done.
 
-Many ranks start at once and all want the same folder. Three plain tools make that safe:
-
-  - a **lock file** (flock): one builds, the rest wait. The kernel drops the lock when its holder dies, however it dies,
-    so a killed builder blocks nobody;
-  - **build beside, then rename**: the folder gets its name only when it is complete and on disk; rename is atomic, so a
-    reader sees all of it or nothing;
-  - the next holder of the lock sweeps away what a killed builder left beside.
-
-Where a file system refuses flock (some network ones), everybody builds, the first rename wins and the rest use it.
+One builds under a lock file (flock, which the kernel drops when its holder dies), the rest wait. It is built beside and
+renamed; the next holder removes what a killed builder left. Where a file system refuses flock, everybody builds, and
+the first rename wins.
 """
 
 from __future__ import annotations
@@ -36,11 +30,8 @@ def built_once(
     is_whole: Callable[[Path], bool],
     on_wait: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Return `folder`, built by `build(empty folder)` unless `is_whole(folder)` already.
-
-    A folder that is there but not whole (a damaged disk, a stranger's edit) is replaced. An OSError from `build` or
-    from this function means that the cache cannot be written, and becomes a LabError; nothing half-written stays.
-    """
+    """Return `folder`, built by `build(empty folder)` unless `is_whole(folder)`; one that is not whole is replaced.
+    LabError: the cache cannot be written; nothing half-written stays."""
     try:
         if is_whole(folder):
             return folder

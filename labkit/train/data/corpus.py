@@ -1,26 +1,20 @@
 """The corpus: real text as one long line of tokens, and the rule that says which tokens a training step sees.
 
-**Building** (once for a machine and a config, then cached): find the files, split them, learn a vocabulary from a
-sample of the train files, and write each side as one array of tokens, a file's tokens followed by token 0. The arrays
-are memory-mapped: ranks on a machine share the pages, and a corpus larger than memory costs nothing.
+Built once for a machine and a config: files are found and split, a vocabulary of byte pairs (arXiv:1508.07909, by the
+`tokenizers` library) is learned from a sample of the train files, and each side is written as a memory-mapped array, a
+file's tokens followed by token 0.
 
     tokenizer.json             the vocabulary
     train.bin  heldout.bin     one array of tokens each (uint16, or uint32 for more than 65536 entries), no header
     about.json                 what they are, their sizes, and the hash of their contents; written last
 
-The vocabulary is one of byte pairs: start from the 256 bytes, so that any text can be written; then again and again
-join the pair of neighbours that occurs most often in the sample into a new token, until the vocabulary is full
-(arXiv:1508.07909; on bytes: GPT-2). The work is done by the `tokenizers` library, on all cores.
-
-**A batch is a function of (seed, step, split) and of nothing else**: not of how many ranks there are, which is what
-lets 1 rank and 8 ranks, BF16 and FP8, first run and resumed run, see the same data. Row b of step s is the window of
-T + 1 tokens that starts at
+A batch is a function of (seed, step, split) and of nothing else, so that 1 rank and 8, BF16 and FP8, first run and
+resumed run see the same data. Row b of step s is the window of T + 1 tokens that starts at
 
     philox(key = (seed, split), counter = s)[b] mod (tokens - T)
 
-Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a counter-based generator: a keyed
-scrambling of the counter, so the numbers of step 10,000 come without drawing those before. Windows are drawn with
-replacement: there are no epochs, and a row does not change when the batch grows.
+Philox (Salmon et al. 2011) is a counter-based generator: step 10,000 needs no draws before it. Windows are drawn with
+replacement: no epochs, and a row does not change when the batch grows.
 """
 
 from __future__ import annotations
@@ -66,10 +60,8 @@ class Corpus:
     bytes: dict[str, int]  # of text, per split
 
     def batch(self, step: int, batch_size: int, seq_len: int, seed: int, split: str = "train") -> torch.Tensor:
-        """Draw the whole batch of a step: tokens [B, T + 1], int64, on the CPU; inputs are [:, :-1], targets [:, 1:].
-
-        It is the same on every rank; a rank takes its own sequences. LabError if the split is shorter than a window.
-        """
+        """The whole batch of a step, the same on every rank: tokens [B, T + 1], int64, on the CPU; inputs are [:, :-1],
+        targets [:, 1:]. LabError if the split is shorter than a window."""
         import torch  # here, so that a corpus can be prepared without waiting for torch
 
         tokens = self.tokens(split)
@@ -105,11 +97,8 @@ class Corpus:
 
 
 def build_corpus(config: DataConfig, cache_dir: str | Path | None = None, progress: Progress | None = None) -> Corpus:
-    """Open the corpus of a config, building it first if the cache lacks it. Every rank may call this at once.
-
-    cache_dir: default `labkit.train.data.cache.cache_root()`. Changed files (path, size, time) make a new corpus.
-    LabError: no usable file, or a cache that cannot be written; then nothing is left behind.
-    """
+    """Open the corpus of a config, built first if the cache lacks it; every rank may call this at once. Changed files
+    (path, size, time) make a new one. LabError: no usable file, or a cache that cannot be written."""
     report = progress or (lambda what, fraction: None)
     report("finding the text", 0.0)
     files = find_files(config)

@@ -1,12 +1,8 @@
 """Which text a run reads, the [data] table; which files make it up, and on which side of the split each one falls.
 
-Real text with no download: every machine that runs this course has Python's standard library on it.
-
-Two hashes of a file's path relative to its root decide everything: one its place in the order, one its side. So the
-same file lands in the same place on every machine and in every folder, adding a file moves no other, and a cap in
-bytes takes a fair sample of all folders instead of the first ones of the alphabet.
-
-Nothing here imports torch.
+Every machine of this course has Python's standard library: real text with no download. Two hashes of a file's relative
+path decide its place in the order and its side, so that adding a file moves no other, and a cap in bytes takes a fair
+sample of all folders. Imports no torch.
 """
 
 from __future__ import annotations
@@ -70,10 +66,8 @@ class SourceFile:
 
 
 def find_files(config: DataConfig) -> list[SourceFile]:
-    """Find the files of a source in corpus order, within max_bytes. LabError if there are fewer than two.
-
-    With a cap, a file too large for what is left of it is passed over, and smaller ones after it still get their turn.
-    """
+    """The files of a source in corpus order, within max_bytes: a file too large for the rest of it is passed over.
+    LabError if there are fewer than two."""
     found: dict[str, SourceFile] = {}
     for root in _find_roots(config.source):
         for file in _walk(root, tuple(config.suffixes)):
@@ -104,8 +98,8 @@ def is_heldout(relative: str, fraction: float) -> bool:
 
 
 def split(files: list[SourceFile], fraction: float) -> tuple[list[SourceFile], list[SourceFile]]:
-    """Split into (train, held-out), each in corpus order. Neither is empty: of a handful of files that all fell on one
-    side, the one whose hash is nearest to the line crosses it."""
+    """(train, held-out), each in corpus order. Neither is empty: if need be, the file whose hash is nearest crosses the
+    line."""
     by_hash = sorted(files, key=lambda f: _hash("split", f.relative))
     heldout = {f.path for f in files if is_heldout(f.relative, fraction)} or {by_hash[0].path}
     if len(heldout) == len(files):
