@@ -80,8 +80,7 @@ class Call:
         weighed = jobs[0][0].get("weighed", False)
         self.ranks: list[Rank] = box.fork(len(jobs), jobs[0][0].get("without", ()), weighed)
         self.broker = Broker([rank.link for rank in self.ranks], box.off, self._weigher() if weighed else None)
-        for endpoint, (head, body) in zip(self.broker.endpoints, jobs):
-            self.broker.send(endpoint, "job", head, body)
+        self.jobs = jobs
         self.begin = time.monotonic()
         self.output = [b""] * len(jobs)
         self.printed = [0] * len(jobs)
@@ -117,6 +116,8 @@ class Call:
                 weigh = self.broker.weigh
                 if weigh is not None and not all(map(weigh, range(len(self.ranks)))):
                     raise BoxFailed("this kernel does not tell what memory a rank holds")
+                for endpoint, (head, body) in zip(self.broker.endpoints, self.jobs):  # until now no code of a student's
+                    self.broker.send(endpoint, "job", head, body)
                 reason = supervise(self)
                 end = self._answered() if reason is None else self._failed(reason)
             except Ended as over:

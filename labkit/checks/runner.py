@@ -244,6 +244,8 @@ def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, **more: An
     timeout = case.timeout if timeout is None else timeout
     try:
         reply = runner.run(Job(function=name, inputs=inputs, timeout=timeout, own=case.modules, **own, **more))
+    except values.TooMuch as error:  # of a value that came back and is handed on
+        raise CheckFailed(NO_RESULT if case.answered else FAULT, f"it cannot be handed on: {error}") from None
     except LabError as error:  # the ranks could not be started, say: not the student's doing
         raise CheckFailed(FAULT, f"the check could not be run: {error}") from None
     if reply.printed:
@@ -338,21 +340,28 @@ class LocalRunner:
 # -- what came of a run, as a Reply ------------------------------------------------------------------------------------
 def read_answers(packed: Sequence[bytes], ledgers: Sequence[Ledger], with_group: bool) -> Reply:
     """The Reply for what `remote.answer` gave on each rank. Every process answered; did every function?"""
-    answers = []
+    answers: list[tuple[Any, tuple]] = []
+    failed: list[tuple[str, str]] = []
     for rank, data in enumerate(packed):
+        who = f"rank {rank}: " if with_group else ""
         try:
-            kind, *rest = values.unpack(data)
-            if len(rest) != (2 if kind == remote.OK else 1):
-                raise ValueError(f"{len(rest)} parts")
-        except (ValueError, TypeError) as error:
+            match values.unpack(data):
+                case (remote.OK, value, tuple(inputs)):
+                    answers.append((value, inputs))
+                case (remote.UNFINISHED, str(text)):
+                    failed.append((NOT_ATTEMPTED, not_attempted(text)))
+                case (remote.MISSING, str(text)):
+                    failed.append((NO_RESULT, text))
+                case (remote.RAISED, str(text)):
+                    failed.append((CRASHED, who + text))
+                case _:
+                    raise ValueError("it has another form")
+        except ValueError as error:
             return Reply(NO_RESULT, text=f"rank {rank}'s answer cannot be read: {error}")
-        answers.append((kind, *rest))
-    for kind, verdict in ((remote.UNFINISHED, NOT_ATTEMPTED), (remote.MISSING, NO_RESULT), (remote.RAISED, CRASHED)):
-        for rank, (ended, text, *_) in enumerate(answers):
-            if ended == kind:
-                who = "" if kind == remote.MISSING or not with_group else f"rank {rank}: "
-                return Reply(verdict, text=not_attempted(text) if verdict == NOT_ATTEMPTED else f"{who}{text}")
-    return Reply(values=[a[1] for a in answers], inputs=[a[2] for a in answers], ledgers=list(ledgers))
+    if failed:
+        verdict, text = min(failed, key=lambda one: (NOT_ATTEMPTED, NO_RESULT, CRASHED).index(one[0]))
+        return Reply(verdict, text=text)
+    return Reply(values=[value for value, _ in answers], inputs=[after for _, after in answers], ledgers=list(ledgers))
 
 
 # A rank that has handed the function to an interpreter without torch stands in a line of labkit's: nobody's mistake.

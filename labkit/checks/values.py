@@ -99,24 +99,28 @@ class Tensors:
         return flat.clone().view(dtypes()[dtype]).reshape(shape)
 
 
+class TooMuch(LabError):
+    """More than one call can carry."""
+
+
 def pack(value: Any, arrays: Arrays | None = None) -> bytes:
-    """`value` as bytes; arrays: None for tensors. LabError if it is too much for one call."""
+    """`value` as bytes; arrays: None for tensors. TooMuch if it is more than one call can carry."""
     packer = _Packer(arrays or Tensors())
     tree = packer.tree(value, 0)
     header = json.dumps({"tree": tree, "arrays": [[dtype, shape] for dtype, shape, _ in packer.found]}).encode()
     blobs = [data for _, _, data in packer.found]
     if packer.items > MAX_ITEMS:
-        raise LabError(
+        raise TooMuch(
             f"lists of {packer.items} values are too much for one call; at most {MAX_ITEMS} can travel: use tensors"
         )
     if len(header) > MAX_HEADER:
-        raise LabError(
+        raise TooMuch(
             f"lists and texts of {len(header)} bytes are too much for one call; at most {MAX_HEADER} can "
             f"travel: use tensors"
         )
     size = 8 + len(header) + sum(map(len, blobs))
     if size > MAX_BYTES:
-        raise LabError(f"{size} bytes are too much for one call; at most {MAX_BYTES} can travel")
+        raise TooMuch(f"{size} bytes are too much for one call; at most {MAX_BYTES} can travel")
     return b"".join([len(header).to_bytes(8, "little"), header, *blobs])
 
 

@@ -193,8 +193,11 @@ def test_an_answer_that_the_test_cannot_take_apart_is_the_answers_fault(tmp_path
     week = load_week(make_week(tmp_path, tests=tests, ops=OPS.replace('return "ops"', "return 7")))
     case = run_checks(["91.1"], weeks=[week]).cases[-1]
     assert case.verdict == "no result" and "'int' object has no attribute 'split'" in case.text
-    # A failed assertion of the test's own stays what it is, and so does what went wrong before any answer.
+    # The reference's answer passes a plain assert; what went wrong before any answer is the check's.
     week = load_week(make_week(tmp_path, ops=OPS.replace('return "ops"', "return 7")))
+    assert run_checks(["91.1"], weeks=[week]).cases[-1].verdict == "no result"
+    broken = TESTS.replace('assert call_alone("ops.name") ==', "assert 7 ==")
+    week = load_week(make_week(tmp_path, tests=broken))
     assert run_checks(["91.1"], weeks=[week]).cases[-1].verdict == "grader fault"
 
 
