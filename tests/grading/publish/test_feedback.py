@@ -107,18 +107,14 @@ def test_what_strangers_write_is_text():
     assert "<i>well</i> second line" in words(page) and "Comment by a person" in words(page)
 
 
-def test_what_was_printed_is_capped_and_can_be_left_out():
+def test_what_was_printed_can_be_left_out_and_no_flood_fills_the_page():
     made = standing()
     spoil(made.mark, "test_algbw", "wrong", "no", printed="peeked\n" + "y" * 50_000)
     page = feedback(made)
     assert "peeked" in page and page.count("y" * 1000) == 1 and len(page) < 30_000
     page = feedback(made, printed=False)
     assert "peeked" not in page and "yyyy" not in page and "Your code printed" not in page
-
-
-def test_a_flood_of_text_does_not_flood_the_page():
-    made = standing()
-    spoil(made.mark, "test_algbw", "crashed", "z" * 1_000_000, cause=("z" * 1_000_000,))
+    spoil(made.mark, "test_busbw", "crashed", "z" * 1_000_000, cause=("z" * 1_000_000,))
     made.mark.notes = ["n" * 1_000_000]
     assert len(feedback(made)) < 40_000
 
@@ -136,18 +132,11 @@ def test_incomplete_says_a_human_will_look_and_is_no_zero():
 
 def test_a_mark_that_failed_as_a_whole_promises_nothing():
     made = standing(complete=False)
-    made.mark.tasks, made.mark.points = (
-        [t | {"cases": [], "points": 0 if t["kind"] == "auto" else None} for t in made.tasks],
-        0,
-    )
+    made.mark.points = 0
+    made.mark.tasks = [t | {"cases": [], "points": 0 if t["kind"] == "auto" else None} for t in made.tasks]
     seen = words(feedback(made))
     assert "At least 0 of 80" in seen and seen.lower().count("a human will look") >= 2
     assert "are open" not in seen and "Every automatic point" not in seen
-
-
-def test_unsandboxed_is_said():
-    assert "UNSANDBOXED" in feedback(standing(isolation=UNSANDBOXED))
-    assert "UNSANDBOXED" not in feedback(standing())
 
 
 def test_hand_points_complete_the_total_and_the_late_rule_is_told():
@@ -193,14 +182,14 @@ def test_what_to_do_next_names_tasks_in_order_and_the_command():
     assert "13.8" in what_next(WEEK, standing())[0]
 
 
-def test_a_task_that_stands_on_others_says_that_they_cost_nothing():
-    assert "run with the course's own 13.2 and 13.3" in words(feedback(standing("13.4 NaN")))
-    assert "course's own" not in words(feedback(standing("13.2 one step short")))
-
-
-def test_passed_behaviours_can_be_opened_without_a_script():
+def test_what_only_some_pages_say():
+    for text, made in (
+        ("UNSANDBOXED", standing(isolation=UNSANDBOXED)),
+        ("run with the course's own 13.2 and 13.3", standing("13.4 NaN")),
+    ):
+        assert text in words(feedback(made)) and text[:12] not in words(feedback(standing("13.2 one step short")))
     page = feedback(standing("13.6 the fastest hop"))
-    assert Tags(page).all("details") and "No ring is faster: switch, N=4" in page
+    assert Tags(page).all("details") and "No ring is faster: switch, N=4" in page, "passed ones open without a script"
 
 
 def test_pictures_are_in_the_page_as_data():

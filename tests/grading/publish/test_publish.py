@@ -14,7 +14,7 @@ from grading.publish.publishing import Wishes, publish
 from grading.register.people import learn, who
 from grading.register.submissions import add_submission, withdraw
 from labkit.errors import LabError
-from tests.grading.publish.aclass import LATE, NOON, WEEK, a_class, hand_in, hand_points, mark, person, zipped
+from tests.grading.publish.aclass import LATE, NOON, WEEK, a_class, hand_in, hand_points, mark, person, spoil, zipped
 from tests.grading.publish.looking import Tags, assert_one_harmless_file, read_table, words
 from tests.grading.publish.pngs import png
 from tests.grading.publish.test_platforms import CANVAS, MOODLE
@@ -40,7 +40,9 @@ def cls(tmp_path):
 
 
 def test_everything_that_leaves(cls):
+    own = {path: path.read_bytes() for path in (cls.folder / "course.toml", cls.folder / "roster.csv")}
     made = publish(cls, WEEK, Wishes())
+    assert {path: path.read_bytes() for path in own} == own
     assert below(cls.folder / "published") == [
         "term.csv", "week13/all.csv", "week13/class.html", "week13/feedback/anna/week13.html",
         "week13/feedback/anna/week13.txt", "week13/feedback/ben/week13.html", "week13/feedback/ben/week13.txt",
@@ -54,7 +56,9 @@ def test_everything_that_leaves(cls):
         assert path.stat().st_mode & 0o007 == 0, "for nobody else"
 
 
-def test_an_unknown_submission_blocks_everything_until_somebody_says_whose_it_is(cls):
+def test_an_unknown_submission_blocks_everything_until_somebody_says_whose_it_is(cls, tmp_path):
+    with a_class(tmp_path / "empty", ["anna"]) as opened, pytest.raises(LabError, match="grade run"):
+        publish(opened, WEEK, Wishes())
     arrival = Arrival("Cloe", [Key("name", "Cloe")], zipped({"a.py": b"1"}), NOON, "moodle", "d.zip")
     number = add_submission(cls, WEEK, arrival).id
     with pytest.raises(LabError) as refused:
@@ -65,11 +69,6 @@ def test_an_unknown_submission_blocks_everything_until_somebody_says_whose_it_is
     publish(cls, WEEK, Wishes())
     withdraw(cls, [number])
     publish(cls, WEEK, Wishes())
-
-
-def test_nothing_graded_is_nothing_to_publish(tmp_path):
-    with a_class(tmp_path, ["anna"]) as opened, pytest.raises(LabError, match="grade run"):
-        publish(opened, WEEK, Wishes())
 
 
 def test_a_second_time_says_whose_total_changed(cls):
@@ -99,25 +98,15 @@ def test_pages_wait_while_anybody_may_hand_in_and_grades_do_not(cls):
         assert len(publish(opened, WEEK, Wishes(pages=True)).pages) == 2
 
 
-def test_what_students_printed_stays_out_unless_it_is_wished(cls):
-    from tests.grading.publish.aclass import spoil
-
-    number = hand_in(cls, "cleo", spoil(mark(), "test_algbw", "wrong", "no", printed="peeked"))
-    hand_points(cls, number, "13.7", 1)
-    page = cls.folder / "published" / "week13" / "feedback" / "cleo" / "week13.html"
-    publish(cls, WEEK, Wishes())
-    assert "peeked" not in page.read_text()
-    publish(cls, WEEK, Wishes(printed=True))
-    assert "peeked" in page.read_text()
-
-
-def test_pictures_of_the_students_own_files_alone(cls):
+def test_what_students_printed_stays_out_unless_it_is_wished_and_pictures_are_of_their_own_files_alone(cls):
     names = ("mine.png", "week14_fsdp/results/a.png", "docs/images/chunk-grid.png")
     files = {name: png(4 + n, 4) for n, name in enumerate(names)}
-    hand_points(cls, hand_in(cls, "cleo", mark(), files=files), "13.7", 1)
-    made = publish(cls, WEEK, Wishes())
-    page = next(path for one, _, path in made.pages if one.name == "cleo")
-    assert [image["alt"] for image in Tags(page.read_text()).all("img")] == ["Your picture 1: the file mine.png."]
+    hand_in(cls, "cleo", spoil(mark(), "test_algbw", "wrong", "no", printed="peeked"), files=files)
+    for wished in (False, True):
+        made = publish(cls, WEEK, Wishes(printed=wished))
+        text = next(path for one, _, path in made.pages if one.name == "cleo").read_text()
+        assert ("peeked" in text) == wished
+        assert [image["alt"] for image in Tags(text).all("img")] == ["Your picture 1: the file mine.png."]
 
 
 def test_items_and_codes_are_sentences_on_the_page(cls):
@@ -135,13 +124,6 @@ def test_a_group_is_marked_once_and_each_has_a_page(tmp_path):
         assert [(one.name, number) for one, number, _ in made.pages] == [("anna", 1), ("ben", 1)]
         totals = {row["student"]: row["total"] for row in read_table(made.folder / "all.csv")}
         assert totals == {"anna": "95", "ben": "95", "cleo": ""}
-
-
-def test_the_course_s_own_files_are_never_written_over(cls):
-    publish(cls, WEEK, Wishes())
-    assert (cls.folder / "course.toml").read_text() == LATE and (cls.folder / "roster.csv").read_text().startswith(
-        "student"
-    )
 
 
 # -- platforms --------------------------------------------------------------------------------------------------------

@@ -12,85 +12,74 @@ from grading.register.marks import add_mark
 from grading.register.standing import standings
 from grading.register.submissions import withdraw
 from labkit.errors import LabError
-from tests.grading.publish.aclass import LATE, NOON, WEEK, a_class, hand_in, hand_points, mark, spoil
+from tests.grading.publish.aclass import NOON, WEEK, hand_in, hand_points, mark, spoil
 
 
-@pytest.fixture
-def cls(tmp_path):
-    people = ["anna", "ben", "cleo", "dan", "eva", "fay"]
-    with a_class(tmp_path / "autumn", people, LATE + '[excused]\nweek13 = ["eva"]\n') as opened:
-        hand_points(opened, hand_in(opened, "anna", mark("13.5 GB/s")), "13.7", 10)
-        hand_in(opened, "ben", mark(), days_late=1)
-        hand_in(opened, "cleo", mark(), days_late=30)
-        hand_in(opened, "dan")
-        yield opened
+def lines(six, name, task=None):
+    one = next(one for one in standings(six, WEEK) if one.person.name == name)
+    return why.lines(six, WEEK, one, task)
 
 
-def lines(cls, name, task=None):
-    one = next(one for one in standings(cls, WEEK) if one.person.name == name)
-    return why.lines(cls, WEEK, one, task)
-
-
-def test_what_the_record_has_of_one_student(cls):
-    said = lines(cls, "anna")
+def test_what_the_record_has_of_one_student(six):
+    said = lines(six, "anna")
     assert said[0].startswith("anna, week13: submission 1 counts, total ") and said[0].endswith("complete")
     assert any(line.startswith("submission 1, handed in 2026-11-20 12:00") and "seed 20261121" in line for line in said)
     assert "13.7 predictions, three clocks, the topology document: 10 of 20" in said and "    by hand: 10" in said
     assert not any("13.8" in line for line in said), "nobody asked for a stretch task"
 
 
-def test_a_diagnosis_stands_once(cls):
+def test_a_diagnosis_stands_once(six):
     lost = mark()
     for test in ("test_algbw", "test_busbw", "test_best_ring"):
         spoil(lost, test, "no result", "There is no timing.py.")
-    hand_in(cls, "fay", lost)
-    said = [line.strip() for line in lines(cls, "fay")]
+    hand_in(six, "fay", lost)
+    said = [line.strip() for line in lines(six, "fay")]
     assert said.count("There is no timing.py.") == 1 and said.count("as at 13.5") == 1
 
 
-def test_one_task_alone(cls):
-    said = lines(cls, "anna", "13.5")
+def test_one_task_alone(six):
+    said = lines(six, "anna", "13.5")
     assert [line for line in said if line.startswith("13.")] == [
         next(line for line in said if line.startswith("13.5 "))
     ]
-    said = lines(cls, "anna", "13.8")
+    said = lines(six, "anna", "13.8")
     assert any("13.8" in line for line in said)
 
 
-def test_points_by_hand_in_their_order_and_what_was_written(cls):
-    hand_points(cls, 1, "13.7", 12, "better on a second look", extra=1)
-    said = lines(cls, "anna")
+def test_points_by_hand_in_their_order_and_what_was_written(six):
+    hand_points(six, 1, "13.7", 12, "better on a second look", extra=1)
+    said = lines(six, "anna")
     assert "    by hand: 12 and 1 extra" in said and "    a person wrote: better on a second look" in said
     history = said[said.index("Points by hand, in their order:") :]
     assert [line.rpartition(" ")[2] for line in history[1:3]] == ["10", "12"]
 
 
-def test_every_regrade_with_its_reason(cls):
+def test_every_regrade_with_its_reason(six):
     better = mark()
     better.submission, better.finished, better.key = 1, "2026-11-22T10:00:00+00:00", "other"
-    add_mark(cls, better, because="a wrong test")
-    said = lines(cls, "anna")
+    add_mark(six, better, because="a wrong test")
+    said = lines(six, "anna")
     again = said[said.index("Graded again:") :]
     assert "2026-11-22T10:00:00+00:00" in again and any(
         "13.5 from" in line and "a wrong test" in line for line in again
     )
-    assert any("13.5 from" in line for line in lines(cls, "anna", "13.5"))
-    assert not any("13.5 from" in line for line in lines(cls, "anna", "13.2"))
-    assert lines(cls, "ben")[-1] == "It was graded once."
+    assert any("13.5 from" in line for line in lines(six, "anna", "13.5"))
+    assert not any("13.5 from" in line for line in lines(six, "anna", "13.2"))
+    assert lines(six, "ben")[-1] == "It was graded once."
 
 
-def test_all_attempts_are_there_and_which_counts(cls):
-    hand_in(cls, "anna", mark(), at=NOON.replace(hour=13))
-    said = lines(cls, "anna")
+def test_all_attempts_are_there_and_which_counts(six):
+    hand_in(six, "anna", mark(), at=NOON.replace(hour=13))
+    said = lines(six, "anna")
     assert "submission 5 counts" in said[0] and sum(line.startswith("submission ") for line in said) == 2
-    withdraw(cls, [5])
-    assert "submission 1 counts" in lines(cls, "anna")[0]
+    withdraw(six, [5])
+    assert "submission 1 counts" in lines(six, "anna")[0]
 
 
-def test_who_has_nothing_and_whom_nobody_knows(cls):
-    assert lines(cls, "fay") == ["fay, week13: missing"]
-    assert lines(cls, "eva")[0] == "eva, week13: excused" and len(lines(cls, "eva")) == 2
+def test_who_has_nothing_and_whom_nobody_knows(six):
+    assert lines(six, "fay") == ["fay, week13: missing"]
+    assert lines(six, "eva")[0] == "eva, week13: excused" and len(lines(six, "eva")) == 2
     console = Console(file=io.StringIO())
     for student, task in (("zoe", None), ("anna", "99.1"), ("anna", "14.1")):
         with pytest.raises(LabError):
-            why.show(cls, WEEK, student, task, console)
+            why.show(six, WEEK, student, task, console)
