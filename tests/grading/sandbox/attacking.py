@@ -34,11 +34,7 @@ class Field:
     def __init__(self, folder: Path) -> None:
         self.folder, self._runners, self._boxes = folder, {}, {}
         shutil.copytree(ATTACKS, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in (folder, *folder.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        for parent in folder.parents:  # pytest's folders are their owner's alone; as root, the sandbox is another
-            if os.geteuid() == 0 and os.stat(parent).st_uid == 0:
-                parent.chmod(os.stat(parent).st_mode | 0o011)
+        readable(folder)
 
     def runner(self, off=(), **options) -> SandboxRunner:
         """A runner with these defences off. Options make it one of its own, for `ask(runner=...)`."""
@@ -97,6 +93,16 @@ class Runner(SandboxRunner):
         if self._box is None or not self._box.alive:
             self._lent = self._field.lent(self.off, self.limits)
         return super().run(job)
+
+
+def readable(folder: Path) -> Path:
+    """For whoever runs in a sandbox: pytest's folders are their owner's alone; as root, the sandbox is another."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    for parent in folder.parents:
+        if os.geteuid() == 0 and os.stat(parent).st_uid == 0:
+            parent.chmod(os.stat(parent).st_mode | 0o011)
+    return folder
 
 
 def processes(runner: SandboxRunner) -> list[int]:

@@ -35,10 +35,20 @@ def _the_next_case_is_unharmed(field):
     assert field.ask("floods.honest", ranks=2, runner=small(field)).values == [2, 2]
 
 
-def test_processes_and_threads(field):
-    for attack in ("floods.forks", "floods.threads"):
-        assert field.ask(attack, count=60, runner=small(field)).values[0] < 24
-        assert field.ask(attack, count=60, runner=small(field, "limits")).values == [60]
+@pytest.mark.parametrize(
+    "attack, most, arguments",
+    [
+        ("forks", 23, {"count": 60}),
+        ("threads", 23, {"count": 60}),
+        ("address_space", 0, {"size": 512 * MIB}),
+        ("disk", 4 * MIB, {"size": 8 * MIB, "path": f"{scratch()}/flood"}),
+        ("disk", 4 * MIB, {"size": 8 * MIB, "path": "/dev/shm/flood"}),
+    ],
+)
+def test_limits(field, attack, most, arguments):
+    assert field.ask(f"floods.{attack}", runner=small(field), **arguments).values[0] <= most
+    (taken,) = field.ask(f"floods.{attack}", runner=small(field, "limits", "tmp"), **arguments).values
+    assert taken == (True if attack == "address_space" else next(iter(arguments.values())))
 
 
 def test_processes_of_all_ranks_together(field, monkeypatch):
@@ -46,11 +56,6 @@ def test_processes_of_all_ranks_together(field, monkeypatch):
     reply = field.ask("floods.forks", ranks=3, count=15, stay=STAYS, runner=small(field))
     assert reply.verdict == "crashed" and "processes; 30 is the limit" in reply.text
     assert field.ask("floods.forks", ranks=3, count=15, runner=small(field, "watch")).values == [15] * 3
-
-
-def test_memory_of_one_process(field):
-    assert field.ask("floods.address_space", size=512 * MIB, runner=small(field)).values == [False]
-    assert field.ask("floods.address_space", size=512 * MIB, runner=small(field, "limits")).values == [True]
 
 
 def test_memory_of_many_processes(field):
@@ -77,13 +82,6 @@ def test_the_kernels_memory_that_no_open_file_shows(field, name, arguments):
     reply = field.ask(f"floods.{name}", runner=small(field, "syscalls"), **arguments)
     assert reply.verdict == "passed", reply.text
     assert reply.values[0] > (8 * MIB if name == "on_the_way" else SMALL.tree)
-
-
-@pytest.mark.parametrize("path", [f"{scratch()}/flood", "/dev/shm/flood"])
-def test_disk(field, path):
-    assert field.ask("floods.disk", size=8 * MIB, path=path, runner=small(field)).values[0] <= 4 * MIB
-    off = small(field, "limits", "tmp")
-    assert field.ask("floods.disk", size=8 * MIB, path=path, runner=off).values == [8 * MIB]
 
 
 def test_output(field, monkeypatch):
@@ -195,27 +193,18 @@ def test_slow_drip_ends_at_the_budget(field, monkeypatch):
     assert [field.ask("floods.drip", seconds=0.4, runner=runner).verdict for _ in range(5)] == ["passed"] * 5
 
 
-def test_a_hang_is_paid_in_full_once_a_task(field):
-    """By whatever function of the task it is met; another task's calls have the full deadline."""
-    runner = small(field, deadline=3.0)
-    first, second = (type("Job", (), {"function": name, "task": "task 99.1"}) for name in ("f", "scenarios.f"))
-    other = type("Job", (), {"function": "g", "task": "task 99.2"})
-    limits = []
-    for hangs in range(3):
-        runner.hangs["task 99.1"] = hangs
-        limits.append([runner._deadline(job) for job in (first, second, other)])
-    assert limits == [[3.0, 3.0, 3.0], [1.0, 1.0, 3.0], [1.0, 1.0, 3.0]]
-
-
-def test_where_nothing_has_ended_yet_the_last_calls_are_brief(field, monkeypatch):
-    """Four hung and none has ended: the others of the task get half a second. One that has ended gives hope back."""
+def test_a_hang_is_paid_in_full_once_a_task(field, monkeypatch):
+    """By whatever function of the task it is met; another task's calls have the full deadline. Where four hung and none
+    has ended, the others of the task get half a second; one that has ended gives hope back."""
     runner = small(field, deadline=3.0)
     monkeypatch.setattr(runner, "ended", set())
-    job = type("Job", (), {"function": "f", "task": "brief"})
-    runner.hangs["brief"] = 3
-    assert runner._deadline(job) == 1.0
-    runner.hangs["brief"] = 4
-    assert runner._deadline(job) == 0.5
+    job, same, other = (
+        type("Job", (), {"function": name, "task": task})
+        for name, task in (("f", "brief"), ("scenarios.f", "brief"), ("g", "99.2"))
+    )
+    for hangs, limit in ((0, 3.0), (1, 1.0), (2, 1.0), (3, 1.0), (4, 0.5)):
+        runner.hangs["brief"] = hangs
+        assert [runner._deadline(one) for one in (job, same, other)] == [limit, limit, 3.0]
     with monkeypatch.context() as patch:
         patch.setattr(runner, "reference", {"f": 0.3})
         assert runner._deadline(job) == 1.5

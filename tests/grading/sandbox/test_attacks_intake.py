@@ -19,50 +19,38 @@ from grading.judge import laid_out
 from grading.sandbox.runner import SandboxRunner
 from labkit.checks.runner import Job
 from tests.grading.intake.handed_in import COST, MINE, PACKAGE, RING, TREE, make_week, member, put_all, zipped
-from tests.grading.sandbox.attacking import DEADLINE
+from tests.grading.sandbox.attacking import DEADLINE, readable
 
-# Attack: the files, what is called, what it gives if the attack works, and if it does not.
+
+def turn(*lines):
+    return "\n    ".join(("def turn():", *lines, ""))
+
+
+MINE_OR_1 = "return getattr(m, 'mine', 1)"
+# Attack: the files, and what is called: 99 if the attack works, and 1 if it does not.
 HONEST = {"ring.py": RING, "cost.py": COST, "stretch/tree.py": TREE}
 HIJACKS = {
-    "the course's scenarios": ({"scenarios.py": "def drive(): return 99\n"}, "scenarios.drive", 99, 1),
-    "a package in a module's place": ({"scenarios/__init__.py": "def drive(): return 99\n"}, "scenarios.drive", 99, 1),
+    "the course's scenarios": ({"scenarios.py": "def drive(): return 99\n"}, "scenarios.drive"),
+    "a package in a module's place": ({"scenarios/__init__.py": "def drive(): return 99\n"}, "scenarios.drive"),
     "a given module": (
-        {
-            "given/clock.py": "ticks = 99\n",
-            "ring.py": "def turn():\n    from .given import clock\n    return clock.ticks\n",
-        },
+        {"given/clock.py": "ticks = 99\n", "ring.py": turn("from .given import clock", "return clock.ticks")},
         "ring.turn",
-        99,
-        1,
     ),
     "the package itself": (
-        {
-            "__init__.py": "import sys\nsys.mine = 99\n",
-            "ring.py": "def turn():\n    import sys\n    return getattr(sys, 'mine', 1)\n",
-        },
+        {"__init__.py": "import sys\nsys.mine = 99\n", "ring.py": turn("import sys as m", MINE_OR_1)},
         "ring.turn",
-        99,
-        1,
     ),
     "a module of Python's": (
-        {
-            "../netrc.py": "mine = 99\n",
-            "ring.py": "def turn():\n    import netrc\n    return getattr(netrc, 'mine', 1)\n",
-        },
+        {"../netrc.py": "mine = 99\n", "ring.py": turn("import netrc as m", MINE_OR_1)},
         "ring.turn",
-        99,
-        1,
     ),
     "a part of torch's": (
         {
             "../tests/__init__.py": "",
             "../sitecustomize.py": "mine = 99\n",
-            "ring.py": "def turn():\n    try:\n        import sitecustomize\n    except ImportError:\n"
-            "        return 1\n    return getattr(sitecustomize, 'mine', 1)\n",
+            "ring.py": turn("try:", "    import sitecustomize as m", "except ImportError:", "    m = 0", MINE_OR_1),
         },
         "ring.turn",
-        99,
-        1,
     ),
 }
 
@@ -75,17 +63,13 @@ def week(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory, week):
     """What a function gives for files laid out; all in one sandbox, whose folder is exchanged."""
-    folder = tmp_path_factory.mktemp("run")
-    for parent in (folder, folder.parent, folder.parent.parent):
-        parent.chmod(0o755)
+    folder = readable(tmp_path_factory.mktemp("run"))
     with SandboxRunner(folder, deadline=DEADLINE, budget=1000.0) as runner:
 
         def call(files, function):
             for path in folder.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-            put_all(folder, files)
-            for path in folder.rglob("*"):
-                path.chmod(0o755 if path.is_dir() else 0o644)
+            readable(put_all(folder, files))
             reply = runner.run(Job(folder, PACKAGE, function, ((),), {}, False))
             assert reply.verdict == "passed", reply.text
             return reply.values[0]
@@ -106,11 +90,11 @@ def handed_in(files):
 
 @pytest.mark.parametrize("name", HIJACKS)
 def test_files_that_would_be_taken_for_anothers(week, ran, name):
-    files, function, hijacked, right = HIJACKS[name]
+    files, function = HIJACKS[name]
     submission = handed_in(files)
-    assert ran(arrange(submission, week).files, function) == right
+    assert ran(arrange(submission, week).files, function) == 1
     course = {f"{PACKAGE}/{path.relative_to(week.folder)}": path.read_bytes() for path in week.folder.rglob("*.py")}
-    assert ran({**course, **submission.files}, function) == hijacked
+    assert ran({**course, **submission.files}, function) == 99
 
 
 def test_compiled_files_do_not_stand_for_the_courses(week, ran, tmp_path):
@@ -123,7 +107,7 @@ def test_compiled_files_do_not_stand_for_the_courses(week, ran, tmp_path):
     name = PurePosixPath(importlib.util.cache_from_source("clock.py")).name
     files = {
         f"{PACKAGE}/given/__pycache__/{name}": compiled.read_bytes(),
-        f"{PACKAGE}/ring.py": b"def turn():\n    from .given import clock\n    return clock.ticks\n",
+        f"{PACKAGE}/ring.py": turn("from .given import clock", "return clock.ticks").encode(),
     }
     package = arrange(Submission.of("eve", files), week).files
     assert ran(package, "ring.turn") == 1
@@ -166,7 +150,7 @@ def test_a_zip_of_hostile_names_is_laid_out_inside_its_folder(week, tmp_path):
         laid = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {path.name for path in tmp_path.iterdir()} == {"1.zip", "work"}
     assert [path.name for path in (tmp_path / "work").rglob("*")] == ["eve"]  # empty again, and nothing beside it
-    assert not laid & NEVER and not any(PurePosixPath(name).name in ("conftest.py",) for name in laid)
+    assert not laid & NEVER and not any(PurePosixPath(name).name == "conftest.py" for name in laid)
     theirs = {name for name in laid if not name.startswith(PACKAGE)} - set(package.course)
     assert all(name.endswith((".py", ".txt")) for name in theirs)
     assert set(package.course) <= laid and all(name.startswith(f".course/{PACKAGE}/") for name in package.course)

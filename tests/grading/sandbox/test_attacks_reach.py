@@ -47,10 +47,6 @@ def test_another_submission_and_a_mark(field, tmp_path):
     assert mark.read_text() == "full marks"
 
 
-def test_no_solution_in_sight(field):
-    assert field.got("reach.solutions") == []
-
-
 ELSEWHERE = ("labkit.strict", "labkit.precision", "labkit.train", "labkit.record", "labkit.cli", "labkit.model")
 
 
@@ -132,25 +128,20 @@ def test_sockets_that_know_no_namespace(field):
     assert field.got("reach.family", number=int(socket.AF_VSOCK), off={"syscalls"})
 
 
-def test_other_processes(field):
-    assert field.got("reach.others") == 0
-    assert field.got("reach.others", off={"proc"}) > 0
-    assert field.got("reach.uncover") == 0
-    assert field.got("reach.uncover", off={"capabilities", "syscalls"}) > 0
-
-
-def test_the_graders_own_connections(field):
-    assert field.got("reach.orders") == 0
-    assert field.got("reach.orders", off={"descriptors"}) > 0
-
-
-def test_capabilities(field):
-    assert not field.got("reach.become_root")
-    assert field.got("reach.become_root", off={"capabilities", "syscalls"})
-
-
-def test_no_terminal(field):
-    assert not field.got("reach.terminal")
+@pytest.mark.parametrize(
+    "attack, off",
+    [
+        ("others", {"proc"}),
+        ("uncover", {"capabilities", "syscalls"}),
+        ("orders", {"descriptors"}),
+        ("become_root", {"capabilities", "syscalls"}),
+        ("solutions", None),  # these find nothing in any of the sandboxes
+        ("terminal", None),
+    ],
+)
+def test_nothing_is_found(field, attack, off):
+    assert not field.got(f"reach.{attack}")
+    assert off is None or field.got(f"reach.{attack}", off=off)
 
 
 def test_what_lies_in_a_virtual_environments_folder_is_not_in_there(monkeypatch, tmp_path):

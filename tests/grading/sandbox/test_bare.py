@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from grading.sandbox.runner import SandboxRunner, parts_of
 from labkit.checks import load_week, run_checks
 from tests.checks.test_bare import BITS, make
-from tests.grading.sandbox.attacking import DEADLINE
+from tests.grading.sandbox.attacking import DEADLINE, ROOT, readable
 
 # The finder that refuses is taken away; then torch is looked for as Python does, as a file, and as a library.
-ROOT = Path(__file__).resolve().parents[3]
-
 ATTACK = """
 import sys, os, site, ctypes
 sys.meta_path[:] = [finder for finder in sys.meta_path if "labkit" not in getattr(finder, "__module__", "")]
@@ -35,9 +31,7 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("student")
-    for parent in (folder, folder.parent, folder.parent.parent):
-        parent.chmod(0o755)
+    folder = readable(tmp_path_factory.mktemp("student"))
     week = load_week(make(folder))
     path = folder / week.package / "bits.py"
 

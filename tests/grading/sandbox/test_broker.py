@@ -207,34 +207,26 @@ def equal(ranks, fn, size, *args):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_messages_of_every_dtype(ranks, dtype):
+def test_every_dtype(ranks, dtype):
     for shape in SHAPES:
         equal(ranks, messages, 3, shape, dtype)
-
-
-@pytest.mark.parametrize("size", [2, 5])
-def test_messages_of_other_sizes(ranks, size):
-    equal(ranks, messages, size, (6,), torch.float32)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_collectives_that_move(ranks, dtype):
-    for shape in SHAPES:
         equal(ranks, moves, 3, shape, dtype)
+    if dtype in REDUCED:
+        equal(ranks, sums, 3, dtype)
 
 
-@pytest.mark.parametrize("dtype", REDUCED, ids=str)
-def test_collectives_that_reduce(ranks, dtype):
-    equal(ranks, sums, 3, dtype)
-
-
-def test_one_rank_and_odd_memory(ranks):
-    equal(ranks, sums, 1, torch.float32)
-    equal(ranks, non_contiguous, 3)
-
-
-def test_a_large_message_comes_in_pieces(ranks):
-    equal(ranks, messages, 2, (3_000_000,), torch.float32)
+@pytest.mark.parametrize(
+    "program, size, more",
+    [
+        (messages, 2, ((6,), torch.float32)),
+        (messages, 5, ((6,), torch.float32)),
+        (messages, 2, ((3_000_000,), torch.float32)),  # it comes in pieces
+        (sums, 1, (torch.float32,)),
+        (non_contiguous, 3, ()),
+    ],
+)
+def test_other_sizes_and_odd_memory(ranks, program, size, more):
+    equal(ranks, program, size, *more)
 
 
 def in_parts(group, dtype):
@@ -293,11 +285,6 @@ def test_a_rank_is_weighed_at_its_spans_while_it_stands_still(ranks):
         assert ledger.weighed == dict.fromkeys(spans, 100 + rank) and len(spans) == 10
     assert order.count("tidy") == 30 and order[0] == "tidy"
     assert not any(ledger.weighed for ledger in ranks(under_way, 2).ledgers), "nobody asked"
-
-
-def test_a_rank_that_cannot_be_weighed_is_told(ranks):
-    with pytest.raises(Broken, match="memory cannot be read"):
-        ranks(under_way, 1, weigh=lambda rank: 0, tidy=lambda: None)
 
 
 def reads_without_a_wait(group):
@@ -410,37 +397,39 @@ def test_a_rank_outside_of_a_part(ranks):
     assert 'rank 1 is outside of group "tp"' in str(ended.errors[1]) and ended.values[0].item() == 1.0
 
 
-def test_a_rank_outside_that_calls_all_the_same(ranks):
-    """Who writes frames by hand is told by the broker, with the group's name."""
-
-    def forges(group):
-        part = group.split([[0]], "tp")
-        if group.rank == 1:
-            part.transport.collective(Collective("barrier"))()
-        group.barrier()
-
-    with pytest.raises(Broken, match='a call in group "tp", of which it is no member'):
-        ranks(forges, 2)
+def forges(group):
+    """Writes frames by hand: a call in a group of which it is no member."""
+    part = group.split([[0]], "tp")
+    if group.rank == 1:
+        part.transport.collective(Collective("barrier"))()
+    group.barrier()
 
 
-@pytest.mark.parametrize("peer", [2, 3])
-def test_a_message_out_of_a_part(ranks, peer):
-    def escapes(group):
-        part = group.split([[0, 1], [2, 3]], "tp")
-        if group.rank == 0:
-            part.transport.post([Op("send", peer, torch.zeros(1))])()
-
-    with pytest.raises(Broken, match="to nobody"):
-        ranks(escapes, 4)
+def escapes(group, peer):
+    """A message out of a part."""
+    part = group.split([[0, 1], [2, 3]], "tp")
+    if group.rank == 0:
+        part.transport.post([Op("send", peer, torch.zeros(1))])()
 
 
-def test_the_number_of_groups_is_capped(ranks):
-    def many(group):
-        for i in range(70):
-            group.split([[0]], f"part{i}")
+def many(group):
+    for i in range(70):
+        group.split([[0]], f"part{i}")
 
-    with pytest.raises(Broken, match="more than 64 splits"):
-        ranks(many, 1)
+
+@pytest.mark.parametrize(
+    "said, program, size, more, weighing",
+    [
+        ("memory cannot be read", under_way, 1, (), {"weigh": lambda rank: 0, "tidy": lambda: None}),
+        ('a call in group "tp", of which it is no member', forges, 2, (), {}),
+        ("to nobody", escapes, 4, (2,), {}),
+        ("to nobody", escapes, 4, (3,), {}),
+        ("more than 64 splits", many, 1, (), {}),
+    ],
+)
+def test_a_rule_broken_ends_the_case(ranks, said, program, size, more, weighing):
+    with pytest.raises(Broken, match=said):
+        ranks(program, size, *more, **weighing)
 
 
 def test_what_people_read_holds_no_commands():

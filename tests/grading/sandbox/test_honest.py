@@ -14,7 +14,7 @@ from grading.sandbox.box import Limits
 from grading.sandbox.runner import SandboxRunner, parts_of
 from labkit.checks import load_week, run_checks
 from tests.checks.miniweek import make_week
-from tests.grading.sandbox.attacking import DEADLINE, ROOT
+from tests.grading.sandbox.attacking import DEADLINE, ROOT, readable
 from tests.grading.sandbox.canary import OPS, REGISTRY, TESTS
 
 BODY = "    y = x.clone()\n"
@@ -48,9 +48,7 @@ HABITS = {
 def mini(tmp_path_factory):
     """The canary week and a runner on a folder whose ops.py is exchanged."""
     week = load_week(make_week(tmp_path_factory.mktemp("course"), OPS, TESTS, REGISTRY))
-    folder = tmp_path_factory.mktemp("student")
-    for parent in (folder, folder.parent, folder.parent.parent):
-        parent.chmod(0o755)
+    folder = readable(tmp_path_factory.mktemp("student"))
     path = make_week(folder, OPS, TESTS, REGISTRY) / "ops.py"
     with SandboxRunner(folder, parts=parts_of(week), deadline=DEADLINE, budget=1000.0) as runner:
 
@@ -119,15 +117,22 @@ def whole_week():
     return week, Submission.of("anna", files)
 
 
+def judged(week, submission, tmp_path, *tasks):
+    """Through intake and sandbox."""
+    package = arrange(submission, week)
+    assert package.missing == {}
+    limits = Limits(uses=week.uses, weeks=tuple(map(str, week.below)))
+    with (
+        laid_out(package, tmp_path / "work") as folder,
+        SandboxRunner(readable(folder), parts=parts_of(week), limits=limits, deadline=DEADLINE, budget=1e3) as runner,
+    ):
+        return run_checks(tasks, weeks=[week], runner=runner, seed=13)
+
+
 def test_the_reference_in_a_students_hands_keeps_full_marks(tmp_path):
     week, submission = whole_week()
-    package = arrange(submission, week)
-    assert package.missing == {} and "inside.py" in package.files
-    with laid_out(package, tmp_path / "work") as folder:
-        for parent in (folder, *list(folder.parents)[:3]):
-            parent.chmod(0o755)
-        with SandboxRunner(folder, parts=parts_of(week), deadline=DEADLINE, budget=1000.0) as runner:
-            outcome = run_checks(["week13"], weeks=[week], runner=runner, seed=13)
+    assert "inside.py" in arrange(submission, week).files
+    outcome = judged(week, submission, tmp_path, "week13")
     assert outcome.earned == 80, [(c.behaviour, c.text) for c in outcome.cases if c.verdict != "passed"]
     assert outcome.full
 
@@ -140,12 +145,7 @@ def test_a_module_that_python_cannot_read_costs_its_own_task_alone(tmp_path):
     files = dict(reference_submission(week).files)
     path = next(name for name in files if name.endswith("linears.py"))
     files[path] = b"<<<<<<< HEAD\n" + files[path]
-    with laid_out(arrange(Submission.of("anna", files), week), tmp_path / "work") as folder:
-        for parent in (folder, *list(folder.parents)[:3]):
-            parent.chmod(0o755)
-        limits = Limits(uses=week.uses, weeks=tuple(map(str, week.below)))
-        with SandboxRunner(folder, parts=parts_of(week), limits=limits, deadline=DEADLINE, budget=1000.0) as runner:
-            outcome = run_checks(["15.1", "15.4"], weeks=[week], runner=runner, seed=13)
+    outcome = judged(week, Submission.of("anna", files), tmp_path, "15.1", "15.4")
     assert {case.verdict for case in outcome.of("15.1")} == {"crashed"}
     assert all("SyntaxError" in case.text and "<<<<<<< HEAD" in case.text for case in outcome.of("15.1"))
     assert all(case.verdict == "passed" for case in outcome.of("15.4"))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import sys
 import tempfile
 import time
@@ -26,8 +25,10 @@ from grading.run import reference_submission
 from grading.sandbox.box import Limits
 from grading.sandbox.runner import SandboxRunner, parts_of
 from labkit.checks import load_week, run_checks
+from labkit.checks.markers import strip
 from labkit.checks.outcome import Outcome
 from labkit.checks.verdict import PASSED
+from tests.grading.sandbox.attacking import readable
 from tests.mutant import Mutant
 from tests.mutants13 import MUTANTS
 
@@ -44,9 +45,6 @@ class Boxed:
     def __init__(self, folder: Path, week: str = "week13_allreduce") -> None:
         self.week, self.folder = load_week(ROOT / week), folder
         self.submission = reference_submission(self.week)
-        for parent in (folder, *list(folder.parents)[:2]):
-            if os.stat(parent).st_uid == os.geteuid():
-                parent.chmod(os.stat(parent).st_mode | 0o055)
         self._lay(self.submission.files)
         limits = Limits(uses=self.week.uses, weeks=tuple(map(str, self.week.below)))
         parts = parts_of(self.week)
@@ -57,40 +55,32 @@ class Boxed:
             target = self.folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        for path in (self.folder, *self.folder.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)
+        readable(self.folder)
 
-    def _check(self, names, files=None) -> Outcome:
+    def check(self, tasks, texts: dict[str, str]) -> Outcome:
+        """These tasks, all with points where there are none, of the reference with other texts for these modules."""
         self.runner.hangs.clear()
         self.runner.fatal.clear()
-        if files is not None:
-            self._lay(files)
+        files = {f"{self.week.package}/{name.replace('.', '/')}.py": text.encode() for name, text in texts.items()}
+        self._lay({**self.submission.files, **files})
         try:
-            return run_checks(names, weeks=[self.week], runner=self.runner, seed=13)
+            return run_checks(tasks or [self.week.name], weeks=[self.week], runner=self.runner, seed=13)
         finally:
-            if files is not None:
-                self._lay(self.submission.files)
+            self._lay(self.submission.files)
+
+    def source(self, module: str) -> str:
+        return self.submission.files[f"{self.week.package}/{module.replace('.', '/')}.py"].decode()
 
     def mutant(self, mutant: Mutant) -> Outcome:
-        path = f"{self.week.package}/{mutant.module.replace('.', '/')}.py"
-        text = mutant.apply(self.submission.files[path].decode())
         tasks = [mutant.task, *(t.id for t in self.week.tasks if mutant.cascade and mutant.task in t.stands_on)]
-        return self._check(tasks, {**self.submission.files, path: text.encode()})
+        return self.check(tasks, {mutant.module: mutant.apply(self.source(mutant.module))})
 
     def reference(self, *tasks: str) -> Outcome:
-        """All tasks with points, or these."""
-        return self._check(tasks or [self.week.name])
+        return self.check(tasks, {})
 
     def released(self, *tasks: str) -> Outcome:
-        from labkit.checks.markers import strip
-
-        return self._check(
-            tasks or [self.week.name],
-            {
-                path: strip(data.decode(), path).encode() if path.endswith(".py") else data
-                for path, data in self.submission.files.items()
-            },
-        )
+        names = [name.split("/", 1)[1][:-3].replace("/", ".") for name in self.submission.files if name.endswith(".py")]
+        return self.check(tasks, {name: strip(self.source(name), f"{name}.py") for name in names})
 
     def __enter__(self) -> Boxed:
         return self

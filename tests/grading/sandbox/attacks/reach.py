@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+import sys
 
 
 def read(group, path):
@@ -47,8 +48,6 @@ def names(group):
 
 def packed(group, x):
     """How often x lies in what the functions below this one hold, as the bytes in which it came."""
-    import sys
-
     sought, frame, found = x.numpy().tobytes(), sys._getframe(1), 0
     while frame is not None:
         found += sum(sought in one for one in frame.f_locals.values() if isinstance(one, (bytes, bytearray)))
@@ -77,7 +76,6 @@ def solutions(group):
 def library(group, module):
     """A module of labkit that the task has not been given, past the rule that refuses its import; its source, even."""
     import importlib
-    import sys
 
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder.__module__ != "labkit.checks.boundary"]
     try:
@@ -150,6 +148,21 @@ def terminal(group):
             return True
     except OSError:
         return False
+
+
+HELD = sorted(name for name in sys.modules if name.startswith("labkit."))
+
+
+def held(group):
+    """The modules of labkit that were there before this one was imported."""
+    return HELD
+
+
+def pages(group, count):
+    """In how many pages so many blocks of 64 bytes lie, as malloc gives them to a rank."""
+    malloc = ctypes.CDLL(None).malloc
+    malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    return len({malloc(64) >> 12 for _ in range(count)})
 
 
 def become_root(group):
