@@ -149,18 +149,15 @@ def test_forget_shows_asks_and_says_what_is_left(folder, monkeypatch):
         assert [one.person.name for one in standings(cls, WEEK)] == ["ben", "cleo"]
 
 
-def test_ctrl_c_is_a_status_and_a_sentence(folder, monkeypatch):
-    monkeypatch.setattr("grading.publish.publishing.publish", _interrupted)
-    err = io.StringIO()
-    monkeypatch.setattr("sys.stderr", err)
+def test_ctrl_c_is_a_status_and_a_sentence(folder, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("grading.publish.publishing.publish", interrupted)
     monkeypatch.chdir(folder)
     with pytest.raises(SystemExit) as left:
         cli.main(["publish", "week13"])
-    assert left.value.code == cli.INTERRUPTED and "the same command goes on" in err.getvalue()
-
-
-def _interrupted(*_):
-    raise KeyboardInterrupt
+    assert left.value.code == cli.INTERRUPTED and "the same command goes on" in capsys.readouterr().err
 
 
 def test_formgrader_ends_by_ctrl_c_and_a_jupyter_that_fails_is_named(tmp_path, monkeypatch):
@@ -174,16 +171,12 @@ def test_formgrader_ends_by_ctrl_c_and_a_jupyter_that_fails_is_named(tmp_path, m
                 return end
             raise end
 
-    started = []
-    for ends in ((KeyboardInterrupt(), KeyboardInterrupt(), 0), (7,)):
-        monkeypatch.setattr(
-            subprocess, "Popen", lambda words, ends=ends, **how: started.append((words, how)) or Process(*ends)
-        )
-        if ends == (7,):
-            with pytest.raises(LabError, match="jupyter lab"):
-                jupyter.open_formgrader(tmp_path, WEEK)
-        else:
-            jupyter.open_formgrader(tmp_path, WEEK)
+    started, ends = [], [KeyboardInterrupt(), KeyboardInterrupt(), 0]
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **how: started.append((words, how)) or Process(*ends))
+    jupyter.open_formgrader(tmp_path, WEEK)
+    ends[:] = [7]
+    with pytest.raises(LabError, match="jupyter lab"):
+        jupyter.open_formgrader(tmp_path, WEEK)
     words, how = started[0]
     assert any("/formgrader/gradebook/week13/lab" in word for word in words) and how["cwd"] == tmp_path
 

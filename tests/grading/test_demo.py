@@ -1,4 +1,4 @@
-"""The demo, where `make demo` calls it: in a folder of the course itself."""
+"""The demo, where `make demo` calls it: in a folder of the course."""
 
 from __future__ import annotations
 

@@ -48,35 +48,18 @@ def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
     course, root = class_of(tmp_path, SLOW, WRONG, SLOW), tmp_path
     from distributed import LocalCluster, Nanny  # noqa: F401  without Dask this fails here, where it says so
 
-    where = course.week.folder.parent
-    scheduler_file = root / "scheduler.json"
-    processes = [
-        subprocess.Popen(
-            [
-                sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", "--host", "127.0.0.1",
-                "--no-dashboard", "--scheduler-file", str(scheduler_file),
-            ],
-            cwd=where,
-            env=ENV,
-            stderr=subprocess.DEVNULL,
-        )
-    ]  # fmt: skip
+    where, processes, scheduler_file = course.week.folder.parent, [], root / "scheduler.json"
+
+    def dask(kind, *words):
+        words = [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--no-dashboard", *words]
+        processes.append(subprocess.Popen(words, cwd=where, env=ENV, stderr=subprocess.DEVNULL))
+
     try:
+        dask("scheduler", "--port", "0", "--host", "127.0.0.1", "--scheduler-file", scheduler_file)
         _until(scheduler_file.exists)
         address = json.loads(scheduler_file.read_text())["address"]
-        workers = [
-            subprocess.Popen(
-                [
-                    sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny",
-                    "--no-dashboard", "--local-directory", str(root / f"w{i}"),
-                ],
-                cwd=where,
-                env=ENV,
-                stderr=subprocess.DEVNULL,
-            )
-            for i in range(2)
-        ]  # fmt: skip
-        processes += workers
+        for i in range(2):
+            dask("worker", address, "--nthreads", "1", "--no-nanny", "--local-directory", root / f"w{i}")
         _until(lambda: _workers(address) == 2)
         running = subprocess.Popen(
             command(course, dask=address), cwd=where, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -84,7 +67,7 @@ def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
         processes.append(running)
         _until(course.marks)  # one is done, others are in the middle
         first = course.marks()
-        workers[0].send_signal(signal.SIGKILL)
+        processes[1].send_signal(signal.SIGKILL)
         said, errors = running.communicate(timeout=400)
         assert running.returncode == 0, errors
     finally:

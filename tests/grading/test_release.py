@@ -143,23 +143,13 @@ def test_a_file_given_up_by_the_course_stays_if_it_was_changed(tree, course):
     assert not again(tree, course).left
 
 
-def test_a_folder_may_take_a_files_place(tree, course):
+def test_a_folder_may_take_a_files_place_and_permissions_of_an_upgraded_file_stay(tree, course):
     (course / "labkit/old.py").unlink()
     put(course / "labkit/old.py" / "inner.py", "inner = 1\n")
-    again(tree, course)
-    assert (tree / "labkit/old.py/inner.py").read_text() == "inner = 1\n"
-
-
-def test_a_folder_that_was_never_released_into_keeps_everything(course, tmp_path):
-    put(tmp_path / "tree/README.md", "my own readme")
-    report = release(tmp_path / "tree", ["week91"], source=course)
-    assert (tmp_path / "tree/README.md").read_text() == "my own readme" and "README.md" in report.beside
-
-
-def test_permissions_of_an_upgraded_file_stay(tree, course):
     (tree / HELPER).chmod(0o640)
     change(course, HELPER, "1", "2")
     again(tree, course)
+    assert (tree / "labkit/old.py/inner.py").read_text() == "inner = 1\n"
     assert (tree / HELPER).stat().st_mode & 0o777 == 0o640 and (tree / HELPER).read_text() == "helped = 2\n"
 
 
@@ -272,7 +262,8 @@ def test_a_folder_of_other_things_is_refused_and_a_tree_without_its_record_is_no
     tree = tmp_path / "tree"
     put(tree / "README.md", "# My course\n")
     put(tree / ".git" / "HEAD", "")
-    release(tree, ["week91"], source=course)
+    assert "README.md" in release(tree, ["week91"], source=course).beside
+    assert (tree / "README.md").read_text() == "# My course\n", "a folder that was never released into keeps everything"
     put(tree / PARTS_PY, MINE)
     shutil.rmtree(tree / ".labs")  # somebody's zip left hidden folders out
     report = release(tree, ["week91"], source=course)

@@ -114,6 +114,12 @@ release(sys.argv[2], ["week91"], source=sys.argv[1])
 """
 
 
+def python(code, *words):
+    """A program beside this one; how it ended."""
+    words = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     "at, when", [(1, "before"), (1, "after"), (2, "before"), (4, "after"), (6, "before"), (7, "after")]
 )
@@ -123,13 +129,7 @@ def test_a_release_killed_in_the_middle_is_completed_by_the_next(at, when, tree,
     (tree / "results/README.md").unlink()
     for path in (HELPER, PARTS_PY, "labkit/__init__.py", "labkit/old.py"):
         (course / path).write_text((course / path).read_text() + "second = 2\n")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(course), str(tree), str(at), when],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    killed = python(KILLED, course, tree, at, when)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     for path in (HELPER, PARTS_PY):
         change(course, path, "second = 2", "third = 3")
@@ -148,7 +148,7 @@ def test_a_release_killed_in_the_middle_is_completed_by_the_next(at, when, tree,
 def test_what_a_killed_release_could_not_tell_is_told_by_the_next(tree, course):
     (tree / PARTS_PY).write_text(MINE)
     (course / PARTS_PY).write_text((course / PARTS_PY).read_text() + "second = 2\n")
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(course), str(tree), "1", "after"], cwd=ROOT, timeout=60)
+    killed = python(KILLED, course, tree, 1, "after")
     assert killed.returncode == -signal.SIGKILL and not (tree / f"{PARTS_PY}.new").exists()
     assert again(tree, course).beside == {PARTS_PY: f"{PARTS_PY}.new"}
 
@@ -162,9 +162,7 @@ def test_a_full_disk_is_one_sentence_and_the_next_release_goes_on(tree, course):
         "from grading import release, cli; release.COURSE = release.Path(sys.argv[1]);"
         "cli.main(['release', 'week91', '--to', sys.argv[2]])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(course), str(tree)], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    done = python(code, course, tree)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == (
         f"grade: {tree} cannot be written (File too large): mend that and release again, "

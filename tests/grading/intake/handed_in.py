@@ -16,33 +16,12 @@ REGISTRY = """
 title = "Rings"
 notebook = "lab.ipynb"
 tests = ["test_week91.py"]
-
-[[task]]
-id = "91.1"
-title = "a ring"
-kind = "auto"
-points = 10
-functions = ["ring.turn", "ring.back"]
-
-[[task]]
-id = "91.2"
-title = "its cost"
-kind = "auto"
-points = 5
-functions = ["cost.price"]
-
-[[task]]
-id = "91.3"
-title = "an essay"
-kind = "written"
-points = 5
-
-[[task]]
-id = "91.4"
-title = "a tree"
-kind = "stretch"
-points = 0
-functions = ["stretch.tree.grow"]
+task = [
+    {id = "91.1", title = "a ring", kind = "auto", points = 10, functions = ["ring.turn", "ring.back"]},
+    {id = "91.2", title = "its cost", kind = "auto", points = 5, functions = ["cost.price"]},
+    {id = "91.3", title = "an essay", kind = "written", points = 5},
+    {id = "91.4", title = "a tree", kind = "stretch", points = 0, functions = ["stretch.tree.grow"]},
+]
 """
 HOLE = """def {name}(x):
     ### BEGIN SOLUTION {task} it
@@ -58,16 +37,8 @@ PACKAGE = "week91_rings"
 
 def notebook(*answers: tuple[str, str]) -> str:
     """A notebook's text with these (grade id, source) cells after a plain one."""
-    cells = [
-        {
-            "cell_type": "code",
-            "id": "plain",
-            "metadata": {},
-            "source": ["1 + 1"],
-            "outputs": [],
-            "execution_count": None,
-        }
-    ]
+    code = {"cell_type": "code", "outputs": [], "execution_count": None}
+    cells = [{**code, "id": "plain", "metadata": {}, "source": ["1 + 1"]}]
     cells += [
         {"cell_type": "markdown", "id": f"x{n}", "metadata": {"labkit": {"grade_id": id}}, "source": text}
         for n, (id, text) in enumerate(answers)

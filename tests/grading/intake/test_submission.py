@@ -181,15 +181,11 @@ def test_no_bytes_break_the_reader(read, noise, at, length):
         assert found.digest and (found.files or found.left_out or found.notes)
 
 
-def test_a_name_that_is_a_file_and_a_folder(read):
+def test_a_name_that_is_a_file_and_a_folder_and_a_damaged_member_cost_only_themselves(read):
     found = read({"ring.py": "x", "ring.py/evil.py": "x", "ring.pyx/fine.py": "x"})
     assert set(found.files) == {"ring.py", "ring.pyx/fine.py"} and set(found.left_out) == {"ring.py/evil.py"}
-
-
-def test_a_damaged_member_costs_only_itself(read):
-    data = zipped(
-        {"ring.py": "x" * 2000, "cost.py": "fine", "in.zip": zipped({"a.py": "y" * 99}) + b"z" * 99}, method=0
-    )
+    inner = zipped({"a.py": "y" * 99}) + b"z" * 99
+    data = zipped({"ring.py": "x" * 2000, "cost.py": "fine", "in.zip": inner}, method=0)
     found = read(data.replace(b"x" * 50, b"y" * 50, 1).replace(b"z" * 50, b"w" * 50, 1))
     assert set(found.files) == {"cost.py"} and set(found.left_out) == {"ring.py", "in.zip"}
 
@@ -198,10 +194,8 @@ def test_names_that_tools_write_in_their_own_way(read):
     windows, mac = zipped({"week91_rings\\ring.py": "mine"}), bytearray(zipped({"Übung/cost.py": "mine"}))
     for sign, at_flag in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         mac[mac.find(sign) + at_flag + 1] &= ~0x08  # macOS does not say that it is UTF-8
-    assert set(read({"w.zip": windows, "m.zip": bytes(mac)}).files) == {
-        "w.zip/week91_rings/ring.py",
-        "m.zip/Übung/cost.py",
-    }
+    found = read({"w.zip": windows, "m.zip": bytes(mac)}).files
+    assert set(found) == {"w.zip/week91_rings/ring.py", "m.zip/Übung/cost.py"}
 
 
 def test_what_tools_leave_about_is_no_word(read):
@@ -211,10 +205,7 @@ def test_what_tools_leave_about_is_no_word(read):
     found = read({"ring.py": "mine", **dict.fromkeys(junk, "x")})
     assert set(found.files) == {"ring.py"} and not found.left_out and not found.notes
     assert read(dict.fromkeys(junk, "x")).notes == read({}).notes == [EMPTY]
-
-
-def test_other_archives_are_reported(read):
-    assert read({"work.rar": b"Rar!"}).notes == [f"work.rar {NOT_OPENED}"]
+    assert read({"work.rar": b"Rar!"}).notes == [f"work.rar {NOT_OPENED}"], "another archive"
 
 
 def test_a_renamed_file_counts_under_its_new_name(read):
@@ -255,9 +246,8 @@ def test_a_manifests_files_are_where_it_says(read, inside):
 
 def test_of_two_manifests_the_newest_holds_and_a_loose_file_stays_beside(read):
     old, name = {**FILES, f"{PACKAGE}/ring.py": "old"}, f"{PACKAGE}/ring.py"
-    found = read(
-        {"a.zip": zipped(handin()), "b.zip": zipped(handin(old, made="2026-11-19T18:00:00+00:00")), name: "loose"}
-    )
+    earlier = zipped(handin(old, made="2026-11-19T18:00:00+00:00"))
+    found = read({"a.zip": zipped(handin()), "b.zip": earlier, name: "loose"})
     assert found.files[name] == RING.encode() and found.files[f"{BESIDE}{name}"] == b"loose"
     assert found.files[f"{BESIDE}b.zip/{name}"] == b"old"
 
@@ -279,11 +269,10 @@ def test_a_manifest_that_does_not_fit_says_nothing(read, files):
     assert found.manifest is None and found.files[f"{PACKAGE}/cost.py"] == COST.encode()
 
 
-@given(
-    st.recursive(
-        st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=4
-    )
-)
+LEAF = st.none() | st.text() | st.integers()
+
+
+@given(st.recursive(LEAF, lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=4))
 def test_no_manifest_breaks_the_reader(found):
     from labkit.checks.handin import read_manifest
 

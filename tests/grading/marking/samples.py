@@ -14,33 +14,12 @@ from tests.grading import minicourse
 TASKS = """title = "Demo"
 notebook = "lab.ipynb"
 tests = ["test_week.py"]
-
-[[task]]
-id = "91.1"
-title = "twice"
-kind = "auto"
-points = 4
-functions = ["parts.double"]
-
-[[task]]
-id = "91.2"
-title = "why"
-kind = "written"
-points = 6
-
-[[task]]
-id = "91.3"
-title = "thrice"
-kind = "auto"
-points = 2
-functions = ["parts.triple"]
-
-[[task]]
-id = "91.4"
-title = "for the curious"
-kind = "stretch"
-points = 0
-functions = ["parts.more"]
+task = [
+    {id = "91.1", title = "twice", kind = "auto", points = 4, functions = ["parts.double"]},
+    {id = "91.2", title = "why", kind = "written", points = 6},
+    {id = "91.3", title = "thrice", kind = "auto", points = 2, functions = ["parts.triple"]},
+    {id = "91.4", title = "for the curious", kind = "stretch", points = 0, functions = ["parts.more"]},
+]
 """
 RUBRIC = "## 3. Task 91.2, in writing (6 points)\n\n| | points |\n|---|---|\n| the reason | 4 |\n| an example | 2 |"
 ANSWER = "<!-- BEGIN SOLUTION 91.2 why -->\nBecause of the secret answer.\n<!-- END SOLUTION -->"
@@ -53,14 +32,12 @@ def markdown(id: str, source: str, **metadata) -> dict:
 
 
 def code(id: str, source: str, outputs=(), **metadata) -> dict:
-    return {
-        "cell_type": "code",
-        "id": id,
-        "metadata": metadata,
-        "source": source,
-        "execution_count": None,
-        "outputs": list(outputs),
-    }
+    cell = {"cell_type": "code", "id": id, "metadata": metadata, "source": source}
+    return {**cell, "execution_count": None, "outputs": list(outputs)}
+
+
+def asking(kind, id: str, source: str) -> dict:
+    return kind(id, source, labkit={"task": f"91.{id[8]}", "grade_id": id})
 
 
 def notebook(answer: str = ANSWER, guess: str = "None") -> dict:
@@ -71,15 +48,11 @@ def notebook(answer: str = ANSWER, guess: str = "None") -> dict:
         "metadata": {},
         "cells": [
             markdown("w91-01", "# Week 91\n\n## 1. Twice\n\n**Task 91.1**"),
-            code("task-91-1", 'check("91.1")', labkit={"task": "91.1", "grade_id": "task-91-1"}),
-            code(
-                "task-91-2-prediction-1",
-                ON_RECORD.format(guess),
-                labkit={"task": "91.2", "grade_id": "task-91-2-prediction-1"},
-            ),
-            code("task-91-3", 'check("91.3")', labkit={"task": "91.3", "grade_id": "task-91-3"}),
+            asking(code, "task-91-1", 'check("91.1")'),
+            asking(code, "task-91-2-prediction-1", ON_RECORD.format(guess)),
+            asking(code, "task-91-3", 'check("91.3")'),
             markdown("w91-05", RUBRIC),
-            markdown("task-91-2-why", answer, labkit={"task": "91.2", "grade_id": "task-91-2-why"}),
+            asking(markdown, "task-91-2-why", answer),
             markdown("w91-07", "The end."),
         ],
     }
@@ -94,17 +67,8 @@ def make(root: Path) -> Path:
 
 
 def case(verdict: str, points: float, possible: float, text: str = "", behaviour: str = "doubles: 3") -> dict:
-    return {
-        "test": "t",
-        "behaviour": behaviour,
-        "verdict": verdict,
-        "points": points,
-        "possible": possible,
-        "seconds": 0.1,
-        "text": text,
-        "cause": [],
-        "printed": "",
-    }
+    one = {"test": "t", "behaviour": behaviour, "verdict": verdict, "points": points, "possible": possible}
+    return {**one, "seconds": 0.1, "text": text, "cause": [], "printed": ""}
 
 
 def mark(points: dict[str, float] | None = None, *, faults: tuple[str, ...] = (), **more) -> Mark:

@@ -16,7 +16,7 @@ from grading.mark import Mark
 from labkit.checks.verdict import FAULT, HUNG, PASSED, WRONG
 from tests.browser import START, Page, browser, chromium, jupyter
 from tests.grading.marking.conftest import NBGRADER
-from tests.grading.marking.samples import case, rows, scores
+from tests.grading.marking.samples import case, code, markdown, rows, scores, task
 from tests.grading.publish.aclass import a_class, hand_in
 
 pytestmark = [
@@ -34,22 +34,14 @@ ATTACK = "<script>alert('{0}'); window.ran = '{0}'</script><img src=x onerror=\"
 def mark_of(week, **more) -> Mark:
     """72 of 80 automatic points: 13.2 has one wrong case."""
     tasks = []
-    for task in week.tasks:
-        points, cases = task.points, [case(PASSED, task.points, task.points, behaviour=task.title)]
-        if task.kind == "written":
+    for one in (each for each in week.tasks if each.kind != "stretch"):
+        points, cases = one.points, [case(PASSED, one.points, one.points, behaviour=one.title)]
+        if one.kind == "written":
             points, cases = None, []
-        elif task.id == "13.2":
-            points, cases = (
-                12,
-                [case(PASSED, 12, 12, behaviour="the sum: N=1"), case(WRONG, 0, 8, DIAGNOSIS, "the sum: N=4, L=3")],
-            )
-        if task.kind != "stretch":
-            tasks.append(
-                {
-                    "id": task.id, "title": task.title, "kind": task.kind, "cell": task.cell, "points": points,
-                    "possible": task.points, "cases": cases,
-                }
-            )  # fmt: skip
+        elif one.id == "13.2":
+            cases = [case(PASSED, 12, 12, behaviour="the sum: N=1"), case(WRONG, 0, 8, DIAGNOSIS, "the sum: N=4, L=3")]
+            points = 12
+        tasks.append({**task(one.id, one.kind, points, one.points, cases), "title": one.title})
     return Mark(0, "week13", points=72, possible=80, content="c", **{"tasks": tasks, **more})
 
 
@@ -73,65 +65,33 @@ def answers(cells: list[dict]) -> None:
 def attack(cells: list[dict]) -> None:
     """Everything that a notebook can carry into a page."""
     html = ATTACK.format("an output")
-    data = {"text/html": html, "application/javascript": "alert('javascript'); window.ran = 'javascript'"}
-    cells.insert(
-        0,
-        {
-            "cell_type": "code",
-            "id": "x1",
-            "execution_count": 1,
-            "source": f"# {ATTACK.format('code')}",
-            "metadata": {"tags": ['"><script>alert("a tag")</script>']},
-            "outputs": [
-                *({"output_type": "display_data", "metadata": {}, "data": {kind: text}} for kind, text in data.items()),
-                {
-                    "output_type": "display_data",
-                    "metadata": {},
-                    "data": {"image/svg+xml": f"<svg onload=\"alert('svg')\">{html}</svg>"},
-                },
-                {
-                    "output_type": "display_data",
-                    "metadata": {"image/png": {"width": "1 onerror=alert(2)"}},
-                    "data": {"image/png": "x\" onerror=\"alert('png')"},
-                },
-                {"output_type": "display_data", "metadata": {}, "data": {"text/markdown": html}},
-                {"output_type": "display_data", "metadata": {}, "data": {"text/latex": html}},
-                {"output_type": "stream", "name": "stdout", "text": f"\x1b[31m{ATTACK.format('a stream')}"},
-                {"output_type": "error", "ename": "<b>", "evalue": html, "traceback": [html]},
-            ],
-        },
+    kinds = {
+        "text/html": html, "application/javascript": "alert('javascript'); window.ran = 'javascript'",
+        "image/svg+xml": f"<svg onload=\"alert('svg')\">{html}</svg>", "text/markdown": html, "text/latex": html,
+    }  # fmt: skip
+    outputs: list[dict] = [{"output_type": "display_data", "metadata": {}, "data": {k: t}} for k, t in kinds.items()]
+    picture = {
+        "metadata": {"image/png": {"width": "1 onerror=alert(2)"}},
+        "data": {"image/png": "x\" onerror=\"alert('png')"},
+    }
+    outputs += [
+        {"output_type": "display_data", **picture},
+        {"output_type": "stream", "name": "stdout", "text": f"\x1b[31m{ATTACK.format('a stream')}"},
+        {"output_type": "error", "ename": "<b>", "evalue": html, "traceback": [html]},
+    ]
+    forged = {"schema_version": 3, "grade_id": "task-13-2", "grade": True, "solution": False, "locked": True}
+    links = (
+        "[click](javascript:alert('link')) ![x](javascript:alert('image')) [r]\n\n[r]: javascript:alert('reference)\n\n"
+        "<javascript:alert(1)>\n\n<details open ontoggle=alert('toggle')>\n\n```mermaid\ngraph TD\n```\n\n"
+        "$\\href{javascript:alert(3)}{x}$"
     )
-    cells.insert(
-        1,
-        {
-            "cell_type": "markdown",
-            "id": "x2",
-            "source": ATTACK.format("markdown"),
-            "metadata": {
-                "nbgrader": {
-                    "schema_version": 3, "grade_id": "task-13-2", "grade": True, "solution": False, "locked": True,
-                    "points": 1000, "task": False,
-                }
-            },
-        },
-    )  # fmt: skip
-    cells.insert(
-        2,
-        {
-            "cell_type": "markdown",
-            "id": "x3",
-            "metadata": {},
-            "attachments": {"a": {"text/html": html}},
-            "source": "[click](javascript:alert('link')) ![x](javascript:alert('image')) [r]\n\n"
-            "[r]: javascript:alert('reference)\n\n<javascript:alert(1)>\n\n<details open "
-            "ontoggle=alert('toggle')>\n\n```mermaid\ngraph TD\n```\n\n"
-            "$\\href{javascript:alert(3)}{x}$",
-        },
-    )
-    cells.insert(
-        3, {"cell_type": "raw", "id": "x4", "metadata": {"raw_mimetype": "text/html"}, "source": ATTACK.format("raw")}
-    )
-    cells.insert(4, {"cell_type": f"x{html}", "source": html, "metadata": {}})
+    cells[:0] = [
+        code("x1", f"# {ATTACK.format('code')}", outputs, tags=['"><script>alert("a tag")</script>']),
+        markdown("x2", ATTACK.format("markdown"), nbgrader={**forged, "points": 1000, "task": False}),
+        {**markdown("x3", links), "attachments": {"a": {"text/html": html}}},
+        {"cell_type": "raw", "id": "x4", "metadata": {"raw_mimetype": "text/html"}, "source": ATTACK.format("raw")},
+        {"cell_type": f"x{html}", "source": html, "metadata": {}},
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -213,20 +173,23 @@ def opened(world, student: str):
 MANAGE = "/formgrader/manage_submissions/week13"
 
 
-def total(world, student: str) -> str:
-    """What the list of submissions says of a student's points."""
-    row = (
+def row_of(world, student: str) -> str:
+    return (
         "[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
         f"r.querySelector('.student-id').innerText == '{world[5][student]}')"
     )
+
+
+def total(world, student: str) -> str:
+    """What the list of submissions says of a student's points."""
+    row = row_of(world, student)
     return fetched(world, MANAGE, f"{row} && {row}.querySelector('.score').innerText")[1]
 
 
 def test_jupyterlab_has_the_nbgrader_menu(world):
     page = world[3]("/lab")
-    page.wait(
-        "document.querySelector('.lm-MenuBar') && document.querySelector('.lm-MenuBar').innerText.includes('Nbgrader')"
-    )
+    bar = "document.querySelector('.lm-MenuBar')"
+    page.wait(f"{bar} && {bar}.innerText.includes('Nbgrader')")
 
 
 def test_every_verdict_stands_in_its_grade_cell_with_its_diagnosis(world):
@@ -267,17 +230,12 @@ def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right
 def test_marks_survive_a_click_on_autograde(world):
     shown = world[1].root / "autograded" / str(world[5]["ben"]) / "week13" / "lab.ipynb"
     before, text = _of(world, "ben"), shown.read_bytes()
-    mine = (
-        "[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
-        f"r.querySelector('.student-id').innerText == '{world[5]['ben']}')"
-    )
+    mine = row_of(world, "ben")
     page, _ = fetched(world, MANAGE, f"{mine} && !!{mine}.querySelector('.autograde a')")
     page.js(f"{mine}.querySelector('.autograde a').id = 'click-me'")
     page.click("#click-me")
-    said = page.wait(
-        "document.querySelector('#error-modal .modal-body') && "
-        "document.querySelector('#error-modal .modal-body').innerText"
-    )
+    modal = "document.querySelector('#error-modal .modal-body')"
+    said = page.wait(f"{modal} && {modal}.innerText")
     assert "Autograde is off" in said and "grade run week13" in said
     page.wait(f"{mine} && {mine}.querySelector('.score').innerText == '72 / 100'")
     assert _of(world, "ben") == before and shown.read_bytes() == text
@@ -285,9 +243,9 @@ def test_marks_survive_a_click_on_autograde(world):
 
 def test_a_graders_fault_asks_for_a_human(world):
     page = opened(world, "fay")
-    assert page.js("document.getElementById('task-13-5').classList.contains('needs_manual_grade')")
-    assert page.js("document.getElementById('task-13-5').placeholder") == ""
-    assert "Give the points by hand" in page.js("document.getElementById('task-13-5').closest('.code_cell').innerText")
+    five = "document.getElementById('task-13-5')"
+    assert page.js(f"{five}.classList.contains('needs_manual_grade')") and page.js(f"{five}.placeholder") == ""
+    assert "Give the points by hand" in page.js(f"{five}.closest('.code_cell').innerText")
     assert not page.js("document.getElementById('task-13-2').classList.contains('needs_manual_grade')")
 
 
@@ -295,20 +253,15 @@ def test_a_graders_fault_asks_for_a_human(world):
 def test_nothing_of_a_student_runs_on_the_instructors_page(world, student):
     page = opened(world, student)
     assert page.dialogs == [] and page.js("window.ran === undefined")
-    assert (
-        page.js(
-            "[...document.querySelectorAll('#notebook *')].flatMap(e => [...e.attributes]).filter(a => "
-            "a.name.startsWith('on') || /^\\s*javascript:/i.test(a.value)).length"
-        )
-        == 0
+    active = ", ".join(
+        f"#notebook {tag}" for tag in ["script", "svg", "iframe", "object", "embed", "form", "base", ".mermaid"]
     )
-    assert (
-        page.js(
-            "document.querySelectorAll('#notebook script, #notebook svg, #notebook iframe, #notebook object, "
-            "#notebook embed, #notebook form, #notebook base, #notebook .mermaid').length"
-        )
-        == 0
-    )
+    for acting in (
+        "[...document.querySelectorAll('#notebook *')].flatMap(e => [...e.attributes]).filter(a => "
+        "a.name.startsWith('on') || /^\\s*javascript:/i.test(a.value)).length",
+        f"document.querySelectorAll('{active}').length",
+    ):
+        assert page.js(acting) == 0
     assert page.js("document.querySelectorAll('input.score').length") == 7, "forged cells are no grade cells"
     assert page.js("document.getElementById('task-13-2').closest('.nbgrader_cell').innerText").count("/ 20.0") == 1
     assert "alert" in page.text(), "it is shown, as text"

@@ -65,10 +65,14 @@ PAYLOADS = [
 ]
 
 
+@pytest.fixture
+def render():
+    """nbconvert's own renderer, as formgrader uses it."""
+    return pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune
+
+
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_markdown_becomes_a_page_without_markup_of_the_students(payload):
-    """Through nbconvert's own renderer, as formgrader does it."""
-    render = pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune
+def test_markdown_becomes_a_page_without_markup_of_the_students(payload, render):
     page = _Page(render(inert.markdown(payload)))
     assert page.tags <= {
         "p", "a", "h1", "pre", "code", "div", "span", "ul", "li", "em", "blockquote", "table", "thead", "tbody", "tr",
@@ -80,9 +84,8 @@ def test_markdown_becomes_a_page_without_markup_of_the_students(payload):
         assert value != "mermaid"
 
 
-def test_the_payloads_do_act_without_it():
+def test_the_payloads_do_act_without_it(render):
     """Or the test above proves nothing."""
-    render = pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune
     acting = [
         p
         for p in PAYLOADS
@@ -98,8 +101,7 @@ def test_formulas_lose_the_commands_that_can_act_and_keep_the_rest(macro):
     assert f"\\{macro}{{" not in text and "\\frac{1}{2}" in text and "\\classical" in text
 
 
-def test_plain_markdown_stays_readable():
-    render = pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune
+def test_plain_markdown_stays_readable(render):
     text = "# Why\n\n- *one*\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n$\\alpha + n < m$"
     page = _Page(html := render(inert.markdown(text)))
     assert {"h1", "li", "em", "table", "td", "pre"} <= page.tags and "$\\alpha + n &lt; m$" in html

@@ -16,18 +16,19 @@ from tests.grading.publish.aclass import a_class, hand_in, hand_points
 LATE = "[deadlines]\nweek91 = 2026-11-20T12:00:00+00:00\n[late]\nper_day = 0.1\ncloses_after_days = 5\n"
 
 
-def test_automatic_points_are_there_and_the_written_task_waits_for_a_person(cls, week):
+def test_automatic_points_are_there_and_the_written_task_waits_for_a_person(cls, week, course):
     number = hand_in(cls, "anna", mark({"91.1": 1, "91.3": 2}), files=handed())
     report = prepare(cls, week).report
     assert (report.new, report.open, report.human) == (1, 1, [])
-    assert scores(cls.folder, number) == {
-        "task-91-1": (1, None, False),
-        "task-91-2": (None, None, True),
-        "task-91-3": (2, None, False),
-    }
+    want = {"task-91-1": (1, None, False), "task-91-2": (None, None, True), "task-91-3": (2, None, False)}
+    assert scores(cls.folder, number) == want
+    type_in(course, number, "task-91-2", 5)
+    with course.gradebook() as book:  # nbgrader itself adds up
+        found = book.find_submission("week91", str(number))
+        assert (found.score, found.max_score, found.needs_manual_grade) == (8, 12, False)
 
 
-def test_no_name_stands_on_the_screen(cls, week):
+def test_no_name_stands_on_the_screen_and_again_nothing_changes(cls, week):
     hand_in(cls, "anna", mark(), files=handed())
     prepare(cls, week)
     gradebook = cls.folder / "gradebook"
@@ -35,20 +36,6 @@ def test_no_name_stands_on_the_screen(cls, week):
     assert not any("anna" in name for name in names)
     assert b"anna" not in (gradebook / "gradebook.db").read_bytes()
     assert "anna" not in shown(cls.folder, 1).read_text()
-
-
-def test_nbgrader_itself_adds_up(cls, week, course):
-    number = hand_in(cls, "anna", mark({"91.1": 1, "91.3": 2}), files=handed())
-    prepare(cls, week)
-    type_in(course, number, "task-91-2", 5)
-    with course.gradebook() as book:
-        found = book.find_submission("week91", str(number))
-        assert (found.score, found.max_score, found.needs_manual_grade) == (8, 12, False)
-
-
-def test_again_nothing_changes(cls, week):
-    hand_in(cls, "anna", mark(), files=handed())
-    prepare(cls, week)
     before, view = rows(cls.folder), shown(cls.folder, 1).stat().st_mtime_ns
     report = prepare(cls, week).report
     assert (report.new, report.changed, report.same) == (0, 0, 1)
@@ -103,13 +90,6 @@ def test_a_graders_fault_is_never_a_zero(cls, week, course):
     assert standings(cls, week)[0].automatic == 6
 
 
-@pytest.mark.parametrize("broken", [{"complete": False}, {"complete": False, "tasks": []}])
-def test_a_mark_that_is_not_complete_leaves_its_tasks_open(cls, week, broken):
-    hand_in(cls, "anna", mark(**broken), files=handed())
-    prepare(cls, week)
-    assert {points for points, *_ in scores(cls.folder, 1).values()} == {None}
-
-
 def test_a_fault_that_is_gone_is_points(cls, week):
     hand_in(cls, "anna", mark(faults=("91.1",)), files=handed())
     prepare(cls, week)
@@ -117,6 +97,13 @@ def test_a_fault_that_is_gone_is_points(cls, week):
     better.submission = 1
     add_mark(cls, better)
     assert prepare(cls, week).report.changed == 1 and scores(cls.folder, 1)["task-91-1"] == (4, None, False)
+
+
+@pytest.mark.parametrize("broken", [{"complete": False}, {"complete": False, "tasks": []}])
+def test_a_mark_that_is_not_complete_leaves_its_tasks_open(cls, week, broken):
+    hand_in(cls, "anna", mark(**broken), files=handed())
+    prepare(cls, week)
+    assert {points for points, *_ in scores(cls.folder, 1).values()} == {None}
 
 
 def test_all_points_of_a_cancelled_task_are_on_the_screen(cls, week):
@@ -137,8 +124,8 @@ def test_points_that_were_given_elsewhere_are_there_from_the_start(cls, week, co
 def test_a_task_that_came_later_gets_its_rows(cls, course, source, week):
     hand_in(cls, "anna", mark(), files=handed())
     prepare(cls, week)
-    more = '\n[[task]]\nid = "91.5"\ntitle = "how"\nkind = "written"\npoints = 3\n'
-    (source / "week91_demo" / "tasks.toml").write_text(TASKS + more)
+    more = '{id = "91.5", title = "how", kind = "written", points = 3},\n]\n'
+    (source / "week91_demo" / "tasks.toml").write_text(TASKS.removesuffix("]\n") + more)
     with a_class(cls.folder, "", "", find_weeks(source)) as again:
         assert prepare(again, again.week("week91")).report.changed == 1
     assert scores(cls.folder, 1)["task-91-5"] == (None, None, True)

@@ -19,8 +19,6 @@ from tests.grading.publish.looking import Tags, assert_one_harmless_file, read_t
 from tests.grading.publish.pngs import png
 from tests.grading.publish.test_platforms import CANVAS, MOODLE
 
-FAR_OFF = "[deadlines]\nweek13 = 2999-01-01T00:00:00+00:00\n"
-
 
 def points(made):
     return {one.name: (was, now) for one, was, now in made.changed}

@@ -19,28 +19,11 @@ REGISTRY = """
 title = "Canary"
 notebook = "lab.ipynb"
 tests = ["test_week91.py"]
-
-[[task]]
-id = "91.1"
-title = "adding up"
-kind = "auto"
-points = 4
-functions = ["ops.total"]
-
-[[task]]
-id = "91.2"
-title = "adding up twice"
-kind = "auto"
-points = 2
-functions = ["ops.twice"]
-stands_on = ["91.1"]
-
-[[task]]
-id = "91.3"
-title = "what cannot be known"
-kind = "auto"
-points = 1
-functions = ["ops.secret"]
+task = [
+    {id = "91.1", title = "adding up", kind = "auto", points = 4, functions = ["ops.total"]},
+    {id = "91.2", title = "twice", kind = "auto", points = 2, functions = ["ops.twice"], stands_on = ["91.1"]},
+    {id = "91.3", title = "what cannot be known", kind = "auto", points = 1, functions = ["ops.secret"]},
+]
 """
 TESTS = '''
 import pytest, torch
