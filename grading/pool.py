@@ -42,10 +42,12 @@ RETRIES = 2  # times that a submission is tried again alone when the grader, not
 
 @dataclass
 class Todo:
-    """A submission that waits for its mark. `tries`: how often the grader has failed at it."""
+    """A submission that waits for its mark. `tries`: how often the grader has failed at it; `spent`: seconds of the
+    clock that this took."""
 
     entry: Entry
     tries: int = 0
+    spent: float = 0.0
 
 
 class Judge:
@@ -219,7 +221,8 @@ class Pool:
             for slot in self.slots:
                 if slot.process and slot.item and (mark := self._ended(slot)):
                     item, slot.item = slot.item, None
-                    if not mark.complete and item.tries < RETRIES:
+                    item.spent += mark.seconds
+                    if not mark.complete and item.tries < RETRIES and item.spent < judge.budget(self.settings):
                         item.tries += 1
                         alone.append(item)
                     else:

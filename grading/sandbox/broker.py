@@ -35,8 +35,9 @@ from labkit.comm.transport import Collective, Op
 MAX_ANSWER = 16 << 20  # bytes of one rank's packed answer
 MAX_HELD = 512 << 20  # bytes of all ranks: half messages, calls that are not complete, results not yet fetched
 MAX_OPEN = 4096  # one rank's calls that are not complete
-MAX_EVENTS = 40_000  # of one rank; a ledger keeps 100,000, and a forbidden call must not drop out of it
-MAX_GROUPS = 64  # splits of one rank
+MAX_EVENTS = 5_000  # of one rank; a ledger keeps 100,000, and a forbidden call must not drop out of it
+MAX_BARRIERS = 64  # of one rank: they carry no bytes, and cost this process as much as a message
+MAX_GROUPS = 32  # splits of one rank
 MAX_SPAN = 1e6  # seconds of computing in one span
 MAX_READ = 1 << 18  # bytes read at a time: the deadline is looked at in between
 
@@ -85,7 +86,7 @@ class Endpoint:
         self.outbox: deque[memoryview] = deque()
         self.calls: list[_Call] = []
         self.groups = [GroupId(WORLD, tuple(range(size)))]  # by the rank's own numbers
-        self.splits = 0
+        self.splits = self.barriers = 0
         self.span: Event | None = None  # of computing, under way
         self.open: dict[int, Event | None] = {}  # number of an unfinished call -> its "wait" event, if any
         self.held = self.queued = 0  # bytes of its open calls, and of what it has not fetched yet
@@ -260,7 +261,11 @@ class Broker:
             raise Broken("a collective that is none")
         tensor = out = None
         size, ranks = 0, len(group.ranks)
-        if kind != "barrier":
+        if kind == "barrier":
+            endpoint.barriers += 1
+            if self.capped and endpoint.barriers > MAX_BARRIERS:
+                raise Broken(f"more than {MAX_BARRIERS} barriers of one rank")
+        else:
             dtype, shape, length = typed(head["dtype"], head["shape"])
             tensor = tensor_of(body, 0, length, dtype, shape)
             if length != len(body):

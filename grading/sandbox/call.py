@@ -222,8 +222,9 @@ class Call:
     # -- time and limits --------------------------------------------------------------------------------------------
     def _able(self, spent: float) -> float:
         """Seconds for which the ranks that still run could run, had they and what they started not been in their own
-        way. While the judge who carries their messages computes or waits for a processor, they could not."""
-        judge = 0.0, sum(since(self.own, times(os.getpid())))  # the more it looks, the longer it takes: nobody else's
+        way. While the judge who carries their messages waits for a processor, they could not; while it computes they
+        could: it is their messages and their processes that it computes for."""
+        judge = since(self.own, times(os.getpid()))
         able = spent - lost(spent, [*map(times, self.mains), judge])
         if "excuse" not in self.box.off:
             able = max(able, min(spent, self.room.each(len(self.mains))))

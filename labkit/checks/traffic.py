@@ -16,6 +16,7 @@ from labkit.checks.verdict import FORBIDDEN, NO_RESULT, CheckFailed, wrong
 from labkit.comm.algorithms import ring_bytes
 from labkit.comm.ledger import COLLECTIVES, EMPTY, WORLD, Event, Ledger
 
+BARRIERS = 2  # for each rank, beside a scenario's three, where messages are judged: when they come is seen
 # forbid= this where a collective is to be built
 LIBRARY = " ".join(kind for kind in COLLECTIVES if kind not in EMPTY)
 Calls = Sequence[tuple[str, int]]  # (kind, or "kind in group"; payload in bytes), in order
@@ -55,6 +56,11 @@ def sent(
             f"{who} calls group.{used.kind} at {used.where}: this task asks you to build it "
             f"from send, recv and sendrecv",
         )
+    split = next((event for event in ledger.events if event.kind == "split"), None)
+    if split is not None:  # which ranks meet is a message that no byte shows
+        raise CheckFailed(FORBIDDEN, f"{who} calls group.split at {split.where}: this task has one group, its own")
+    if (barriers := ledger.count("barrier")) > 3 + BARRIERS * ledger.size:
+        raise CheckFailed(FORBIDDEN, f"{who} calls group.barrier() {barriers} times, and this task needs none")
     total = ledger.sent_bytes
     if total < at_least:
         amount = f"only {total} bytes" if total else "nothing"

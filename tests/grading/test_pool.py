@@ -138,6 +138,8 @@ def test_a_folder_holds_one_package_at_a_time(tmp_path):
 class Scripted(pool.Pool):
     """Judges that end after so many looks, `ends_after`. Those in `resting` use no processor after their first one."""
 
+    settings, seconds = pool.Settings(seed=1), 1.0
+
     def __init__(self, jobs, ends_after, resting=(), faulty=()):
         self.jobs, self.ends_after, self.resting, self.faulty = jobs, ends_after, resting, faulty
         self.slots = [object.__new__(pool._Slot) for _ in range(jobs + 1)]
@@ -167,7 +169,8 @@ class Scripted(pool.Pool):
         if slot.left:
             return None
         slot.process = None
-        return SimpleNamespace(complete=slot.item.entry not in self.faulty or slot.item.tries == pool.RETRIES)
+        complete = slot.item.entry not in self.faulty or slot.item.tries == pool.RETRIES
+        return SimpleNamespace(complete=complete, seconds=self.seconds)
 
 
 @pytest.fixture
@@ -183,6 +186,12 @@ def test_where_the_grader_failed_it_is_tried_again_with_nothing_beside_it(looks)
     made = Scripted(2, {"faulty": 1, "long": 4}, faulty=["faulty"]).grade("faulty", "long")
     assert made.began == [("faulty", 0, []), ("long", 0, ["faulty"]), ("faulty", 1, []), ("faulty", 2, [])]
     assert made.done == [("long", True), ("faulty", True)]
+
+
+def test_who_has_had_the_time_of_a_submission_is_not_tried_again(looks, monkeypatch):
+    monkeypatch.setattr(Scripted, "seconds", 100.0)
+    made = Scripted(1, {"slow": 1}, faulty=["slow"]).grade("slow")
+    assert made.began == [("slow", 0, []), ("slow", 1, [])] and made.done == [("slow", False)]
 
 
 def test_one_more_is_judged_while_one_only_waits(looks):

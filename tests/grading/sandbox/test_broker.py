@@ -424,7 +424,7 @@ def many(group):
         ('a call in group "tp", of which it is no member', forges, 2, (), {}),
         ("to nobody", escapes, 4, (2,), {}),
         ("to nobody", escapes, 4, (3,), {}),
-        ("more than 64 splits", many, 1, (), {}),
+        ("more than 32 splits", many, 1, (), {}),
     ],
 )
 def test_a_rule_broken_ends_the_case(ranks, said, program, size, more, weighing):

@@ -58,9 +58,9 @@ def able(monkeypatch, waited, room, off=()):
 
 
 def test_in_a_chain_of_messages_the_waits_of_all_are_lost(monkeypatch):
-    assert able(monkeypatch, 1.5, 0.0) == pytest.approx(2.75), "four times 1.5, and all that the judge took"
+    assert able(monkeypatch, 1.5, 0.0) == pytest.approx(3.0), "four times 1.5, and what the judge waited"
     assert able(monkeypatch, 1.5, 5.0) == pytest.approx(5.0), "but they had half of the machine"
-    assert able(monkeypatch, 1.5, 5.0, off={"excuse"}) == pytest.approx(2.75)
+    assert able(monkeypatch, 1.5, 5.0, off={"excuse"}) == pytest.approx(3.0)
 
 
 def room(monkeypatch, idle, wanting, others, *used):
