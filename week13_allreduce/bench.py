@@ -158,6 +158,8 @@ def _compare(record: dict[str, Any], theirs: dict[str, Any]) -> str:
             mine, other = ours[row["size"]] / 1e9, row["busbw"] / 1e9
             ratio = f"{mine / other:6.1%}" if other else "     -"
             lines.append(f"{row['size']:12d}  library {mine:8.2f}  nccl-tests {other:8.2f}  {ratio}")
+    if theirs["unread"]:
+        lines.append(f"# {theirs['unread']} lines of the file were cut, or not of its columns, and are left out")
     return "\n".join(lines if len(lines) > 1 else [*lines, "# no size in common"])
 
 

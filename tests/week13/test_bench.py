@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from labkit.comm.ranks import run_ranks
 from labkit.errors import LabError
@@ -64,7 +66,7 @@ def test_old_formats_prefixes_and_rank_lines(tmp_path):
     )
     found = nccl_tests.read(file)
     assert found["ranks"] == 4 and [row["size"] for row in found["rows"]] == [4194304, 8388608]
-    assert found["rows"][0]["busbw"] == 52.38e9 and found["in_place"][1]["wrong"] == 0
+    assert found["rows"][0]["busbw"] == 52.38e9 and found["in_place"][1]["wrong"] is None
     file.write_text("nothing here\n")
     with pytest.raises(LabError, match="no line of nccl-tests"):
         nccl_tests.read(file)
@@ -74,6 +76,83 @@ def test_ranks_are_inferred_from_the_ratio_of_the_bandwidths(tmp_path):
     file = tmp_path / "eight.txt"
     file.write_text("  4294967296  1073741824  float  sum  -1  20600  208.49  364.86  0\n")
     assert nccl_tests.read(file)["ranks"] == 8
+
+
+MARKS = ["", "[1,0]<stdout>:", "0: ", " 0: ", "[0] ", "[default0]:", "launcher-x7k: ", "[pod/launcher-x7k/main] "]
+MARKS += ["2026-03-14T10:22:01.123456789Z ", "launcher-x7k main ", "worker-0 | ", "10:22:01 ", "0 "]
+
+
+@st.composite
+def outputs(draw):
+    """(what all_reduce_perf of some version printed below some launcher, its ranks and rows)."""
+    N, mark = draw(st.integers(2, 64)), draw(st.sampled_from(MARKS))
+    root, stamped, per_iteration = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    wrong_name = draw(st.sampled_from(["#wrong", "error"]))
+    each = ["time", "algbw", "busbw", wrong_name] + ["i_min", "i_max", "i_p99", "i_cv%"] * per_iteration
+    head = ["size", "count", "type", "redop"] + ["root"] * root + each * 2 + ["timestamp"] * stamped
+    lines = [f"#  Rank {r:2d} Group  0 Pid {r} on node device {r} [0x8d] NVIDIA H100" for r in range(N)]
+    lines += ["#", "#    out-of-place    in-place", "# " + "  ".join(head), "#  (B)  (elements)  (us)  (GB/s)"]
+    rows = []
+    for size in draw(st.lists(st.integers(10, 33), min_size=1, max_size=5, unique=True)):
+        algbw = draw(st.floats(0.5, 400))
+        wrong = "1e-06" if wrong_name == "error" else draw(st.sampled_from(["0", "7", "N/A"]))
+        cells = [f"{draw(st.floats(5, 1e6)):.2f}", f"{algbw:.2f}", f"{algbw * 2 * (N - 1) / N:.2f}", wrong]
+        cells += ["1.00", "2.00", "3.00", "4.00"] * per_iteration
+        words = [str(2**size), str(2**size // 4), "float", "sum"] + ["-1"] * root + cells * 2
+        lines += [" " * draw(st.integers(0, 9)) + "  ".join(words) + "  2026-03-14 10:22:01" * stamped]
+        lines += ["node:18800:18850 [0] NCCL INFO AllReduce: opCount 5 count 256 datatype 7 op 0"] * draw(st.booleans())
+        numbers = [float(cell) for cell in cells[:3]]
+        values = {"seconds": numbers[0] / 1e6, "algbw": numbers[1] * 1e9, "busbw": numbers[2] * 1e9}
+        counted = {"1e-06": 0, "0": 0, "7": 7, "N/A": None}[wrong]
+        rows.append({"size": 2**size, "count": 2**size // 4, **values, "wrong": counted})
+    lines += ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 0.105"]
+    return "".join(mark + line + "\n" for line in lines), N, rows
+
+
+@given(outputs())
+@settings(max_examples=100, deadline=None)
+def test_any_version_below_any_launcher(tmp_path_factory, output):
+    text, N, rows = output
+    file = tmp_path_factory.mktemp("nccl") / "out.txt"
+    file.write_text(text)
+    found = nccl_tests.read(file)
+    assert found == {"ranks": N, "rows": rows, "in_place": rows, "unread": 0}
+    for name in ("all_gather_perf", "reduce_scatter_perf", "sendrecv_perf"):
+        file.write_text(f"$ ./build/{name} -b 8\n{text}")
+        with pytest.raises(LabError, match=name):
+            nccl_tests.read(file)
+    file.write_text(text + text)
+    with pytest.raises(LabError, match="2 tables"):
+        nccl_tests.read(file)
+    file.write_text(text.replace("sum", "none"))
+    with pytest.raises(LabError, match="another collective"):
+        nccl_tests.read(file)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 3.0])
+def test_bandwidths_that_are_no_all_reduces_are_refused(tmp_path, share):
+    (tmp_path / "x.txt").write_text(f"  8192  2048  float  sum  -1  20.00  100.00  {100 * share:.2f}  0\n")
+    with pytest.raises(LabError, match="another collective"):
+        nccl_tests.read(tmp_path / "x.txt")
+
+
+def test_the_json_of_nccl_tests(tmp_path):
+    call = {"time": 45.46, "alg_bw": 100.0, "bus_bw": 175.0, "nwrong": 0}
+    result = {"size": 1024, "count": 256, "type": "float", "redop": "sum", "root": "    -1", "out_of_place": call}
+    whole = {
+        "version": 1,
+        "args": ["./build/all_reduce_perf"],
+        "results": [{**result, "in_place": {**call, "nwrong": None}}],
+    }
+    whole["devices"] = [{"rank": rank, "group": 0} for rank in range(8)]
+    file = tmp_path / "out.json"
+    file.write_text(json.dumps(whole))
+    found = nccl_tests.read(file)
+    assert found["ranks"] == 8 and found["rows"][0]["seconds"] == pytest.approx(45.46e-6)
+    assert found["rows"][0]["wrong"] == 0 and found["in_place"][0]["wrong"] is None
+    file.write_text(json.dumps(whole)[:-30])
+    with pytest.raises(LabError, match="no line of nccl-tests"):
+        nccl_tests.read(file)
 
 
 def wrong_by(function, N=4, L=20000, collective="all_reduce", op="sum", dtype=torch.float32):

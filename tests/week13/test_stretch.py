@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from labkit.comm.ranks import run_ranks
 from labkit.comm.topology import Topology
@@ -141,6 +144,55 @@ def test_what_is_no_matrix_is_refused():
         smi.parse_topo("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
     with pytest.raises(LabError, match="row GPU1 has 1 cells"):
         smi.parse_topo("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\n")
+
+
+@st.composite
+def pasted(draw):
+    """(a matrix as somebody may have pasted it, the machine)."""
+    N, M = draw(st.integers(2, 8)), draw(st.integers(0, 3))
+    devices = [f"GPU{i}" for i in range(N)] + [draw(st.sampled_from(["NIC", "mlx5_"])) + str(i) for i in range(M)]
+    symbols = ["NV4", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB"]
+    between = {pair: draw(st.sampled_from(symbols)) for pair in itertools.combinations(devices, 2)}
+    between |= {(b, a): symbol for (a, b), symbol in between.items()}
+    blank, crlf, tabs = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    on = draw(st.sampled_from(["", "\x1b[4m", "[4m", "\x1b[1;4m"]))
+    off = on and on.partition("[")[0] + "[0m"
+    lines = [on + "\t" + "\t".join(devices) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID" + off]
+    for i, a in enumerate(devices):
+        home = ("\t\t\tN/A" if blank else f"{8 * i}-{8 * i + 7}\t{i % 2}\t\tN/A") if a.startswith("GPU") else ""
+        lines.append(a + "\t" + "\t".join(between.get((a, b), " X ") for b in devices) + "\t" + home)
+    if draw(st.booleans()):
+        peers = [f"GPU{i}" for i in range(N)]
+        cell = draw(st.sampled_from(["GNS", "OK", "CNS", "TNS", "NS"]))
+        before = [" \t" + "\t".join(peers)] + [
+            f" {a}\t" + "\t".join("X" if a == b else cell for b in peers) for a in peers
+        ]
+        lines = [*before, "", "Legend:", "", "  X    = Self", "  GNS  = GPU not supported", "", *lines]
+    lines += ["", "Legend:", "", "  X    = Self", "  SYS  = Connection traversing PCIe", "", "NIC0: mlx5_0"]
+    mark = draw(st.sampled_from(["", "> ", "    ", ">> "]))
+    text = "".join(mark + line + ("\r\n" if crlf else "\n") for line in lines)
+    text = draw(st.sampled_from(["", "\ufeff", "```\n", "$ nvidia-smi topo -m\n"])) + text
+    today = {pair: {"SOC": "SYS", "PSB": "PIX"}.get(symbol, symbol) for pair, symbol in between.items()}
+    cpus = {f"GPU{i}": "" if blank else f"{8 * i}-{8 * i + 7}" for i in range(N)}
+    return text if tabs else text.expandtabs(), (devices[:N], devices[N:], today, cpus), blank
+
+
+@given(pasted())
+@settings(max_examples=150, deadline=None)
+def test_a_matrix_however_it_was_pasted(made):
+    text, machine, blank = made
+    topo = smi.parse_topo(text)
+    assert tuple(topo[:4]) == machine
+    if not blank:
+        assert topo.socket == {gpu: i % 2 for i, gpu in enumerate(topo.gpus)}
+    crossing = any(topo.between[a, b] == "SYS" for a in topo.gpus for b in topo.gpus if a != b)
+    assert any("socket" in name for name in smi.to_topology(topo).links) == crossing
+
+
+@pytest.mark.parametrize("symbol", ["N/A", "XGMI", "OKAY", "?", "nv4", "ERR"])
+def test_an_unknown_symbol_is_a_sentence(symbol):
+    with pytest.raises(LabError, match="no symbol"):
+        smi.parse_topo(f"\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{symbol}\t0-7\nGPU1\t{symbol}\t X \t0-7\n")
 
 
 @pytest.mark.parametrize(

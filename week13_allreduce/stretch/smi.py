@@ -20,6 +20,7 @@ That is a model too: it trusts every PCIe switch and knows nothing of lanes that
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -40,9 +41,25 @@ class Topo(NamedTuple):
     # fmt: on
 
 
-def sockets(gpus: list[str], numa: dict[str, str], cpus: dict[str, str]) -> dict[str, int]:
-    """Number the GPUs' sockets (given): by NUMA node where it is told, else by the CPUs they are nearest to."""
+SYMBOL = re.compile(r"NV\d+|SYS|NODE|PHB|PXB|PIX")
+OLDER = {"SOC": "SYS", "PSB": "PIX"}  # a symbol of older drivers -> today's
+P2P = re.compile(r"\s(OK|CNS|GNS|TNS|NS|DR|U)(\s|$)")  # cells of `topo -p2p`, a matrix that looks the same
+
+
+def plain_lines(text: str) -> list[str]:
+    """The lines of a pasted output (given): no byte order mark, no colours (also where a browser ate the ESC), no marks
+    of quoting, no comments, none that are empty, no row of a P2P matrix."""
+    text = re.sub(r"\x1b?\[[0-9;]*[mK]|[\ufeff\r`\"']", "", text)
+    lines = (re.sub(r"^(\s*[>|] ?)+", "", line) for line in text.splitlines())
+    return [line for line in lines if line.strip() and not line.startswith("#") and not P2P.search(line)]
+
+
+def sockets(gpus: list[str], numa: dict[str, str], cpus: dict[str, str], between: dict) -> dict[str, int]:
+    """Number the GPUs' sockets (given): by NUMA node where it is known, else by the CPUs they are nearest to, else
+    those that need not cross between sockets are on one."""
     home = numa if all(numa.get(gpu, "").isdigit() for gpu in gpus) else cpus
+    if not all(home.values()):
+        home = {gpu: next(a for a in gpus if between.get((a, gpu)) != "SYS") for gpu in gpus}
     order = list(dict.fromkeys(home[gpu] for gpu in gpus))
     return {gpu: order.index(home[gpu]) for gpu in gpus}
 
@@ -50,32 +67,47 @@ def sockets(gpus: list[str], numa: dict[str, str], cpus: dict[str, str]) -> dict
 def parse_topo(text: str) -> Topo:
     """Task 13.11. Read the output of `nvidia-smi topo -m`.
 
-    Tabs or blanks, with or without a NUMA column, the header underlined or not; lines with `#` in front and whatever
-    follows the matrix (the legend) are ignored. LabError if no matrix is found, or a row is too short.
+    Tabs or blanks, with or without a NUMA column, cells of the affinities empty or not; whatever stands around the
+    matrix (another matrix, the legend) is ignored. SOC and PSB are what older drivers call SYS and PIX. LabError if no
+    matrix is found, a row is missing or too short, or a symbol is unknown.
     """
     ### BEGIN SOLUTION 13.11 parse nvidia-smi topo -m
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    at = next((i for i, line in enumerate(lines) if line.split()[0] == "GPU0" and "X" not in line.split()), None)
+    lines = plain_lines(text)
+    starts = (
+        i for i, (head, row) in enumerate(itertools.pairwise(lines)) if head.split()[0] == row.split()[0] == "GPU0"
+    )
+    at = next(starts, None)
     if at is None:
         raise LabError("this is no output of nvidia-smi topo -m: no line of titles that begins with GPU0 was found.")
     titles = lines[at].split()
-    devices = titles[: titles.index("CPU")] if "CPU" in titles else titles
-    has_numa = "NUMA" in titles
+    devices = list(itertools.takewhile(lambda title: title not in ("CPU", "NUMA", "GPU"), titles))
+    rows = {line.split()[0]: line for line in reversed(lines[at + 1 :]) if line.split()[0] in devices}
     cpus: dict[str, str] = {}
     numa: dict[str, str] = {}
     between: dict[tuple[str, str], str] = {}
-    for line in lines[at + 1 : at + 1 + len(devices)]:
-        name, *cells = line.split()
-        if len(cells) < len(devices):
-            raise LabError(f"row {name} has {len(cells)} cells, and there are {len(devices)} devices.")
-        between |= {(name, other): symbol for other, symbol in zip(devices, cells) if other != name}
-        rest = cells[len(devices) :]
+    for name, line in rows.items():
+        words, N = line.split()[1:], len(devices)
+        if len(words) < N:
+            raise LabError(f"row {name} has {len(words)} cells, and there are {N} devices.")
+        for other, symbol in zip(devices, words):
+            symbol = OLDER.get(symbol, symbol)
+            if (symbol != "X") if other == name else not SYMBOL.fullmatch(symbol):
+                raise LabError(f"between {name} and {other} stands {symbol!r}, no symbol of nvidia-smi topo -m.")
+            if other != name:
+                between |= {(name, other): symbol, (other, name): symbol}
         if name.startswith("GPU"):
-            cpus[name] = rest[0] if rest else ""
-            numa[name] = rest[1] if has_numa and len(rest) > 1 else ""
+            tabbed = line.strip(" ").split("\t")
+            rest = [cell.strip() for cell in tabbed[N + 1 :]] if len(tabbed) > N else words[N:]
+            rest = [cell if re.fullmatch(r"[\d,-]+", cell) else "" for cell in rest] + ["", ""]
+            cpus[name], numa[name] = rest[0], rest[1] if "NUMA" in titles else ""
     gpus = [name for name in devices if name.startswith("GPU")]
-    return Topo(gpus, [name for name in devices if name not in gpus], between, cpus, sockets(gpus, numa, cpus))
+    if lost := [name for name in gpus if name not in rows]:
+        raise LabError(f"the row of {lost[0]} is missing.")
+    nics = [name for name in devices if name not in gpus]
+    missing = [(a, b) for a, b in itertools.combinations(devices, 2) if (a, b) not in between]
+    if missing:
+        raise LabError(f"the row of {missing[0][0]} is missing.")
+    return Topo(gpus, nics, between, cpus, sockets(gpus, numa, cpus, between))
     ### END SOLUTION
 
 
@@ -95,7 +127,7 @@ def to_topology(
     links: dict[str, Link] = {}
     routes: dict[tuple[int, int], list[str]] = {}
     symbols = {(a, b): topo.between[topo.gpus[a], topo.gpus[b]] for a in range(N) for b in range(N) if a != b}
-    switched = N > 2 and len(set(symbols.values())) == 1 and topo.between["GPU0", "GPU1"].startswith("NV")
+    switched = N > 2 and len(set(symbols.values())) == 1 and next(iter(symbols.values())).startswith("NV")
     for (a, b), symbol in symbols.items():
         bandwidth = nvlink * int(symbol[2:]) if symbol.startswith("NV") else pcie
         if symbol.startswith("NV") and not switched:
