@@ -42,22 +42,10 @@ functions = ["parts.double"]
 
 
 def notebook() -> dict:
-    return {
-        "cells": [
-            {"cell_type": "markdown", "id": "a", "metadata": {}, "source": ANSWER},
-            {
-                "cell_type": "code",
-                "id": "b",
-                "metadata": {},
-                "source": ["1 + 1"],
-                "execution_count": 3,
-                "outputs": [{"output_type": "stream", "name": "stdout", "text": ["secret output"]}],
-            },
-        ],
-        "metadata": {},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
+    output = {"output_type": "stream", "name": "stdout", "text": ["secret output"]}
+    code = {"cell_type": "code", "id": "b", "metadata": {}, "source": ["1 + 1"], "execution_count": 3}
+    cells = [{"cell_type": "markdown", "id": "a", "metadata": {}, "source": ANSWER}, {**code, "outputs": [output]}]
+    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
 
 def make(root: Path) -> Path:

@@ -32,15 +32,8 @@ def entry(text):
 
 def test_pseudonyms_are_read_and_never_run(week, tmp_path):
     trap = tmp_path / "ran"
-    packages = {
-        1: entry('PSEUDONYM = "zephyr"\n'),
-        2: entry(f"open({str(trap)!r}, 'w')\nPSEUDONYM = 'a' + 'b'\n"),
-        3: entry('PSEUDONYM = "ann"\n'),  # somebody's name
-        4: entry('PSEUDONYM = "same"\n'),
-        5: entry('PSEUDONYM = "Same"\n'),
-        6: entry("PSEUDONYM = ("),
-        7: entry('PSEUDONYM = "\\x1b[31m' + "x" * 50 + '"\n'),
-    }
+    named = ('"zephyr"', f"open({str(trap)!r}, 'w')", '"ann"', '"same"', '"Same"', "(", '"\\x1b[31m' + "x" * 50 + '"')
+    packages = {number: entry(f"PSEUDONYM = {text}\n") for number, text in enumerate(named, 1)}  # 3: somebody's name
     found = racing.pseudonyms(week, packages, 7, ["Ann", "a@x"])
     assert found[1] == "zephyr" and len(set(found.values())) == len(packages)
     assert not trap.exists() and not {"ann", "same", "Same", ""} & {found[number] for number in packages if number != 1}

@@ -78,14 +78,9 @@ def test_a_stretch_task_is_judged_when_it_is_named(course):  # noqa: F811  the f
 def test_a_stretch_module_that_is_not_there_was_not_attempted():
     week = next(week for week in find_weeks() if week.name == "week13")
     case = CaseResult("13.8", "t", "More", "", Fraction(0), NOT_ATTEMPTED)
-    for why, verdict in (
-        ("There is no ops.py in this submission.", NOT_ATTEMPTED),
-        (
-            "There is no ops.py in this submission. ops2.py looks like it: a file counts under its own name only.",
-            NO_RESULT,
-        ),
-        ("ops.py is a link.", NO_RESULT),
-    ):
+    none = "There is no ops.py in this submission."
+    like = f"{none} ops2.py looks like it: a file counts under its own name only."
+    for why, verdict in ((none, NOT_ATTEMPTED), (like, NO_RESULT), ("ops.py is a link.", NO_RESULT)):
         outcome = Outcome([(week, ("13.8",))], 1, [case])
         explained(outcome, week, {"stretch.tree": why})
         assert [one.verdict for one in outcome.cases] == [verdict]

@@ -38,18 +38,10 @@ def main() -> None:
             path = root / WEEK.name / f"{mutant.module}.py"
             original = path.read_text()
             path.write_text(mutant.apply(original))
-            try:
-                outcome = run_checks(
-                    [mutant.task], weeks=[week], runner=runner, seed=13, deadline=mutant.deadline or 5
-                ).to_json()
-            finally:
-                path.write_text(original)
-            failed[name] = [
-                {key: case[key] for key in KEPT}
-                for task in outcome["tasks"]
-                for case in task["cases"]
-                if case["verdict"] != "passed"
-            ]
+            outcome = run_checks([mutant.task], weeks=[week], runner=runner, seed=13, deadline=mutant.deadline or 5)
+            path.write_text(original)
+            cases = (case for task in outcome.to_json()["tasks"] for case in task["cases"])
+            failed[name] = [{key: case[key] for key in KEPT} for case in cases if case["verdict"] != "passed"]
     with LocalRunner(root / "blank") as runner:
         blank = run_checks(["week13"], weeks=[week], runner=runner, seed=13, deadline=20).to_json()["tasks"]
     holes = {case["test"]: case["text"] for task in blank for case in task["cases"]}

@@ -19,30 +19,16 @@ SAMPLE = [
     "15.13 backward in forward's sizes",
 ]  # fmt: skip
 CHOSEN = [m for m in (*mutants15.MUTANTS, *mutants15_stretch.MUTANTS) if f"{m.task} {m.name}" in SAMPLE]
-PLACES = {  # a mistake, and the line that must be told: what stands there
-    "in a product that the check counts": (
-        Mutant("", "15.5", "overlap", "backward", "dx = dy @ weight\n", "dx = dy @ weight.T\n"),
-        "week15_tp_attention/overlap.py",
-        "dx = dy @ weight.T",
-    ),
+MEETS = "return reduce_over_ranks({}, self.group)"
+PLACES = {  # a mistake, whose line must be told
+    "in a product that the check counts": ("15.5", "overlap", "backward", "dx = dy @ weight\n", "dx = dy @ weight.T\n"),
     "in what labkit refuses": (
-        Mutant("", "15.6", "pipeline", "run_schedule", "group.isend(x.grad, p - 1)", "group.isend(None, p - 1)"),
-        "week15_tp_attention/pipeline.py",
-        "group.isend(None, p - 1)",
+        "15.6", "pipeline", "run_schedule", "group.isend(x.grad, p - 1)", "group.isend(None, p - 1)",
     ),
     "in the reference's part": (
-        Mutant(
-            "",
-            "15.2",
-            "attention",
-            "ParallelAttention.forward",
-            "return reduce_over_ranks(addend_BTD, self.group)",
-            "return reduce_over_ranks(None, self.group)",
-        ),
-        "week15_tp_attention/attention.py",
-        "return reduce_over_ranks(None",
+        "15.2", "attention", "ParallelAttention.forward", MEETS.format("addend_BTD"), MEETS.format("None"),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +65,10 @@ def test_a_mutant_is_told_what_it_is_told_at_home(mutant, week15):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PLACES)
 def test_the_place_is_the_students_line(name, week15):
-    mutant, file, words = PLACES[name]
-    text = mutant.apply((week15.week.folder / f"{mutant.module}.py").read_text())
-    number = next(number for number, line in enumerate(text.splitlines(), 1) if words in line)
+    task, module, where, right, wrong = PLACES[name]
+    mutant, file = Mutant("", task, module, where, right, wrong), f"week15_tp_attention/{module}.py"
+    text = mutant.apply(week15.source(module))
+    number = next(number for number, line in enumerate(text.splitlines(), 1) if wrong.strip() in line)
     crashed = [case for case in week15.mutant(mutant).cases if case.verdict == "crashed" and case.cause]
     assert crashed, "a run of several ranks tells a cause"
     for case in crashed:

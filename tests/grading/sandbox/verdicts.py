@@ -128,35 +128,30 @@ def main() -> None:
     unintended: list[str] = []
     begin = time.time()
     with tempfile.TemporaryDirectory() as folder, Boxed(Path(folder)) as week13:
+        runs = {
+            "reference": week13.reference,
+            "released": week13.released,
+            **{f"{m.task} {m.name}": m for m in MUTANTS},
+        }
         for turn in range(chosen.repeat):
-            runs = [
-                ("reference", week13.reference),
-                ("released", week13.released),
-                *((f"{m.task} {m.name}", lambda m=m: week13.mutant(m)) for m in MUTANTS),
-            ]
-            for number, (name, run) in enumerate(runs, 1):
-                outcome = run()
+            for number, (name, run) in enumerate(runs.items(), 1):
+                outcome = week13.mutant(run) if isinstance(run, Mutant) else run()
                 told = [f"{case.test.rpartition('::')[2]}: {case.verdict}" for case in outcome.cases]
                 seen.setdefault(name, set()).add(json.dumps([float(outcome.earned), told]))
-                if number > 2:
-                    unintended += [f"{name}: {line}" for line in differences(MUTANTS[number - 3], outcome)]
-                elif outcome.earned != (80 if number == 1 else 0):
+                if isinstance(run, Mutant):
+                    unintended += [f"{name}: {line}" for line in differences(run, outcome)]
+                elif outcome.earned != (80 if name == "reference" else 0):
                     unintended.append(f"{name}: {float(outcome.earned)} points")
                 print(f"\r{turn + 1}/{chosen.repeat}  {number}/{len(runs)}  {name:60}", end="", file=sys.stderr)
     for process in load:
         process.kill()
+    command = f"python -m tests.grading.sandbox.verdicts --repeat {chosen.repeat} --load {chosen.load}"
     result = {
-        "kind": "grading verdicts",
-        "command": f"python -m tests.grading.sandbox.verdicts --repeat {chosen.repeat} --load {chosen.load}",
-        "date": date.today().isoformat(),
-        **hardware_and_versions(),
-        "submissions": len(seen),
-        "repeats": chosen.repeat,
-        "load": chosen.load,
-        "unintended": unintended,
+        "kind": "grading verdicts", "command": command, "date": date.today().isoformat(), **hardware_and_versions(),
+        "submissions": len(seen), "repeats": chosen.repeat, "load": chosen.load, "unintended": unintended,
         "changed between repeats": [name for name, ways in seen.items() if len(ways) > 1],
         "seconds": round(time.time() - begin),
-    }
+    }  # fmt: skip
     print("\n" + json.dumps(result, indent=1, ensure_ascii=False))
     if chosen.out:
         chosen.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")

@@ -29,21 +29,8 @@ def _post(*ops, body=b"", blocking=False):
 
 
 def _coll(kind="all_reduce", op="sum", src=None, dtype="float32", shape=(1,), body=bytes(4), **more):
-    return _frame(
-        b"coll",
-        {
-            "group": 0,
-            "kind": kind,
-            "op": op,
-            "src": src,
-            "dtype": dtype,
-            "shape": list(shape),
-            "blocking": True,
-            "where": "x.py:1",
-            **more,
-        },
-        body,
-    )
+    head = {"group": 0, "kind": kind, "op": op, "src": src, "dtype": dtype, "shape": list(shape)}
+    return _frame(b"coll", {**head, "blocking": True, "where": "x.py:1", **more}, body)
 
 
 def _part(parts, name="tp"):
