@@ -163,13 +163,8 @@ def test_what_a_test_file_finds_once_is_found_with_the_reference(course):
     graded(course, jobs=2)
     reference = json.loads((course.folder / ".work" / "week91" / "reference.json").read_text())
     (finder,) = set(reference["expected"].values())
-    texts = {
-        case["text"].partition(" of rank")[0]
-        for mark in course.marks().values()
-        for case in mark.cases
-        if case["verdict"] == "wrong"
-    }
-    assert texts == {f"by {finder}, x"}
+    wrong = [case["text"] for mark in course.marks().values() for case in mark.cases if case["verdict"] == "wrong"]
+    assert {text.partition(" of rank")[0] for text in wrong} == {f"by {finder}, x"}
 
 
 @needs_sandbox
@@ -178,10 +173,8 @@ def test_marks_do_not_depend_on_jobs_or_order(course):
         course.hand_in(student, text)
 
     def found():
-        return {
-            name: [(c["test"], c["verdict"], c["text"], c["points"]) for c in mark.cases]
-            for name, mark in course.marks().items()
-        }
+        fields = ("test", "verdict", "text", "points")
+        return {name: [[c[f] for f in fields] for c in mark.cases] for name, mark in course.marks().items()}
 
     seed = graded(course, jobs=1)["seed"]
     alone = found()
@@ -236,8 +229,7 @@ def _processes(word):
     return found
 
 
-def test_an_appeal_repeats_one_verdict_and_keeps_nothing(course, tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
+def test_an_appeal_repeats_one_verdict_and_keeps_nothing(course, tmp_path, untimed):
     course.hand_in("anna", WRONG)
     with course.open() as cls:
         entries = [running.entry_of(cls, course.week, one) for one in attempts(cls, "week91")]
@@ -248,9 +240,8 @@ def test_an_appeal_repeats_one_verdict_and_keeps_nothing(course, tmp_path, monke
     assert not course.marks()
 
 
-def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypatch):
+def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypatch, untimed):
     course.hand_in("good", SOLVED)
-    monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
     tries = course.folder / "tries"
 
     def dies(entry, week, settings, box):
@@ -269,8 +260,13 @@ def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypat
     assert [report.names[m.submission] for m in report.made] == ["good"]
 
 
-def test_an_archive_that_is_not_what_was_collected_is_not_judged(course, monkeypatch):
+@pytest.fixture
+def untimed(monkeypatch):
+    """The reference is not measured before the submissions."""
     monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
+
+
+def test_an_archive_that_is_not_what_was_collected_is_not_judged(course, untimed):
     numbers = [course.hand_in(name, SOLVED) for name in "ab"]
     with course.open() as cls:
         cls.archive(course.week, numbers[0]).write_bytes(b"other")
@@ -279,9 +275,8 @@ def test_an_archive_that_is_not_what_was_collected_is_not_judged(course, monkeyp
     assert not report.all and [number for number, _ in report.unreadable] == numbers
 
 
-def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
+def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch, untimed):
     first, second = (course.hand_in(student, SOLVED) for student in "ab")
-    monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
     log = course.folder / "log"
 
     def overloaded(entry, week, settings, box):
@@ -316,8 +311,7 @@ def test_a_reference_that_does_not_pass_stops_everything(course):
     assert "the reference itself" in done["refused"] and "91.1" in done["refused"] and not course.marks()
 
 
-def test_only_those_who_are_named_are_judged_and_nothing_to_grade_is_one_sentence(course, monkeypatch):
-    monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
+def test_only_those_who_are_named_are_judged_and_nothing_to_grade_is_one_sentence(course, monkeypatch, untimed):
     monkeypatch.setattr(judge, "grade", lambda entry, week, settings, box: judge.failed(entry, week, settings, "x"))
     with pytest.raises(LabError, match="there is no submission of week91"):
         course.run()
@@ -331,12 +325,6 @@ def test_only_those_who_are_named_are_judged_and_nothing_to_grade_is_one_sentenc
     assert [m.submission for m in course.run(numbers=(second,), **UNSHUT).made] == [second]
     with pytest.raises(LabError, match=f"no submission {gone}"):
         course.run(numbers=(gone,))
-
-
-def test_two_runs_at_once_are_refused(course):
-    course.hand_in("good", SOLVED)
-    with course.open() as cls, running._locked(cls, course.week), pytest.raises(LabError, match="another `grade run"):
-        course.run()
 
 
 def test_judges_are_born_with_what_the_week_hands_out(course, monkeypatch):
@@ -368,12 +356,15 @@ def test_the_reference_is_compiled_once_as_submissions_are(course, monkeypatch):
     assert asked["precompile"]
 
 
-def test_the_seed_is_made_once_and_is_the_weeks(course):
+def test_the_seed_is_made_once_and_two_runs_at_once_are_refused(course):
+    course.hand_in("good", SOLVED)
     with course.open() as cls:
         seed = running.class_seed(cls, course.week)
         assert running.class_seed(cls, course.week) == seed < 2**62
-    with course.open() as cls:
+    with course.open() as cls, running._locked(cls, course.week):
         assert running.class_seed(cls, course.week) == seed
+        with pytest.raises(LabError, match="another `grade run"):
+            course.run()
 
 
 @needs_sandbox

@@ -90,10 +90,7 @@ def test_other_cells_stay(cell):
     assert harmless(cell) == cell
 
 
-def test_numbers_have_a_point_and_no_quotes():
+def test_numbers_have_a_point_and_no_quotes_and_persons_are_called_by_their_key(tmp_path):
     assert dumps([["a", 1.5, None, 2]]) == '"a",1.5,"",2\r\n'
-
-
-def test_persons_are_called_by_their_key(tmp_path):
     with a_class(tmp_path, "student,name,email\nu1,Anna,anna@x.org\nu2,Anna,\n") as cls:
         assert called(cls) == {person(cls, "u1"): "anna@x.org", person(cls, "u2"): "u2"}

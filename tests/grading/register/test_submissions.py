@@ -60,15 +60,12 @@ def test_the_archive_is_kept_as_it_came_under_its_number(cls, tmp_path):
         attempt(cls, 99)
 
 
-def test_the_same_download_again_is_nothing_new(cls):
+def test_the_same_download_again_is_nothing_new_and_equal_files_of_two_people_are_two_submissions(cls):
     first = hand_in(cls, "a", ANNA)
     again = hand_in(cls, "a", ANNA)
     assert first.new and not again.new and again.id == first.id and len(attempts(cls, "week13")) == 1
     changed = hand_in(cls, "a", ANNA, b"changed")
     assert changed.new and [one.id for one in attempts(cls, "week13")] == [first.id, changed.id]
-
-
-def test_equal_files_of_two_people_are_two_submissions(cls):
     one, other = (hand_in(cls, "max", [Key("name", "Max Meier"), Key("moodle", n, "week13")]) for n in "12")
     assert other.new and other.id != one.id
 
