@@ -33,9 +33,12 @@ def test_the_table_of_examples(week, name, how, keys, file):
     assert (found[0].file if found else "") == file
 
 
-def test_only_the_weeks_own_exchange_folders_are_read(week):
+def test_only_the_weeks_own_exchange_folders_are_read_and_plain_names(week):
     other = "bob+week92+2026-11-20 17:00:00.0 UTC+zzzzzzzzzzzz"
     assert another_assignments(other) and not read(f"{other}/", week) and not another_assignments("bob+week92+soon")
+    assert plain("dora.tar.gz", False).label == "dora" and plain("a.b", True).label == "a.b"
+    assert {key.platform for key in plain("a@x.org.zip", False).keys} == {"id", "email", "name"}
+    assert unicodedata.is_normalized("NFC", Key("id", "Jose\u0301").row[2])
 
 
 @given(
@@ -116,12 +119,6 @@ def test_gradescopes_metadata():
 def test_no_metadata_breaks_the_reader(text):
     gradescope(text)
     gradescope("submission_1:\n  :submitters:\n  - :name: " + text)
-
-
-def test_plain_names():
-    assert plain("dora.tar.gz", False).label == "dora" and plain("a.b", True).label == "a.b"
-    assert {key.platform for key in plain("a@x.org.zip", False).keys} == {"id", "email", "name"}
-    assert unicodedata.is_normalized("NFC", Key("id", "Jose\u0301").row[2])
 
 
 def test_a_name_in_a_sentence_cannot_act():

@@ -79,13 +79,6 @@ def test_grade_cells_stand_where_the_checks_stood_and_behind_the_answers(build):
     assert cell(shown, "task-91-1")["metadata"]["nbgrader"]["points"] == 4
 
 
-def test_the_students_functions_stand_above_the_verdicts(build):
-    shown = build(handed(parts="def double(x):\n    return x + x\n\ndef other():\n    pass\n"))
-    source = cell(shown, "task-91-1")["source"]
-    assert "def double(x):\n    return x + x" in source and "other" not in source
-    assert "parts.py has no triple" in cell(shown, "task-91-3")["source"]
-
-
 @pytest.mark.parametrize("before", ["", "def broken(:\n", "\0\n", "(" * 5000 + "\n", "x = " + "-" * 300_000 + "1\n"])
 def test_modules_that_no_parser_takes_are_shown_all_the_same(build, before):
     parts = before + '@cache\ndef double(x):\n    """Text\n\n    more."""\n    return x + x\n\n\ny = 3\n'
@@ -93,7 +86,11 @@ def test_modules_that_no_parser_takes_are_shown_all_the_same(build, before):
     assert source.endswith('@cache\ndef double(x):\n    """Text\n\n    more."""\n    return x + x')
 
 
-def test_a_module_that_is_missing_is_told_and_one_in_a_folder_is_found(build):
+def test_the_students_functions_stand_above_the_verdicts_wherever_the_module_is(build):
+    shown = build(handed(parts="def double(x):\n    return x + x\n\ndef other():\n    pass\n"))
+    source = cell(shown, "task-91-1")["source"]
+    assert "def double(x):\n    return x + x" in source and "other" not in source
+    assert "parts.py has no triple" in cell(shown, "task-91-3")["source"]
     files = handed()
     files["home/week91_demo/parts.py"] = files.pop("parts.py")
     assert "return x + x" in cell(build(files), "task-91-1")["source"]
@@ -190,6 +187,9 @@ def test_what_concerns_the_attempt_stands_first(build):
     text = build(handed(), one, "attempt 3 counts")["cells"][0]["outputs"][0]["text"]
     for words in ("Submission 17", "attempt 3 counts", "UNSANDBOXED", "its machine was slow", "there is no parts.py"):
         assert words in text
+    shown = build(handed(), mark(faults=("91.1",)))
+    for task, failed in (("task-91-1", True), ("task-91-3", False)):
+        assert ("Not graded automatically: the grader itself failed here" in everything(cell(shown, task))) == failed
 
 
 def test_the_diagnosis_is_escaped_told_once_and_complete(build):
@@ -208,13 +208,6 @@ def test_the_diagnosis_is_escaped_told_once_and_complete(build):
         '"><b>', ""
     )
     assert "wrong: doubles: 3\n    <script>x</script>\n    expected 6" in data["text/plain"]
-
-
-def test_a_fault_is_no_verdict_on_the_student(build):
-    one = mark(faults=("91.1",))
-    shown = build(handed(), one)
-    assert "Not graded automatically: the grader itself failed here" in everything(cell(shown, "task-91-1"))
-    assert "Not graded automatically" not in everything(cell(shown, "task-91-3"))
 
 
 def test_a_students_own_pictures_and_prints_stay(build):
@@ -269,15 +262,12 @@ def test_every_written_task_of_the_course_has_a_rubric_and_every_task_a_cell():
                 assert "|" in rubric(notebook, task), f"{week.name}: no table under a heading that names Task {task.id}"
 
 
-def test_a_rubric_ends_with_its_part_and_has_a_stand_in(week, course):
+def test_a_rubric_ends_with_its_part_and_has_a_stand_in(week, tmp_path):
+    (tmp_path / "lab.ipynb").write_text("{")
+    with pytest.raises(LabError, match="is not a notebook"):
+        read_notebook(tmp_path / "lab.ipynb")
     task = week.task("91.2")
     extra = {"cells": [markdown("a", f"# Intro\n\nx\n\n{RUBRIC}\n\n### a detail\n\ny\n\n## 4. Task 91.21\n\nz")]}
     assert rubric(extra, task) == f"{RUBRIC}\n\n### a detail\n\ny\n"
     other = {"cells": [markdown("a", "## Task 91.21\n\nz")]}
     assert rubric(other, task) == "## Task 91.2: why\n\n6 points, graded by hand."
-
-
-def test_a_course_notebook_that_is_none(tmp_path):
-    (tmp_path / "lab.ipynb").write_text("{")
-    with pytest.raises(LabError, match="is not a notebook"):
-        read_notebook(tmp_path / "lab.ipynb")

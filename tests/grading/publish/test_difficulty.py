@@ -43,12 +43,9 @@ def test_difficulty_and_discrimination_of_a_class_that_is_known():
     assert found["13.3"].discrimination < -0.9 and found["13.3"].suspect and not found["13.2"].suspect
 
 
-def test_what_was_lost_is_told_as_lost():
+def test_what_was_lost_is_told_as_lost_and_few_students_have_no_correlation():
     page = words(class_page.html(overview(WEEK, [student("anna", {"13.2": 0.7}), student("ben", {"13.2": 0.5})])))
     assert "those who tried lost most there, in the mean: 13.2" in page and "(40 % of the points lost" in page
-
-
-def test_few_students_have_no_correlation():
     here = [student(f"s{n}", {"13.2": n / 9, "13.1": n / 9}) for n in range(difficulty.FEW - 1)]
     assert asked(here)["13.2"].discrimination is None
 

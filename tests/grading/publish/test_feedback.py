@@ -153,10 +153,7 @@ def test_a_mark_that_a_person_overruled_says_so():
     seen = words(feedback(made))
     assert "decided by a person; the checks gave" in seen and "10 of 10" in seen
     assert made.automatic == 80 and not any("13.5" in sentence for sentence in what_next(WEEK, made)[:-1])
-
-
-def test_fewer_points_by_hand_than_by_the_checks_are_a_persons():
-    """9 of 20 in a task that passes: "read the diagnosis below" stood there, and there was none."""
+    # Fewer points than by the checks, in a task that passes: there is no diagnosis to read.
     said = what_next(WEEK, standing(by_hand=hand("13.4", 9, "copied")))
     assert "Task 13.4, ring all-reduce: a person gave 9 of 20; read the comment below." in said
     assert not any("diagnos" in one or "Every automatic point" in one or "lab check" in one for one in said)

@@ -7,6 +7,7 @@ from grading.publish.mistakes import behaviours, by_mistake, grouped, mistake, t
 from grading.publish.overview import overview
 from labkit.checks.verdict import FAULT
 from tests.grading.publish.aclass import MUTANTS, RECORDED, WEEK, mark, spoil, stand
+from tests.mutants13 import MUTANTS as today
 
 
 def cases(mutant):
@@ -49,20 +50,12 @@ def test_a_recognised_cause_stays_word_for_word_whatever_its_numbers():
     assert mistake({**case, "cause": []})[0] == "wrong, cause unknown"
 
 
-def test_no_key_of_any_mutant_names_a_place():
-    for name in MUTANTS:
-        assert not any(".py" in key or "rank 0 waits" in key for key in keys(name)), name
-
-
 def test_cases_of_one_mistake_are_put_together_in_their_order():
     groups = grouped(c | {"behaviour": c["test"]} for c in cases("13.2 remainder ignored"))
     assert len(groups) < len(cases("13.2 remainder ignored"))
     assert groups[0][0]["test"] == cases("13.2 remainder ignored")[0]["test"]
     hung = grouped(c | {"behaviour": c["test"]} for c in cases("13.2 deadlock order") if c["verdict"] == "hung")
     assert len(hung) == 1
-
-
-def test_the_title_is_the_behaviour_without_its_case():
     assert title({"test": "t.py::test_a[even, N=2 L=8]", "behaviour": "Rank r gets: even, N=2 L=8"}) == "Rank r gets"
     assert title({"test": "t.py::test_b", "behaviour": "In place: x holds it"}) == "In place: x holds it"
 
@@ -128,7 +121,7 @@ def test_a_grader_fault_is_nobody_s_failure():
     assert (entry.judged, entry.failed, entry.untried, entry.faults) == (1, 0, 0, 1)
 
 
-def test_the_recorded_class_is_made_of_mutants_that_exist():
-    from tests.mutants13 import MUTANTS as today
-
+def test_the_recorded_class_is_made_of_mutants_that_exist_and_no_key_names_a_place():
     assert set(MUTANTS) <= {f"{mutant.task} {mutant.name}" for mutant in today}
+    for name in MUTANTS:
+        assert not any(".py" in key or "rank 0 waits" in key for key in keys(name)), name

@@ -38,12 +38,8 @@ def test_a_diagnosis_stands_once(six):
 
 
 def test_one_task_alone(six):
-    said = lines(six, "anna", "13.5")
-    assert [line for line in said if line.startswith("13.")] == [
-        next(line for line in said if line.startswith("13.5 "))
-    ]
-    said = lines(six, "anna", "13.8")
-    assert any("13.8" in line for line in said)
+    (one,) = (line for line in lines(six, "anna", "13.5") if line.startswith("13."))
+    assert one.startswith("13.5 ") and any("13.8" in line for line in lines(six, "anna", "13.8"))
 
 
 def test_points_by_hand_in_their_order_and_what_was_written(six):
