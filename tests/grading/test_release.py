@@ -110,16 +110,14 @@ def test_a_text_beside_is_itself_never_overwritten(tree, course):
     assert not (tree / f"{PARTS_PY}.new3").exists()
 
 
-def test_an_older_released_text_is_upgraded_also_after_releases_in_between(tree, course):
+def test_older_texts(tree, course):
+    """A student's copy of any released text is upgraded; a course that goes back to an older text offers it."""
     first = (tree / HELPER).read_text()
     for number in (2, 3):
         (course / HELPER).write_text(f"helped = {number}\n")
         again(tree, course)
     (tree / HELPER).write_text(first)  # the student took an old copy back
     assert again(tree, course).upgraded == [HELPER] and (tree / HELPER).read_text() == "helped = 3\n"
-
-
-def test_a_course_that_goes_back_to_an_older_text_offers_it(tree, course):
     (tree / HELPER).write_text("mine\n")
     for number in (2, 1):
         (course / HELPER).write_text(f"helped = {number}\n")
@@ -127,18 +125,14 @@ def test_a_course_that_goes_back_to_an_older_text_offers_it(tree, course):
         assert (tree / f"{HELPER}.new").read_text() == f"helped = {number}\n"
 
 
-def test_a_deleted_file_comes_back_and_is_told(tree, course):
+def test_a_deleted_file_comes_back_and_one_given_up_by_the_course_stays_if_it_was_changed(tree, course):
     (tree / HELPER).unlink()
     shutil.rmtree(tree / "results")
-    report = again(tree, course)
-    assert report.restored == ["results/README.md", HELPER] and (tree / HELPER).exists()
-    assert f"{HELPER} had been deleted and is back" in report.sentences()
-
-
-def test_a_file_given_up_by_the_course_stays_if_it_was_changed(tree, course):
     (tree / "labkit/old.py").write_text("my experiment\n")
     (course / "labkit/old.py").unlink()
     report = again(tree, course)
+    assert report.restored == ["results/README.md", HELPER] and (tree / HELPER).exists()
+    assert f"{HELPER} had been deleted and is back" in report.sentences()
     assert report.left == ["labkit/old.py"] and (tree / "labkit/old.py").read_text() == "my experiment\n"
     assert not again(tree, course).left
 
@@ -176,16 +170,9 @@ def test_solutions_go_beside_and_only_where_they_are_named(tree, course):
 def test_a_forged_record_hands_nothing_out_and_removes_nothing_outside(tree, course, tmp_path):
     put(tmp_path / "outside.txt", "precious")
     record = json.loads((tree / MANIFEST).read_text())
-    hash = releasing._hash(b"precious")
-    for path in (
-        "../outside.txt",
-        "labkit/../../outside.txt",
-        str(tmp_path / "outside.txt"),
-        "solutions/week91_demo/parts.py",
-        "week92_next/parts.py",
-        "labkit//old.py",
-    ):
-        record["files"][path] = [hash]
+    paths = ["../outside.txt", "labkit/../../outside.txt", str(tmp_path / "outside.txt"), "labkit//old.py"]
+    paths += ["solutions/week91_demo/parts.py", "week92_next/parts.py"]
+    record["files"] |= {path: [releasing._hash(b"precious")] for path in paths}
     (tree / MANIFEST).write_text(json.dumps(record))
     again(tree, course)
     assert (tmp_path / "outside.txt").read_text() == "precious"
@@ -203,10 +190,9 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
     (tmp_path / "tree/labkit").symlink_to(tmp_path)
     with a_class(tmp_path / "class", ["anna"], "", find_weeks(course)):
         pass
+    words = ["release", "week92", "--solutions", "--to", str(tmp_path / "tree"), "--class", str(tmp_path / "class")]
     with pytest.raises(SystemExit) as stop:
-        cli.main(
-            ["release", "week92", "--solutions", "--to", str(tmp_path / "tree"), "--class", str(tmp_path / "class")]
-        )
+        cli.main(words)
     assert stop.value.code == 1 and (tmp_path / "tree/solutions/week92_next/parts.py").exists()
     seeds = [re.search(r"the seed of week92: (\d+)", capsys.readouterr().out)[1]]
     with open_class(tmp_path / "class", find_weeks(course)) as cls:

@@ -315,30 +315,23 @@ def test_no_result_comes_before_its_wait(ranks):
     assert ranks(reads_without_a_wait, 2, off=frozenset({"waits"})).values[1][:2] == ([3, 4], 3)
 
 
+def meet(group, sent, like):
+    return group.send(sent, 1) if group.rank == 0 else group.recv(0, like=like)
+
+
 DISAGREE = {
-    "sizes": (lambda g: g.send(torch.zeros(3), 1) if g.rank == 0 else g.recv(0, like=torch.zeros(4)), "[3] of float32"),
-    "dtypes": (
-        lambda g: g.send(torch.zeros(4), 1) if g.rank == 0 else g.recv(0, like=torch.zeros(4).bfloat16()),
-        "of bfloat16",
-    ),
+    "sizes": (lambda g: meet(g, torch.zeros(3), torch.zeros(4)), "[3] of float32"),
+    "dtypes": (lambda g: meet(g, torch.zeros(4), torch.zeros(4).bfloat16()), "of bfloat16"),
     "collectives": (lambda g: g.barrier() if g.rank == 0 else g.all_reduce(torch.zeros(1)), "as collective number 1"),
     "sources": (lambda g: g.broadcast(torch.zeros(1), src=g.rank), "src 0"),
     "operations": (lambda g: g.all_reduce(torch.zeros(1), op="sum" if g.rank else "max"), "max"),
     "one part of two": (lambda g: g.split([[0], [1]] if g.rank else [[0, 1]], "a").barrier(), "split (a: 0 | 1, "),
-    "inside a part": (
-        lambda g: g.split([[0, 1]], "tp").all_reduce(torch.zeros(2 + g.rank)),
-        'of group "tp" (ranks 0 and',
-    ),
+    "in a part": (lambda g: g.split([[0, 1]], "tp").all_reduce(torch.zeros(2 + g.rank)), 'of group "tp" (ranks 0 and'),
     "a message inside a part": (
-        lambda g: (
-            g.split([[0, 1]], "tp").send(torch.zeros(3), 1)
-            if g.rank == 0
-            else g.split([[0, 1]], "tp").recv(0, like=torch.zeros(4))
-        ),
-        'in group "tp" (ranks 0 and 1)',
+        lambda g: meet(g.split([[0, 1]], "tp"), torch.zeros(3), torch.zeros(4)), 'in group "tp" (ranks 0 and 1)',
     ),
     "lengths": (lambda g: g.all_reduce(torch.zeros(2 + g.rank)), "[3] of float32"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("which", DISAGREE)

@@ -101,23 +101,13 @@ def test_what_comes_back_is_laid_beside_its_source_and_nowhere_else(submission, 
 def test_who_destroys_the_sandbox_by_being_compiled_is_run_uncompiled(submission, monkeypatch):
     started = []
 
-    class Started:
-        alive = True
+    def box(*args):
+        made = SimpleNamespace(alive=True, zygote=os.getpid(), start=lambda: None, processor=lambda: 0.0)
+        made.close = lambda: setattr(made, "alive", False)
+        started.append(made)
+        return made
 
-        def __init__(self, *args):
-            started.append(self)
-            self.zygote = os.getpid()
-
-        def start(self):
-            pass
-
-        def processor(self):
-            return 0.0
-
-        def close(self):
-            self.alive = False
-
-    monkeypatch.setattr("grading.sandbox.runner.Box", Started)
+    monkeypatch.setattr("grading.sandbox.runner.Box", box)
     one = End("passed", answers=[values.pack(("ok", 1, ()))], ledgers=[])
     left = ends(monkeypatch, End("crashed", fatal=True), one)
     with SandboxRunner(submission.folder, precompile=True) as runner:
