@@ -1,7 +1,5 @@
 """What a command says in a folder: for tests of what an instructor types."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 

@@ -1,7 +1,5 @@
 """The small course, a student tree of it, and whether a submission can be shut in here."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """A course of two small weeks, with this repository's own top-level files: what tests release and change."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

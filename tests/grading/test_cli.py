@@ -1,7 +1,5 @@
 """What an instructor types, and what `grade` says to a slip: one sentence, in the words that it takes."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 

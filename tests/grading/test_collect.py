@@ -1,7 +1,5 @@
 """`grade collect`: a download into the store, all of it, once."""
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

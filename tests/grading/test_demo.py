@@ -1,7 +1,5 @@
 """The demo, where `make demo` calls it: in a folder of the course."""
 
-from __future__ import annotations
-
 import shutil
 import uuid
 from pathlib import Path

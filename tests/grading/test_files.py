@@ -1,7 +1,5 @@
 """Files are put in place whole, and one process at a time writes into a folder."""
 
-from __future__ import annotations
-
 import os
 import stat
 

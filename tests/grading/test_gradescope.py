@@ -1,7 +1,5 @@
 """The archive for Gradescope, run as its documentation says, in a copy of its folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What a mark's key depends on: all that decides a verdict, and nothing else, or a class is judged again in vain."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`grade run --dask`: two worker processes, one of them killed in the middle."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

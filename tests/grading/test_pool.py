@@ -1,7 +1,5 @@
 """One sandbox for many submissions: nothing of one is there for the next, who does not miss what one destroys."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

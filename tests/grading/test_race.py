@@ -1,7 +1,5 @@
 """The race: who takes part, under which name, and in a sandbox."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 

@@ -1,7 +1,5 @@
 """Grading again: one task, before and after with the reason, and nothing silently."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

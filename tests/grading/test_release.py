@@ -1,7 +1,5 @@
 """A student's tree in mid-term: upgrades that overwrite nothing; solutions; the command."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

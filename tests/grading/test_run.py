@@ -1,7 +1,5 @@
 """`grade run` on a small week: marks in the store, reruns, kills, faults, refusals. The sandbox has its own tests."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The tree that students of this course really get: every week released, nothing leaked, and it works."""
 
-from __future__ import annotations
-
 import ast
 import gzip
 import json

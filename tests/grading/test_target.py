@@ -1,7 +1,5 @@
 """Targets that are somebody else's: links, odd things, full, read-only, busy, and releases that were killed."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

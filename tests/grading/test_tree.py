@@ -1,7 +1,5 @@
 """What a released tree holds, and what no source may slip into it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

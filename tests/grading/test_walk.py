@@ -1,8 +1,6 @@
 """A term as an instructor types it, on files of Moodle and of Canvas: init, collect, mark, who, publish. Judging alone is
 left out: marks are put where `grade run` would put them. Every total that leaves is compared."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shutil

@@ -1,7 +1,5 @@
 """A week, and a folder of submissions."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.grading.intake.handed_in import make_week

@@ -1,7 +1,5 @@
 """A small course of one week, and submissions of it in odd forms."""
 
-from __future__ import annotations
-
 import io
 import json
 import stat

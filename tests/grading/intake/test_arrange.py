@@ -1,7 +1,5 @@
 """The folder that a student's code runs in: theirs where it is theirs, the course's everywhere else."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

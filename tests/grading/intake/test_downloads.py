@@ -1,7 +1,5 @@
 """What arrives in downloads, folders and exchanges: nobody is lost, and nothing becomes a student that is none."""
 
-from __future__ import annotations
-
 import io
 import os
 import time

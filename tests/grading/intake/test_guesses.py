@@ -1,7 +1,5 @@
 """What names tell: one table of examples, and any name at all."""
 
-from __future__ import annotations
-
 import unicodedata
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

@@ -1,7 +1,5 @@
 """Rosters as platforms write them, and everything that Moodle's worksheet says of a submission."""
 
-from __future__ import annotations
-
 import csv
 import io
 import unicodedata

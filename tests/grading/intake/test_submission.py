@@ -1,7 +1,5 @@
 """What a submission may hold against its reader, and what is read of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

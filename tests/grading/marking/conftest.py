@@ -1,7 +1,5 @@
 """A small course, a class of it, and nbgrader's directory in it. All of this needs nbgrader, an instructor's extra."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 

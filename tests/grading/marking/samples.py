@@ -1,7 +1,5 @@
 """A small course with automatic, written and stretch tasks, and marks and submissions of it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sqlite3

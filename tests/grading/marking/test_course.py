@@ -1,7 +1,5 @@
 """nbgrader's course directory in the class's folder: nbgrader itself takes it for one, and its Autograde is off."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

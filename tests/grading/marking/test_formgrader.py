@@ -2,8 +2,6 @@
 
 Every test has a student of its own, so that their order does not matter."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

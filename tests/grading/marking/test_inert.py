@@ -1,7 +1,5 @@
 """A student's Markdown on the instructor's page: it can be read, and it cannot act."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 import pytest

@@ -1,7 +1,5 @@
 """Points by item in formgrader's comments, and sentences that are used again."""
 
-from __future__ import annotations
-
 import pytest
 
 from grading.marking.items import Item, crowded, expanded, items, read

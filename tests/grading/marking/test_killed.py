@@ -1,7 +1,5 @@
 """`grade mark` killed at many points: no submission is on the screen by half, and the next one completes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

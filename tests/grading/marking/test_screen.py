@@ -1,7 +1,5 @@
 """What formgrader shows: each submission that counts once, by its number, with the points that the register has."""
 
-from __future__ import annotations
-
 import pytest
 
 from grading.marking.screen import fill

@@ -1,7 +1,5 @@
 """What is typed into formgrader goes to its submission, of a group to all members, and never to another attempt."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

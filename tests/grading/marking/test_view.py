@@ -1,7 +1,5 @@
 """The notebook that formgrader shows: whatever was handed in, each task has its cell, and nothing in it can act."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Classes in a store of their own: a small one by name, and one of forty made of real outcomes of week 13
 (week13_outcomes.json), with marks as `grade run` writes them, in no time."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import csv

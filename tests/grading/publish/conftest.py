@@ -1,7 +1,5 @@
 """The class of forty, made once, and one of six."""
 
-from __future__ import annotations
-
 import pytest
 
 from grading.register.standing import standings

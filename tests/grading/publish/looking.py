@@ -1,7 +1,5 @@
 """Reading pages as a browser and as a reader do."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io

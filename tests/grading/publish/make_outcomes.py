@@ -5,8 +5,6 @@
 Run it again when the checks' words or tests change. Paths of the machine become /tmp/student.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """PNG files made by hand: good ones, and every kind of bad one."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 

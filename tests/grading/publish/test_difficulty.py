@@ -1,7 +1,5 @@
 """Tasks as questions: numbers of a class that is known."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

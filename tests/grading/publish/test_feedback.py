@@ -1,7 +1,5 @@
 """A student's page says what the mark says, of this student alone, and nothing active gets in."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

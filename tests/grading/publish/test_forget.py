@@ -1,7 +1,5 @@
 """`grade forget`: everything of one student goes, nothing of anyone else, and what only a person can do is named."""
 
-from __future__ import annotations
-
 import sqlite3
 
 import pytest

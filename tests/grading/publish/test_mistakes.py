@@ -1,7 +1,5 @@
 """The same mistake of two students, or of two cases, stands once."""
 
-from __future__ import annotations
-
 from grading.publish.class_page import html
 from grading.publish.mistakes import behaviours, by_mistake, grouped, mistake, title
 from grading.publish.overview import overview

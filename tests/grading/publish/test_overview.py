@@ -1,7 +1,5 @@
 """The class's page and its short form: what most students failed comes first, and everybody to look at is named."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

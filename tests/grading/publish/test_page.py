@@ -1,7 +1,5 @@
 """Strangers' text made harmless, and files written whole."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

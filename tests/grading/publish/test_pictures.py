@@ -1,7 +1,5 @@
 """A student's pictures: what is in them stays, what hangs on them does not get in."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """The table that a platform exported, filled in: each line one person by exact keys, and nothing else changed."""
 
-from __future__ import annotations
-
 import csv
 import io
 

@@ -1,7 +1,5 @@
 """`grade publish`: what blocks comes first, then everything that leaves, and the next time says what changed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import zipfile

@@ -1,7 +1,5 @@
 """`grade status`: the same standings as what is published, in a table."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

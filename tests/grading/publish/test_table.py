@@ -1,7 +1,5 @@
 """The class's tables: numbers are numbers, what is open is empty, and no cell is a formula."""
 
-from __future__ import annotations
-
 import csv
 import io
 

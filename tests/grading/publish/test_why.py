@@ -1,7 +1,5 @@
 """`grade why`: what the record has of one student."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

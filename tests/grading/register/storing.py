@@ -1,7 +1,5 @@
 """A class in a folder, and what a test does to it: submissions from memory, marks without a judge."""
 
-from __future__ import annotations
-
 import contextlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which attempt counts, what lateness costs, and where that puts everybody."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

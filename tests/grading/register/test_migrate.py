@@ -1,7 +1,5 @@
 """A class's folder of the former program, taken over: who is who, what counts, and what it is worth stays."""
 
-from __future__ import annotations
-
 import io
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """Who somebody is: keys decide, names propose, and course.toml opens only against the roster."""
 
-from __future__ import annotations
-
 import tempfile
 import unicodedata
 from pathlib import Path

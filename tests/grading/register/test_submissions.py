@@ -1,7 +1,5 @@
 """What arrives: known or new, whose, and when; and what a kill leaves."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

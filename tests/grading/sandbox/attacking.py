@@ -6,8 +6,6 @@ costs over a second, so attacks that leave it whole share one; `Field` keeps one
 defences that is off. Those of the grader's side, and its deadlines, are no matter of the sandbox.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -5,8 +5,6 @@ Run as a script it does what a grader without a sandbox does: student's function
 every cheat below earns; so they are real.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

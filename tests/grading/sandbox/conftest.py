@@ -1,7 +1,5 @@
 """One field of attack for each test file; skipped where the kernel gives no sandbox."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.grading.sandbox.attacking import Field

@@ -1,7 +1,5 @@
 """What comes back is a student's, of whatever form: it costs points and is never the grader's fault."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

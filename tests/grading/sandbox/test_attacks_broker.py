@@ -1,8 +1,6 @@
 """Junk on a rank's only connection ends that rank's case, with a verdict that is neither points nor the grader's fault,
 and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.checks import values

@@ -1,8 +1,6 @@
 """Attacks on what a submission may use, and on its end. No case costs more than it may, none leaves a process, none
 takes the next case with it; and each attack works once its defence is off."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

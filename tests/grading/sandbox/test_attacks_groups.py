@@ -1,8 +1,6 @@
 """A rank's session is its own: nothing that is done to a process group reaches a sibling, the zygote, or whoever is
 judged in this sandbox next."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -4,8 +4,6 @@
 do) each of these works.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import py_compile
 import shutil

@@ -1,8 +1,6 @@
 """What a rank holds (14.4): weights and gradients kept where nobody weighs them. Each cheat is the reference with a
 cheat in it, and tells torch's meter nothing. None earns; each does with its defence off."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Cheats for points. None gains one; each does where its defence is missing."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

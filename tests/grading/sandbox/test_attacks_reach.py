@@ -1,7 +1,5 @@
 """Attacks on what is not in the sandbox. Each fails, and succeeds once its defence is switched off."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,8 +1,6 @@
 """Ranks of one submission that talk past the broker would have a "collective" without a message in the ledger. Every
 way that was found is closed, and open once its defence is switched off."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

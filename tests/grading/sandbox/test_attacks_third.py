@@ -1,7 +1,5 @@
 """The third round's ways past the broker, each open with its defence off."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.checks.traffic import sent

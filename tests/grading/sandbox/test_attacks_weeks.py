@@ -1,8 +1,6 @@
 """Cheats in the weeks' own checks, as `grade run` meets them: each is the reference, or a blank week, with a cheat in
 one file. None earns; each does with its defence off."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A task judged without torch, in the sandbox: there is nothing of it to find, whatever a submission does."""
 
-from __future__ import annotations
-
 import pytest
 
 from grading.sandbox.runner import SandboxRunner, parts_of

@@ -1,7 +1,5 @@
 """The broker against ranks on threads: the same program gives the same results and the same ledgers, on both."""
 
-from __future__ import annotations
-
 import contextlib
 import selectors
 import socket

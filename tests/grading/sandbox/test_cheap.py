@@ -1,7 +1,5 @@
 """What keeps a rank cheap, each shown by what it does: 186 ranks of a good submission would feel it, no test would."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A submission's files are compiled once, in the sandbox; ranks then read what came of it, as long as it is true."""
 
-from __future__ import annotations
-
 import importlib.util
 import marshal
 import os

@@ -1,7 +1,5 @@
 """The deadline of a call whose submission takes more and more memory: later for the word, never for the answer."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The filter of system calls, run here as the kernel runs it: for both machines, whatever this one is."""
 
-from __future__ import annotations
-
 import errno
 import struct
 

@@ -1,7 +1,5 @@
 """Honest submissions lose nothing: what students do without meaning harm, through intake and sandbox, to the points."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

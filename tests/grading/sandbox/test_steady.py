@@ -1,7 +1,5 @@
 """A rank's memory, read from outside, is what it holds: also where its heap ends in pages that nobody trims."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

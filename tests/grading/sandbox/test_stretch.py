@@ -1,8 +1,6 @@
 """Week 15's stretch tasks through the sandbox, as `grade run week15 --task 15.8` judges them: the verdicts and causes
 are those of `lab check`, and a place that is told is the student's."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.checks.verdict import NOT_ATTEMPTED

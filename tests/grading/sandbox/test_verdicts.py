@@ -1,8 +1,6 @@
 """Week 13 through the sandbox: the reference has full marks, the released week none, and mutants the score that
 tests/mutants13.py intends for them. (`verdicts.py` beside this runs all of them, several times and under load.)"""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

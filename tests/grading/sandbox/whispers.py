@@ -6,8 +6,6 @@ The two ranks want nothing but to talk; neighbours on the machine make it worse 
 an ordinary user grades: as root each rank is a user of its own.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

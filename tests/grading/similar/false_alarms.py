@@ -3,8 +3,6 @@
 python -m tests.grading.similar.false_alarms
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 
 from grading.intake.submission import Submission

@@ -1,7 +1,5 @@
 """Honest variants are left in peace, copies are found, and what was handed out is nobody's."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

@@ -4,8 +4,6 @@ Five of each. `student(n, shift)` puts one of each together; two students of one
 the disguises in which copies are handed in.
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

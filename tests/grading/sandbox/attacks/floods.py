@@ -1,8 +1,6 @@
 """Attacks that use too much: processes, memory, disk, output, open files, time. All are small and end by themselves,
 so that they are harmless where their defence is off."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

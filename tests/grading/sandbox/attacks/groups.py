@@ -1,8 +1,6 @@
 """Attacks by the process group: signals, niceness and I/O priority are given to all that are in it, whatever namespaces
 they are in. Who shares it with the zygote reaches all ranks, and the submissions after this one."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

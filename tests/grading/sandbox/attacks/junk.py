@@ -1,7 +1,5 @@
 """Attacks on the broker: what comes out of a rank's only socket is bytes, and these are chosen by the student."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

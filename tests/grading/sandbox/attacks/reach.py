@@ -1,7 +1,5 @@
 """Attacks that reach for what is not theirs: files, the environment, the network, other processes."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket

@@ -1,8 +1,6 @@
 """Attacks by which two ranks would talk past the broker, or one take the other's inputs: rank 1 knows a number and
 wants rank 0 to have it, and their group may carry nothing but meeting points. Each gives what rank 0 found, or None."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

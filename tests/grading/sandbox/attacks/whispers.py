@@ -2,8 +2,6 @@
 bits, rank 0 finds them, window by window of a clock that both have; no message is sent. How many bits a second each
 carries, `python -m tests.grading.sandbox.whispers` measures."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
