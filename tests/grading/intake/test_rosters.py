@@ -136,8 +136,6 @@ CELL = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12)
 HEADS = [
     "Student", "LastName", "FirstName", "ID", "SIS User ID", "SIS Login ID", "Identifier", "Full name",
     "Email address",
-]  # fmt: skip
-HEADS += [
     "Username", "ID number", "Group", "Status", "Last modified (submission)", "student", "name", "email", "Section",
 ]  # fmt: skip
 

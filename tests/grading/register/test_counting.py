@@ -1,11 +1,11 @@
 """Which attempt counts, what lateness costs, and where that puts everybody."""
 
-from datetime import timedelta
+from datetime import timedelta, timezone
 
 import pytest
 
 from grading.intake.arrival import GIVEN, Key
-from grading.register.classes import open_class
+from grading.register.classes import init_class, open_class
 from grading.register.counting import JUST_AFTER, counting, handed_in, lateness
 from grading.register.deadlines import closes, due, refuse_while_open
 from grading.register.marks import HandMark, add_hand_mark
@@ -54,18 +54,11 @@ def test_lateness(tmp_path, hours, factor, late):
         found = lateness(cls.rules, after(hours), DUE)
         assert (found.factor, found.late, bool(found.sentence)) == (factor, late, late)
         assert lateness(cls.rules, None, DUE).factor == lateness(cls.rules, after(hours), None).factor == 1
-        hand_in(cls, "a", ANNA, received=after(hours))
-        standing = of(cls)
-        assert (standing.factor, standing.late, standing.rule) == (factor, late, found.sentence)
-
-
-def test_the_moment_counts_and_not_how_a_zone_writes_it(tmp_path):
-    from datetime import timezone
-
-    with opened(tmp_path / "c", rules=DEADLINE + LATE) as cls:
-        india = DUE.astimezone(timezone(timedelta(hours=5, minutes=30)))
+        india = after(hours).astimezone(timezone(timedelta(hours=5, minutes=30)))  # the moment counts, however written
         hand_in(cls, "a", ANNA, received=india)
-        assert not of(cls).late and of(cls).counted.received == DUE
+        standing = of(cls)
+        assert standing.counted.received == after(hours)
+        assert (standing.factor, standing.late, standing.rule) == (factor, late, found.sentence)
 
 
 def test_an_extension_moves_one_persons_deadline_and_the_later_of_two_holds(tmp_path):
@@ -210,13 +203,8 @@ def test_a_mark_that_the_grader_could_not_finish_is_no_zero(tmp_path):
         assert (of(cls).state, of(cls).total) == (FAULTY, None)
         add_hand_mark(cls, WEEK, number, HandMark("13.2", 50))
         assert (of(cls).state, of(cls).total) == (COMPLETE, 50)
-
-
-def test_an_attempt_that_lacks_what_an_earlier_one_has_is_reported(tmp_path):
-    with opened(tmp_path / "c", rules=DEADLINE) as cls:
-        give_mark(cls, hand_in(cls, "a", ANNA, b"1", received=after(-3)).id)
-        give_mark(cls, hand_in(cls, "a", ANNA, b"2").id, 20, missing={"collectives.py": ""})
-        assert POORER in kinds(cls)
+        give_mark(cls, hand_in(cls, "a", ANNA, b"2", received=after(-0.5)).id, 20, missing={"collectives.py": ""})
+        assert POORER in kinds(cls), "an earlier attempt has what this one lacks"
 
 
 def test_a_week_closes_with_the_last_extension_and_what_late_ones_still_get(tmp_path):
@@ -233,8 +221,6 @@ def test_a_week_closes_with_the_last_extension_and_what_late_ones_still_get(tmp_
 
 
 def test_who_left_has_no_standing_and_keeps_everything(tmp_path):
-    from grading.register.classes import init_class
-
     with opened(tmp_path / "c", rules=DEADLINE) as cls:
         number = hand_in(cls, "a", ANNA).id
         roster = tmp_path / "fewer.csv"
