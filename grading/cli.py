@@ -201,6 +201,8 @@ def run(
         from grading import run as running
     finally:
         gc.enable()
+    from grading.publish.status import tell as show_problems
+    from grading.register.problems import MISNAMED, problems
     from grading.register.submissions import attempts
     from grading.table import class_table, one, shown
 
@@ -229,6 +231,7 @@ def run(
         with shown(console) as tell:
             report = running.run(cls, found, wishes, tell)
         class_table(report, console)
+        show_problems([each for each in problems(cls, found) if each.kind == MISNAMED], console)
     raise typer.Exit(0 if all(mark.complete for mark in report.all) and not report.unreadable else 1)
 
 

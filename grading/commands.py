@@ -177,9 +177,11 @@ def submission(
     which: Annotated[str, typer.Argument(metavar="NUMBER", help="Its number, or the download from which all came.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[time TIME | withdraw | rename OLD NEW]", help="What to change. Default: show it."),
+        typer.Argument(
+            metavar="[time TIME | withdraw | without MEMBER | rename OLD NEW]", help="What to change. Default: show it."
+        ),
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="withdraw, rename: take it back.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="withdraw, without, rename: take it back.")] = False,
     folder: Folder = HERE,
 ) -> None:
     """Change one submission: when it was handed in, whether it counts, what a file of it is called.

@@ -11,21 +11,21 @@ from grading.intake.misnamed import refuse_rename
 from grading.intake.names import count, shown, some
 from grading.intake.submission import read_submission
 from grading.register.counting import counting, handed_in
-from grading.register.people import person
+from grading.register.people import person, resolve
 from grading.register.schema import Class
-from grading.register.submissions import Attempt, attempt, attempts, rename, retime, withdraw
+from grading.register.submissions import Attempt, attempt, attempts, leave_out, rename, retime, withdraw
 from labkit.errors import LabError
 from labkit.strict import nearest
 
-USAGE = "say it so: grade submission 17 time 2026-11-20T18:00+01:00, grade submission 17 withdraw, or grade submission "
-USAGE += "17 rename 'collectives (1).py' collectives.py"
+USAGE = "say it so: grade submission 17 time 2026-11-20T18:00+01:00, grade submission 17 withdraw, grade submission 17 "
+USAGE += "without anna@example.org, or grade submission 17 rename 'collectives (1).py' collectives.py"
 
 
 def correct(cls: Class, which: str, words: Sequence[str], *, undo: bool = False) -> Iterator[str]:
     """Do what the words say to a submission, or show it; sentences on what was done.
 
     which   its number; to withdraw, also the download from which all came
-    words   (), ("time", TIME), ("withdraw",), ("rename", OLD, NEW) or with undo ("rename", OLD)"""
+    words   (), ("time", TIME), ("withdraw",), ("without", MEMBER), ("rename", OLD, NEW) or with undo ("rename", OLD)"""
     found = _which(cls, which)
     match list(words):
         case []:
@@ -36,6 +36,9 @@ def correct(cls: Class, which: str, words: Sequence[str], *, undo: bool = False)
         case ["time", text] if len(found) == 1 and not undo:
             retime(cls, found[0].id, _time(cls, text))
             yield f"{named(cls, found[0])}: handed in {_time(cls, text).isoformat(' ', 'minutes')}"
+        case ["without", member] if len(found) == 1:
+            leave_out(cls, found[0].id, who := resolve(cls, member), undo)
+            yield f"{named(cls, attempt(cls, found[0].id))} counts {'again' if undo else 'no more'} for {who.name}"
         case ["rename", old, *new] if len(found) == 1 and len(new) == (0 if undo else 1):
             yield _rename(cls, found[0], old, "" if undo else new[0])
         case _:

@@ -19,7 +19,7 @@ from pathlib import Path
 from grading.intake import stamps
 from grading.intake.archives import FOLDER, BadArchive, Member, file_at, members, open_plain, walk
 from grading.intake.arrival import Arrival, Key
-from grading.intake.guesses import ILIAS_LATE, TITLES, Guess
+from grading.intake.guesses import ILIAS_LATE, Guess
 from grading.intake.names import clean, shown
 from labkit.checks.handin import MANIFEST, read_manifest
 from labkit.checks.tasks import Week
@@ -98,8 +98,6 @@ def arrival(batch: list[Item], to: Path, found: Download, week: Week, zone: tzin
         guess.how == "canvas" and not guess.doubt
     ):  # by the number of a file of theirs Canvas takes a page back (grading/publish/upload.py)
         made.keys += [Key("canvas", str(one.guess.order), week.name) for one in batch if one.guess.order]
-    if made.late:
-        made.notes.append(f"{TITLES[guess.how]} marks this attempt as late.")
     made.notes += [f"Not collected: {shown(name)} {why}." for name, why in left_out.items()]
     with open(to, "rb") as file, contextlib.suppress(BadArchive):
         own = next((one for one in members(file) if one.name == MANIFEST and not one.fault), None)

@@ -31,6 +31,7 @@ from labkit.errors import LabError
 STILL_WRITING = 600  # seconds in which an exchange's folder without a timestamp may still become one
 DEEPEST = 3  # folders around the students' own
 METADATA, MAX_METADATA = "submission_metadata.yml", 64 << 20  # Gradescope's, and its bytes
+TEST_STUDENT = "studenttest"  # how Canvas calls files of its own "Student, Test", whom its Student View makes
 BY_CHANCE = ("canvas", "ilias")  # what one name may look like: "hw_13_2_final.zip"
 
 
@@ -127,10 +128,13 @@ class _Reader:
         self, tops: list[os.DirEntry], how: str, read: dict[str, list[Guess]]
     ) -> tuple[list[Item], list[os.DirEntry]]:
         """(what is somebody's of a folder in which names are the platform `how`'s, what is nobody's)."""
-        items, rest = list[Item](), list[os.DirEntry]()
+        items, rest, tests = list[Item](), list[os.DirEntry](), list[str]()
         own = {entry.name: plain(clean(entry.name), _is_folder(entry)) for entry in tops}
         for entry in tops:
-            if guesses := [guess for guess in read[entry.name] if guess.how == how]:
+            guesses = [guess for guess in read[entry.name] if guess.how == how]
+            if guesses and guesses[0].name == TEST_STUDENT and not any(map(self._owner, guesses)):
+                tests.append(clean(entry.name))
+            elif guesses:
                 items.append(self._item(entry, self._chosen(clean(entry.name), guesses)))
             elif how != "nbgrader" and self.known.owner(own[entry.name].keys):
                 items.append(self._item(entry, own[entry.name]))
@@ -141,6 +145,8 @@ class _Reader:
             strangers = [entry for entry in rest if entry in named or _is_work(entry)]
             items += [self._item(entry, own[entry.name]) for entry in strangers]
             rest = [entry for entry in rest if entry not in strangers]
+        if tests:
+            self.found.notes.append(f"Canvas' own Test Student, who is nobody, and was not collected: {some(tests)}")
         return items, rest
 
     def _is_read(self, entry: os.DirEntry) -> bool:

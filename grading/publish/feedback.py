@@ -61,7 +61,9 @@ def attempt_of(standing: Standing) -> str:
 
 
 def what_next(week: Week, standing: Standing) -> list[str]:
-    """What to do, first where most points are open: sentences, with code between backticks."""
+    """What to do, first where most points are open: sentences, with code between backticks. Nothing for who is excused."""
+    if standing.excused:
+        return []
     out = []
     if not standing.settled:
         out.append(

@@ -25,7 +25,13 @@ def text(week: Week, standing: Standing, comments: Mapping[str, str]) -> str:
         f"{week.name}, {week.title}: your feedback",
         "",
         f"{attempt_of(standing).capitalize()}. "
-        + (f"Total: {page.of(total, possible(standing.tasks))} points." if total is not None else "Not final yet."),
+        + (
+            f"Total: {page.of(total, possible(standing.tasks))} points."
+            if total is not None
+            else "Excused."
+            if standing.excused
+            else "Not final yet."
+        ),
     ]
     if standing.rule:
         lines.append(standing.rule)
@@ -35,8 +41,8 @@ def text(week: Week, standing: Standing, comments: Mapping[str, str]) -> str:
             said = ": nothing handed in" if standing.unanswered(task) else ""
             points = page.of(standing.points(task), task["possible"])
             lines.append(f"  {task['id']:<6}{points:>14}  {task['title']}{said}")
-    lines += ["", "What to do next", ""]
-    lines += [f"  {place}. {sentence}" for place, sentence in enumerate(what_next(week, standing), 1)]
+    if steps := what_next(week, standing):
+        lines += ["", "What to do next", "", *(f"  {place}. {said}" for place, said in enumerate(steps, 1))]
     for task in standing.tasks:
         groups = grouped(task["cases"])
         comment = comments.get(task["id"], "")

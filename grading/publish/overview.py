@@ -117,8 +117,8 @@ class Overview:
 
 
 def overview(week: Week, standings: list[Standing]) -> Overview:
-    """Count the class: those who have a mark."""
-    graded = [one for one in standings if one.mark is not None]
+    """Count the class: those who have a mark, and are not excused."""
+    graded = [one for one in standings if one.mark is not None and not one.excused]
     found = behaviours(tried(week, standing) for standing in graded)
     absent = [one.person.name for one in standings if one.state == MISSING]
     return Overview(week, graded, found, [incident for s in graded for incident in _incidents(s)], absent)

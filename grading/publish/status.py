@@ -102,7 +102,7 @@ def cells(one: Standing, zone: tzinfo | None) -> list[str]:
         points = [
             f"{number(one.automatic)} / {number(possible(one.tasks, 'auto'))}",
             "" if not written else "–" if one.ungraded else f"{number(one.given)} / {number(written)}",
-            "" if one.total is None or one.excused else f"{number(one.total)}",
+            "" if one.total is None else f"{number(one.total)}",
         ]
     received = counted.received if counted else None
     received = received.astimezone(zone) if received and zone else received

@@ -47,7 +47,7 @@ def harmless(cell: str) -> str:
 def worth(one: Standing, zeros: bool = False) -> float | None:
     """What is published as somebody's total; None: nothing yet. zeros: 0 for who handed nothing in, and whose deadline
     has passed."""
-    return None if one.excused else 0 if zeros and one.state == MISSING else one.total
+    return 0 if zeros and one.state == MISSING else one.total
 
 
 def week_table(

@@ -66,9 +66,10 @@ def pack(cls: Class, week: Week, pages: Sequence[tuple[Person, int, Path]], to: 
 
 
 def _numbers(cls: Class, platform: str, assignment: str) -> Mapping[int, str]:
-    """person -> the number that a platform knows them by, of several the last."""
+    """person -> the number that a platform knows them by: the roster's, else of several the last."""
     rows = cls.db.execute(
-        "SELECT person, value FROM alias WHERE (platform, assignment) = (?, ?) ORDER BY length(value), value",
+        "SELECT person, value FROM alias WHERE (platform, assignment) = (?, ?) "
+        "ORDER BY origin = 'roster', length(value), value",
         (platform, assignment),
     )
     return {row["person"]: row["value"] for row in rows if row["value"].isdigit()}

@@ -84,15 +84,19 @@ def resolve(cls: Class, text: str) -> Person:
 
 
 def propose(cls: Class, name: str) -> Person | None:
-    """Who may be meant by a name as a platform or a person writes it: the one whose name has the same letters, else the
-    one whose name is most like it. None if nobody is, or several are. A proposal is shown and never taken."""
-    here, letters = everybody(cls), fold(name)
+    """Who may be meant by a name, an e-mail or an id as a platform or a person writes it: the one whose name has the
+    same letters, else the one whose name, account or id is most like it. None if nobody is, or several are. A proposal
+    is shown and never taken."""
+    here, letters = everybody(cls), fold(name.partition("@")[0])  # one domain makes all e-mails alike
+    ids: dict[int, list[str]] = {}
+    for row in cls.db.execute("SELECT person, value FROM alias WHERE platform = 'id'"):
+        ids.setdefault(row["person"], []).append(row["value"].partition("@")[0])
     same = [one for one in here if letters in map(fold, _names(one))]
     if same or not letters:
         return same[0] if len(same) == 1 else None
     alike: dict[int, float] = {}
     for one in here:
-        forms = [*map(fold, _names(one)), fold(one.email.partition("@")[0])]
+        forms = map(fold, (*_names(one), one.email.partition("@")[0], *ids.get(one.id, ())))
         alike[one.id] = max(difflib.SequenceMatcher(None, letters, form).ratio() for form in forms)
     best = sorted(here, key=lambda one: -alike[one.id])[:2]
     if not best or alike[best[0].id] < CLOSE or (len(best) > 1 and alike[best[1].id] == alike[best[0].id]):

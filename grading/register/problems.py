@@ -6,17 +6,20 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from grading.intake.arrival import PLATFORM
 from grading.intake.names import shown, some
-from grading.register.counting import current_marks, handed_in
+from grading.register.counting import current_marks, handed_in, lateness
 from grading.register.marks import hand_marks
 from grading.register.people import called, key_of, propose
 from grading.register.schema import Class
 from grading.register.standing import ABOVE, AGAIN, BY_HAND, FAULTY, MISSING, NOT_GRADED, Standing, standings
+from grading.register.submissions import BY_HAND as TIMED_BY_HAND
 from grading.register.submissions import Attempt, attempts
 from labkit.checks.tasks import Week
 
 # Kinds, beside the states of grading.register.standing.
 UNKNOWN, UNTIMED, MISNAMED, POORER, WITHDRAWN = "unknown", "untimed", "misnamed", "poorer", "withdrawn"
+INEXACT = "late by an inexact time"
 ELSEWHERE = "points by hand of another attempt"
 UNSANDBOXED, ATTENTION = "unsandboxed", "attention"
 
@@ -38,6 +41,7 @@ def problems(cls: Class, week: Week) -> list[Problem]:
     return [
         *_unknown(cls, kept),
         *_states(here, week, names),
+        *_inexact(cls, here, kept),
         *_of_attempts(cls, week, here, kept),
         *_withdrawn(cls, week, here, names),
     ]
@@ -76,6 +80,22 @@ def _states(here: Iterable[Standing], week: Week, called: Mapping[int, str]) -> 
         if names:
             out.append(Problem(state, False, f"{sentence}: {some(names)}", command))
     return out
+
+
+def _inexact(cls: Class, here: Iterable[Standing], kept: Iterable[Attempt]) -> list[Problem]:
+    """One for each attempt, counted or not, from which lateness takes points by a time that is no time of its own."""
+    out, by_number = dict[int, Problem](), {one.id: one for one in kept}
+    for standing in here:
+        for number in standing.counted.attempts if standing.counted and not standing.excused else ():
+            one = by_number[number]
+            cost = lateness(cls.rules, handed_in(cls.rules, one), standing.due)
+            if one.timed in (PLATFORM, TIMED_BY_HAND) or cost.factor == 1:
+                continue
+            known = "--received is only the latest that it can be" if one.timed else "it counts as just late"
+            said = f"nothing tells when {number} ({shown(standing.person.name, 60)}) was handed in, and {known}: "
+            said += f"the late penalty is {100 * (1 - cost.factor):.4g} %"
+            out.setdefault(number, Problem(INEXACT, False, said, f"grade submission {number} time TIME"))
+    return list(out.values())
 
 
 def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterable[Attempt]) -> list[Problem]:

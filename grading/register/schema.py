@@ -117,6 +117,7 @@ UPGRADES: tuple[str, ...] = (
         value INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     """,
+    "ALTER TABLE member ADD COLUMN left_out INTEGER NOT NULL DEFAULT 0 CHECK (left_out IN (0, 1))",  # by an instructor
 )
 
 

@@ -159,9 +159,14 @@ class Standing:
 
     @property
     def total(self) -> float | None:
-        """Everything, after the late rule. None where nothing was handed in or graded, and as long as a person still
-        has to decide something, or to look again."""
-        if self.counted is None or (self.counted.factor > 0 and self.mark is None) or self.counted.waits:
+        """Everything, after the late rule. None for who is excused, where nothing was handed in or graded, and as long
+        as a person still has to decide something, or to look again."""
+        if (
+            self.excused
+            or self.counted is None
+            or (self.counted.factor > 0 and self.mark is None)
+            or self.counted.waits
+        ):
             return None
         if self.looked_at_again or not self.settled or self.ungraded:
             return None

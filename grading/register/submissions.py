@@ -83,7 +83,9 @@ def _read(cls: Class, where: str, values: Sequence[object]) -> list[Attempt]:
     rows = cls.db.execute(f"SELECT * FROM submission WHERE {where} ORDER BY id", values).fetchall()
     of = f"submission IN (SELECT id FROM submission WHERE {where}) ORDER BY submission"
     members: dict[int, list] = {}
-    for row in cls.db.execute(f"SELECT submission, person, label FROM member WHERE {of}, seat", values):
+    for row in cls.db.execute(
+        f"SELECT submission, person, label FROM member WHERE NOT left_out AND {of}, seat", values
+    ):
         members.setdefault(row["submission"], []).append(row)
     renamed: dict[int, list[tuple[str, str]]] = {}
     for row in cls.db.execute(f"SELECT submission, old, new FROM rename WHERE {of}, old", values):
@@ -251,17 +253,19 @@ def _update(cls: Class, known: Attempt, arrival: Arrival) -> None:
 
 
 def _sit(cls: Class, number: int, seats: Seats) -> None:
-    """Write down whose a submission is. Who an instructor has named keeps the seat."""
+    """Write down whose a submission is. Who an instructor has named keeps the seat, and who was left out is so still."""
     named: dict[str, int | None] = {}
     before: dict[str, list[Key]] = {}
-    for row in cls.db.execute("SELECT label, keys, person FROM member WHERE submission = ?", (number,)):
+    out = set[int]()
+    for row in cls.db.execute("SELECT label, keys, person, left_out FROM member WHERE submission = ?", (number,)):
         named[row["label"]], before[row["label"]] = row["person"], keys_of(row["keys"])
+        out |= {row["person"]} if row["left_out"] else set()
     cls.db.execute("DELETE FROM member WHERE submission = ?", (number,))
     for seat, (label, keys, found) in enumerate(seats):
-        rows = _json(dict.fromkeys([*keys, *before.get(label, ())]))
+        rows, whose = _json(dict.fromkeys([*keys, *before.get(label, ())])), found or named.get(label)
         cls.db.execute(
-            "INSERT INTO member (submission, seat, label, keys, person) VALUES (?, ?, ?, ?, ?)",
-            (number, seat, label, rows, found if found is not None else named.get(label)),
+            "INSERT INTO member (submission, seat, label, keys, person, left_out) VALUES (?, ?, ?, ?, ?, ?)",
+            (number, seat, label, rows, whose, whose in out),
         )
 
 
@@ -307,6 +311,19 @@ def withdraw(cls: Class, numbers: Iterable[int], undo: bool = False) -> list[Att
         for one in changed:
             cls.db.execute("UPDATE submission SET withdrawn_at = ? WHERE id = ?", (now, one.id))
     return changed
+
+
+def leave_out(cls: Class, number: int, who: Person, undo: bool = False) -> None:
+    """Let a group's submission count no more for one of its members, or again. LabError for who is none of several."""
+    if not undo and attempt(cls, number).members == (who.id,):
+        raise LabError(f"submission {number} is {who.name}'s alone: grade submission {number} withdraw")
+    with cls.writing():
+        changed = cls.db.execute(
+            "UPDATE member SET left_out = ? WHERE (submission, person, left_out) = (?, ?, ?)",
+            (not undo, number, who.id, undo),
+        )
+    if not changed.rowcount:
+        raise LabError(f"submission {number} {'counts for' if undo else 'is none of'} {who.name} already")
 
 
 def retime(cls: Class, number: int, received: datetime | None) -> Attempt:

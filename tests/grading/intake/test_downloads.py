@@ -95,6 +95,13 @@ def test_canvas_names_with_combining_marks_and_late(read, download):
     assert all(set(files) == {"ring.py", "cost.py"} for _, files in read.files) and not found.notes
 
 
+def test_canvas_own_test_student_is_nobody_and_reported_once(read, download):
+    names = ("doejane_4501_901_ring.py", "studenttest_999_902_ring.py", "studenttest_LATE_999_903_cost.py")
+    found = read(download(dict.fromkeys(names, RING)))
+    assert [one.label for one in found.arrivals] == ["doejane_4501"] and len(found.notes) == 1
+    assert "studenttest_999_902_ring.py" in found.notes[0]
+
+
 def test_canvas_attempts_of_two_downloads_in_order(read, folder):
     put(folder / "doe_LATE_4501_300_lab.zip", zipped({"ring.py": "third"}))
     put(folder / "doe_4501_200_lab-1.zip", zipped({"ring.py": "second"}))
@@ -103,7 +110,7 @@ def test_canvas_attempts_of_two_downloads_in_order(read, folder):
     assert [files["ring.py"] for _, files in read.files] == [b"first", b"second", b"third"]
     assert [one.late for one in found.arrivals] == [False, False, True]
     assert [[key.value for key in one.keys if key.assignment] for one in found.arrivals] == [["100"], ["200"], ["300"]]
-    assert found.arrivals[2].notes and not found.arrivals[0].notes
+    assert not any(one.notes for one in found.arrivals), "the standing says what lateness costs, by the own deadline"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from grading.mark import UNSANDBOXED
 from grading.publish.feedback import feedback as written
 from grading.publish.feedback import what_next
+from grading.publish.overview import overview
 from grading.publish.pictures import own_pictures
 from grading.register.marks import HandMark
 from labkit.checks.verdict import FAULT
@@ -150,11 +151,20 @@ def test_a_mark_that_a_person_overruled_says_so():
     made = standing("13.5 GB/s", by_hand=hand("13.5", 10))
     seen = words(feedback(made))
     assert "decided by a person; the checks gave" in seen and "10 of 10" in seen
+    assert made.in_place[0] in seen and "by the checks" not in seen.partition("What to do next")[0]
     assert made.automatic == 80 and not any("13.5" in sentence for sentence in what_next(WEEK, made)[:-1])
     # Fewer points than by the checks, in a task that passes: there is no diagnosis to read.
     said = what_next(WEEK, standing(by_hand=hand("13.4", 9, "copied")))
     assert "Task 13.4, ring all-reduce: a person gave 9 of 20; read the comment below." in said
     assert not any("diagnos" in one or "Every automatic point" in one or "lab check" in one for one in said)
+
+
+def test_who_is_excused_has_no_total_no_advice_and_no_place_in_the_class():
+    made = standing("13.5 GB/s", by_hand=hand("13.7", 12))
+    made.excused = True
+    assert made.total is None and what_next(WEEK, made) == [] and overview(WEEK, [made]).standings == []
+    seen = words(feedback(made))
+    assert "Excused" in seen and "Total" not in seen and "What to do next" not in seen
 
 
 def test_points_by_hand_that_are_looked_at_again_are_not_final():

@@ -10,7 +10,7 @@ from grading.register.counting import JUST_AFTER, counting, handed_in, lateness
 from grading.register.deadlines import closes, due, refuse_while_open
 from grading.register.marks import HandMark, add_hand_mark
 from grading.register.people import resolve
-from grading.register.problems import AGAIN, ELSEWHERE, POORER, UNTIMED, WITHDRAWN, problems
+from grading.register.problems import AGAIN, ELSEWHERE, INEXACT, POORER, UNTIMED, WITHDRAWN, problems
 from grading.register.standing import BY_HAND, COMPLETE, EXCUSED, FAULTY, MISSING, NOT_GRADED, NOT_YET, standings
 from grading.register.submissions import attempt, attempts, retime, withdraw
 from labkit.errors import LabError
@@ -146,6 +146,18 @@ def test_an_attempt_whose_time_nothing_tells_is_in_time_and_is_reported(tmp_path
         assert not of(cls).late and problem.command == f"grade submission {number} time TIME" and not problem.blocks
         retime(cls, number, BEFORE)
         assert UNTIMED not in kinds(cls)
+
+
+@pytest.mark.parametrize("received, per_cent", [(None, "10 %"), (after(30), "20 %")])
+def test_a_penalty_by_an_inexact_time_is_reported_until_the_time_is_set(tmp_path, received, per_cent):
+    with opened(tmp_path / "c", rules=DEADLINE + LATE) as cls:
+        number = hand_in(cls, "a", ANNA, received=received, late=True, timed=GIVEN).id
+        hand_in(cls, "s", SEAN, b"in time", received=received, late=False, timed=GIVEN)
+        (problem,) = [one for one in problems(cls, WEEK) if one.kind == INEXACT]
+        assert problem.command == f"grade submission {number} time TIME" and not problem.blocks
+        assert per_cent in problem.sentence and "Müller, Anna" in problem.sentence
+        retime(cls, number, after(30))
+        assert of(cls).late and INEXACT not in kinds(cls)
 
 
 def test_a_groups_submission_is_each_members_with_each_ones_own_deadline(tmp_path):

@@ -100,6 +100,8 @@ def test_every_name_of_one_person_extends_and_excuses_the_same_one(tmp_path, nam
     [
         (f'[extensions."Sean OBrien"]\nweek13 = {AFTER.isoformat()}\n', '[extensions."sean@x.org"]'),
         ('[excused]\nweek13 = ["Sean OBrien"]\n', '[excused] week13 = ["sean@x.org"]'),
+        ('[excused]\nweek13 = ["shean@x.org"]\n', '[excused] week13 = ["sean@x.org"]'),
+        ('[excused]\nweek13 = ["S0033"]\n', '[excused] week13 = ["jane@x.org"]'),
         ('[excused]\nweek13 = ["nobody at all"]\n', '[excused] week13 = ["E-MAIL OR ID"]'),
     ],
 )

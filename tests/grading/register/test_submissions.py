@@ -21,7 +21,7 @@ from grading.register.counting import counting, current_marks
 from grading.register.marks import add_mark, changes, marks_of
 from grading.register.people import everybody, resolve
 from grading.register.standing import standings
-from grading.register.submissions import attempt, attempts, end_collection, rename, retime, withdraw
+from grading.register.submissions import attempt, attempts, end_collection, leave_out, rename, retime, withdraw
 from labkit.errors import LabError
 from tests.grading.register.storing import (
     AFTER,
@@ -145,6 +145,22 @@ def test_a_newer_worksheet_says_who_is_in_a_group(cls):
     assert any("Müller, Anna" in sentence for sentence in attempt(cls, first.id).attention)
     arrives("sean@x.org", "jane@x.org")
     assert len(attempt(cls, first.id).attention) == 1
+
+
+def test_who_is_taken_out_of_a_group_stays_out_when_it_comes_again(cls):
+    def arrives():
+        members = [[Key("email", email)] for email in ("anna@x.org", "sean@x.org")]
+        return hand_in(cls, "Team 1", [Key("moodle", "9", "week13")], how="moodle", group="Team 1", members=members).id
+
+    number, sean = arrives(), resolve(cls, "sean@x.org")
+    leave_out(cls, number, sean)
+    assert arrives() == number and attempt(cls, number).members == (resolve(cls, "anna@x.org").id,)
+    assert sean.id not in counting(cls, "week13") and not attempt(cls, number).labels
+    for nobody in ("sean@x.org", "jane@x.org", "anna@x.org"):  # out already, none of it, the last of it
+        with pytest.raises(LabError):
+            leave_out(cls, number, resolve(cls, nobody))
+    leave_out(cls, number, sean, undo=True)
+    assert sean.id in counting(cls, "week13")
 
 
 def test_marks_are_only_added_and_tell_what_changed(cls):
