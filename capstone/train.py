@@ -4,9 +4,9 @@
     python -m capstone.train config.toml --ranks 4 --out runs/first                 ranks of its own, on this machine
     torchrun --max-restarts 3 ...                                                   a rank that dies: all begin anew
 
-The folder of a run that was interrupted, killed or paused is gone on with, from its newest whole checkpoint. (With
-gloo, torch 2.13's torchrun restarts ranks only under TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.) A SIGTERM pauses the run,
-with a checkpoint; so does Ctrl-C where the ranks are its own. A second Ctrl-C ends it at once.
+The folder of a run that was interrupted, killed or paused is gone on with, from its newest whole checkpoint. A
+SIGTERM pauses the run, with a checkpoint, and status 3; so does Ctrl-C where the ranks are its own, and a second Ctrl-C
+ends it at once. (torchrun's own status is then 1, whatever its ranks': run.json says "paused".)
 
 `running/config.py` says what a configuration holds. The run's folder is that of every training here (labkit.record):
 run.json, steps.jsonl, events.jsonl. What does not go is refused in one sentence, with exit status 2, before anything is

@@ -25,7 +25,7 @@ from typing import Any
 from grading.sandbox import watch
 from grading.sandbox.box import FIRST_UID, Limits
 from grading.sandbox.command import INSIDE, walls
-from labkit.checks.outside import OWN_STORE, Site, torchrun
+from labkit.checks.outside import Site, torchrun
 from labkit.errors import LabError
 
 SECONDS = 420.0  # for all that one site does
@@ -56,8 +56,6 @@ class BoxedSite(Site):
         hosts.chmod(0o644)
         more = ["--ro-bind", str(self.given), "/given", "--bind", str(self.left), "/left"]
         more += ["--ro-bind", str(hosts), "/etc/hosts"]
-        for name, value in OWN_STORE.items():
-            more += ["--setenv", name, value]
         argv = walls(self.root, self.limits.disk, frozenset({"labkit"}), (), self.limits.weeks, more)
         settings = json.dumps({**asdict(self.limits), "uid": self.uid})
         argv += ["-m", f"{INSIDE}.launch", settings, *torchrun(program, ["/given", "/left"], ranks, restarts)]

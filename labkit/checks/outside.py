@@ -31,8 +31,6 @@ from typing import Any
 MOST = 64 << 20  # bytes of a file that is read
 SAID = 16_000  # characters of what it printed that are kept
 QUIET = 8.0  # seconds that torchrun has to end its ranks at the end of all
-# torch 2.13's torchrun cannot start gloo ranks anew on the store of the first time.
-OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def torchrun(program: str, words: Sequence[str], ranks: int, restarts: int) -> list[str]:
@@ -166,7 +164,7 @@ class Site:
 
     def _launch(self, program: str, ranks: int, restarts: int, said: Any) -> subprocess.Popen[bytes]:
         paths = os.pathsep.join([str(self.root), *filter(None, [os.environ.get("PYTHONPATH")])])
-        own = {**os.environ, **OWN_STORE, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
+        own = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
         argv = [sys.executable, *torchrun(program, [str(self.given), str(self.left)], ranks, restarts)]
         return subprocess.Popen(
             argv, cwd=self.root, env=own, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True

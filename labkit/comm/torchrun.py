@@ -13,16 +13,17 @@ import atexit
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
+from labkit.comm.attempt import Attempt
 from labkit.comm.autopsy import Evidence, Results
 from labkit.comm.callsite import describe_error, stack_of
 from labkit.comm.diagnose import refuse_wrong
@@ -35,6 +36,7 @@ from labkit.errors import LabError
 
 ANSWER = 3.0  # seconds that the others get to send their evidence
 LEAVE = 2.0  # seconds after the report before they leave, so that it is printed first
+SILENT = 3.0  # seconds without a beat of a rank until one that is asked to end no longer waits for it
 RECENT = 2000  # events of each ledger that travel on failure
 PIECE = 4 << 20  # bytes of one message to the store, which hangs up on more than 8 MiB
 
@@ -65,21 +67,19 @@ class _Home:
                 f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start "
                 f"fewer ranks (--nproc-per-node), or use device='cpu'"
             )
-        joined = dist.is_initialized()
-        self.transport = join(device, local)
+        joined, attempt = dist.is_initialized(), Attempt()
+        self.transport = join(device, local, store=attempt.store(), rank=self.rank, world_size=self.size)
         if not joined:
             atexit.register(self._leave_group)
         # A connection of our own: the group's may stand in a blocking wait while the watch needs an answer.
-        address, port, limit = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=60)
-        self.store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
+        self.store = attempt.store()
         self.jobs, self.failed, self.parent = 0, False, os.getppid()
-        # The number of this start, the same on every rank. An agent that was itself started again, after its machine
-        # was lost, counts its restarts from 0, and the others' go on.
-        self.start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        if not one_machine:
-            most = torch.tensor([self.start], device=self.transport.device)
-            dist.all_reduce(most, dist.ReduceOp.MAX)
-            self.start = int(most)
+        # A signal is heard here also while the main thread stands in a C call, where no handler of Python's runs.
+        self.signals, heard = os.pipe()
+        os.set_blocking(self.signals, False)
+        os.set_blocking(heard, False)
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.set_wakeup_fd(heard, warn_on_full_buffer=False)
 
     def _leave_group(self) -> None:
         if not self.failed and dist.is_initialized():
@@ -118,11 +118,13 @@ class _Job:
     def __init__(self, home: _Home, timeout: float | None) -> None:
         self.home, self.timeout = home, timeout
         home.jobs += 1
-        self.store = dist.PrefixStore(f"labkit/{home.start}/{home.jobs}", home.store)
+        self.store = dist.PrefixStore(f"job/{home.jobs}", home.store)
         self.rank, self.size = home.rank, home.size
         self.state, self.published, self.guard = "running", False, threading.Lock()
         self.over = threading.Event()
         self.main = threading.get_ident()
+        self.asked = False  # by SIGTERM to end
+        self.beats: dict[int, tuple[int, float]] = {}  # since then, of each rank: its last beat, and when it came
 
     def run(self, fn: Callable, args: tuple) -> Results:
         self._meet("start")
@@ -194,6 +196,22 @@ class _Job:
         self.over.wait(0.1 if self.timeout is not None else 0.5)
         if os.getppid() != self.home.parent:
             raise OSError("its agent has died")
+        self.store.add(f"beat/{self.rank}", 1)
+        with contextlib.suppress(BlockingIOError):
+            self.asked = self.asked or signal.SIGTERM in os.read(self.home.signals, 4096)
+        if self.asked and not self.over.is_set():
+            self._leave_the_dead()
+
+    def _leave_the_dead(self) -> None:
+        """Asked to end: leave now if a rank is dead or stopped. A collective with it never returns, and torchrun waits
+        30 s before it kills."""
+        now = time.perf_counter()
+        for rank in range(self.size):
+            beat = self.store.add(f"beat/{rank}", 0)
+            if rank not in self.beats or self.beats[rank][0] != beat:
+                self.beats[rank] = beat, now
+            elif now - self.beats[rank][1] > SILENT:
+                _leave(f"rank {self.rank}: asked to end, and rank {rank} does not answer; leaving\n")
 
     def states(self) -> list[str]:
         """All at once: who reports has given the others their grace."""

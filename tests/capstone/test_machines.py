@@ -21,7 +21,7 @@ import pytest
 from capstone.given import struck
 from capstone.given.struck import EVERY, PROGRAM, Job, gate
 from capstone.test_survive import curve, resumed, weights
-from labkit.checks.outside import OWN_STORE, Site
+from labkit.checks.outside import Site
 from tests.judged import ROOT
 
 CLUSTER = ROOT / "capstone" / "cluster"
@@ -71,7 +71,7 @@ def machines() -> Iterator[list[int]]:
 
 def agent(machine: int, number: int, place: Site) -> subprocess.Popen[bytes]:
     """torchrun on one of the machines."""
-    own = {**os.environ, **OWN_STORE, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "wire", "PYTHONPATH": str(ROOT)}
+    own = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "wire", "PYTHONPATH": str(ROOT)}
     own |= {"TMPDIR": str(place.folder)}  # torchrun leaves its workers' logs there
     meet = f"--rdzv-backend c10d --rdzv-id two --rdzv-endpoint {ADDRESSES[0]}:29400 --local-addr {ADDRESSES[number]}"
     host = f"--rdzv-conf is_host={number == 0}".lower()

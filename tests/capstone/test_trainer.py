@@ -48,7 +48,7 @@ def losses(run: Path) -> dict[int, float]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def train(*words: object, ranks: int | None = None) -> subprocess.CompletedProcess:
