@@ -6,7 +6,8 @@
 
 The folder of a run that was interrupted, killed or paused is gone on with, from its newest whole checkpoint. A
 SIGTERM pauses the run, with a checkpoint, and status 3; so does Ctrl-C where the ranks are its own, and a second Ctrl-C
-ends it at once. (torchrun's own status is then 1, whatever its ranks': run.json says "paused".)
+ends it at once. A folder in which another process trains is refused. A run whose last checkpoint could not be
+written ends with status 2. (torchrun's own status is then 1, whatever its ranks': run.json says "paused".)
 
 `running/config.py` says what a configuration holds. The run's folder is that of every training here (labkit.record):
 run.json, steps.jsonl, events.jsonl. What does not go is refused in one sentence, with exit status 2, before anything is
@@ -29,7 +30,7 @@ from labkit.comm.processes import RankPool
 from labkit.comm.ranks import RanksFailed, run_ranks, under_torchrun
 from labkit.errors import LabError
 from labkit.record.clean import jsonable, typed_command
-from labkit.record.run import RunRecord, read_run
+from labkit.record.run import RunRecord, read_run, sole_trainer
 from labkit.strict import strict_validate
 from labkit.train.state import difference_in_settings, settings
 
@@ -61,15 +62,18 @@ def job(group: Any, values: dict[str, Any], out: str, typed: str | None = None, 
         from capstone.running.torch_way import run
     else:
         from capstone.running.mine import run
-    try:
-        summary = run(group, config, Path(out), opened, **drawn)
-    except BaseException as error:
+    with sole_trainer(Path(out)) if group.rank == 0 else nullcontext():
+        try:
+            summary = run(group, config, Path(out), opened, **drawn)
+            if summary["unsaved"] is not None:
+                raise LabError(summary["unsaved"])
+        except BaseException as error:
+            for record in records:
+                record.__exit__(type(error), error, error.__traceback__)  # "failed" or "interrupted", and why
+            raise
         for record in records:
-            record.__exit__(type(error), error, error.__traceback__)  # "failed" or "interrupted", and why
-        raise
-    for record in records:
-        record.results(**{key: summary[key] for key in ("heldout", "skipped", "steps")})
-        record.finish("paused" if summary["paused"] else "finished")
+            record.results(**{key: summary[key] for key in ("heldout", "skipped", "steps")})
+            record.finish("paused" if summary["paused"] else "finished")
     return {key: summary[key] for key in ("losses", "heldout", "skipped", "steps", "paused", "evidence")}
 
 
@@ -153,10 +157,10 @@ def _device(ranks: int) -> str:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except LabError as error:
-        print(f"train: {error}", file=sys.stderr)
-        sys.exit(2)
-    except RanksFailed as failure:
+    except RanksFailed as failure:  # first, for it is a LabError too
         refused = isinstance(failure.error, LabError)
         print(f"train: {failure.error if refused else failure}", file=sys.stderr)
         sys.exit(2 if refused else 1)
+    except LabError as error:
+        print(f"train: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -28,7 +28,6 @@ from typing import Any
 import psutil
 import pynvml as nvml
 
-from labkit.checks.outside import OWN_STORE
 from labkit.errors import LabError
 from labkit.record.files import replace_file
 from labkit.record.read import parse
@@ -82,7 +81,7 @@ def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str,
         print(f"{name}: {record[name]}", flush=True)
 
     def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words], env=os.environ | OWN_STORE)
+        return subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words])
 
     out.parent.mkdir(parents=True, exist_ok=True)
     agent, read_at = start(), 0.0

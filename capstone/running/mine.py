@@ -10,6 +10,7 @@ on, goes back, stops when it is asked to, and ends when a rank hangs, is `surviv
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -74,6 +75,7 @@ class Loop:
         self.history: dict[str, Any] = {"losses": {}, "heldout": {}, "skipped": []}
         self.step = self.shift = self.rollbacks = self.row = 0
         self.action, self.paused = "step", False
+        self.unsaved: str | None = None  # why the newest checkpoint is not there
         self.record: Any = None  # rank 0's
         self.asked_to_stop = False
         self.rows: list[list[float]] = []  # of the newest steps: every rank's own seconds
@@ -99,7 +101,7 @@ class Loop:
                 watchdog.over.set()
             if before is not None:
                 signal.signal(signal.SIGTERM, before)
-        return {**self.history, "steps": self.step, "paused": self.paused}
+        return {**self.history, "steps": self.step, "paused": self.paused, "unsaved": self.unsaved}
 
     def one(self) -> None:
         """One step, its line, and a checkpoint if it is time."""
@@ -139,9 +141,18 @@ class Loop:
         self.paused = heard.stop and not last
         every = config.checkpoint_every
         if every and (last or self.paused or (self.step % every == 0 and self.action == "step")):
-            survive.keep(self)
+            self.unsaved = None if survive.keep(self) else self.tell_unsaved()
         if self.paused:
             self.say("paused", "SIGTERM: the same command goes on")
+
+    def tell_unsaved(self) -> str:
+        """Say on the terminal that a checkpoint was not written, and which one there is."""
+        newest = next(iter(self.store.steps()), None)
+        left = "there is no earlier one" if newest is None else f"the newest is that of step {newest}"
+        text = f"the checkpoint of step {self.step} could not be written to {self.store.folder}; {left}"
+        if self.group.rank == 0:
+            print(f"train: {text}", file=sys.stderr, flush=True)
+        return text
 
     def allow(self, vitals: Any) -> bool:
         """What `Trainer.step` asks: is the optimizer to go? All ranks have the same vitals, so they agree."""

@@ -77,4 +77,4 @@ def run(group: Group, config: CapstoneConfig, run_dir: Path, opened: Any) -> dic
     plain = TrainConfig(**{key: getattr(config, key) for key in TrainConfig.model_fields})
     parts = Parts(model, backend=backend, hooks=[Asked()], record=record, data_share=mesh.data_share)
     result = train(group, plain, corpus, parts, run_dir=run_dir)
-    return {**asdict(result), **about, "evidence": backend.evidence(model)}
+    return {**asdict(result), **about, "evidence": backend.evidence(model), "unsaved": None}

@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -53,7 +54,7 @@ class Attempt:
         return dist.PrefixStore(f"labkit/{self.name}", self._connect(False))
 
     def _connect(self, serves: bool) -> dist.TCPStore:
-        how = dict(is_master=serves, wait_for_workers=False, multi_tenant=True, timeout=PATIENCE)
+        how: dict[str, Any] = dict(is_master=serves, wait_for_workers=False, multi_tenant=True, timeout=PATIENCE)
         return dist.TCPStore(self.address, self.port, self.size, **how)
 
     def _agree(self, store: dist.Store) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from labkit.errors import LabError
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def replace_file(target: Path, content: str | bytes) -> None:
@@ -34,6 +34,6 @@ def explained(place: str | Path, *, full: str = "", stop: str = "") -> Iterator[
     try:
         yield
     except OSError as error:
-        if full and error.errno in _FULL:
+        if full and error.errno in FULL:
             raise LabError(f"the disk is full: could not write {place}; {full}") from error
         raise LabError(f"could not write {place}: {error.strerror or error}{stop}") from error

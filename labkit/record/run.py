@@ -19,14 +19,15 @@ import os
 import platform
 import subprocess
 import sys
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
 from labkit.record.clean import clean_command, jsonable, typed_command
-from labkit.record.files import explained, replace_file
+from labkit.record.files import FULL, explained, replace_file
 from labkit.record.read import RunData, is_alive, load_run, parse, read_run
 
 __all__ = ["RunData", "RunRecord", "is_alive", "now", "read_run", "versions"]
@@ -40,6 +41,26 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # what fits; the 
 
 def _explained(place: Path) -> AbstractContextManager[None]:
     return explained(place, full="what was recorded before is kept. Free some space and resume.", stop=".")
+
+
+@contextmanager
+def sole_trainer(path: Path) -> Iterator[None]:
+    """LabError if another process trains in this run folder: its lines would be cut, and ours stand beside them."""
+    # Its own lock, exclusive: the folder's, which says that somebody writes, is shared by the objects that do in turn.
+    with _explained(path):
+        path.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path / "events.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            shows = f"`lab watch {path}` shows it"
+            raise LabError(f"another process trains in {path} ({shows}): wait, or choose another folder") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(fd)
 
 
 class RunRecord:
@@ -149,9 +170,11 @@ class RunRecord:
                 self.finish()
             else:
                 stopped = issubclass(kind, (KeyboardInterrupt, SystemExit))
+                what = "interrupted" if stopped else "failed"
                 with suppress(LabError):  # a full disk must not hide the error that ended the run
-                    self.event("interrupted" if stopped else "failed", message=f"{kind.__name__}: {error}")
-                    self.finish("interrupted" if stopped else "failed")
+                    self.finish(what)
+                with suppress(LabError):
+                    self.event(what, message=f"{kind.__name__}: {error}")
         self.close()
 
     def __getstate__(self) -> dict:
@@ -187,8 +210,16 @@ class RunRecord:
 
     def _write_run(self, run: dict) -> None:
         target = self.path / "run.json"
+        content = (json.dumps(jsonable(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
         with _explained(target):
-            replace_file(target, json.dumps(jsonable(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+            try:
+                replace_file(target, content)
+            except OSError as error:
+                if error.errno not in FULL or not target.exists() or len(content) > target.stat().st_blocks * 512:
+                    raise
+                with open(target, "r+b", buffering=0) as file:  # the disk is full, and it has this room already
+                    file.write(content)
+                    file.truncate()
 
     def _repair(self, name: str) -> None:
         """Cut off a torn last line: what stands after the last newline. If only the newline is missing, add it."""

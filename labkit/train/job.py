@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from labkit.parallel.transforms import prepare
 from labkit.precision.base import Backend, ConversionReport
 from labkit.precision.registry import get_backend
 from labkit.record.clean import jsonable
-from labkit.record.run import RunRecord, read_run
+from labkit.record.run import RunRecord, read_run, sole_trainer
 from labkit.strict import strict_validate
 from labkit.train import state
 from labkit.train.config import TrainConfig
@@ -58,8 +59,9 @@ def train_job(
         "parameters": sum(p.numel() for p in model.parameters()),
     }
 
-    record = None
+    record, sole = None, ExitStack()
     if run_dir is not None and group.rank == 0:
+        sole.enter_context(sole_trainer(Path(run_dir)))
         record = open_record(Path(run_dir), config, {**about, **(record_fields or {})})
     try:
         parts = Parts(model, backend=backend, hooks=hooks, record=record)
@@ -78,6 +80,8 @@ def train_job(
         if record:
             record.__exit__(type(error), error, error.__traceback__)  # "failed" or "interrupted", and why
         raise
+    finally:
+        sole.close()
 
 
 def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> RunRecord:

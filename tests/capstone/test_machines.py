@@ -35,6 +35,19 @@ def test_bash_can_read_the_slurm_script():
     assert re.search(r"^#SBATCH --ntasks-per-node=1$", script.read_text(), re.M)
 
 
+@pytest.mark.parametrize("script", ["week13_allreduce/bench.slurm", "capstone/cluster/train.slurm"])
+def test_srun_gives_a_task_the_cpus_of_the_job(tmp_path, script):
+    """Slurm 22.05 and newer: from a variable of its own."""
+    for name, line in (("scontrol", "printf 'gpu01\\ngpu02\\n'"), ("srun", "echo $SRUN_CPUS_PER_TASK")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    job = dict(SLURM_SUBMIT_DIR=ROOT, SLURM_JOB_NODELIST="gpu[01-02]", SLURM_JOB_ID=4711, SLURM_JOB_NUM_NODES=2)
+    own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "32"}
+    own |= {key: str(value) for key, value in job.items()}
+    words = ["bash", str(ROOT / script), "config.toml", "runs/first"]
+    assert subprocess.run(words, env=own, capture_output=True, text=True, timeout=60).stdout == "32\n"
+
+
 def _has_its_own(pid: int) -> bool:
     try:
         return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
