@@ -151,7 +151,7 @@ class RunRecord:
 
     def finish(self, status: str = "finished", **fields: Any) -> None:
         """Set status ("finished", "failed", "paused", "interrupted") and the time, with more keys; then `close`."""
-        self.update(status=status, finished=now(), **fields)
+        self._write_run({**load_run(self.path), "status": status, "finished": now(), **fields}, in_place=True)
         self.close()
 
     def close(self) -> None:
@@ -208,16 +208,16 @@ class RunRecord:
                     os.ftruncate(fd, before)  # no half line is left behind
                 raise
 
-    def _write_run(self, run: dict) -> None:
+    def _write_run(self, run: dict, in_place: bool = False) -> None:
         target = self.path / "run.json"
         content = (json.dumps(jsonable(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
         with _explained(target):
             try:
                 replace_file(target, content)
             except OSError as error:
-                if error.errno not in FULL or not target.exists() or len(content) > target.stat().st_blocks * 512:
+                if error.errno not in FULL or not in_place or len(content) > target.stat().st_blocks * 512:
                     raise
-                with open(target, "r+b", buffering=0) as file:  # the disk is full, and it has this room already
+                with open(target, "r+b", buffering=0) as file:  # how it ended must stand there, and the room is there
                     file.write(content)
                     file.truncate()
 
