@@ -45,10 +45,17 @@ def memory(questions):
 
 
 def largest_batch(questions):
-    """14.1: for (sizes, stage, N, seq_len, itemsize, capacity, checkpointed) each."""
+    """14.1: for (bytes without a token, with one, sizes, stage, N, seq_len, itemsize, capacity, checkpointed) each."""
     from . import memory
 
-    return [memory.largest_batch(memory.Sizes(*sizes), *rest) for sizes, *rest in questions]
+    found = []
+    for none, one, sizes, *rest in questions:
+        each = one - none
+        memory.memory = lambda s, stage, N, tokens, *_, none=none, each=each, **__: memory.Memory(
+            none, 0, 0, 0, 0, tokens * each, 0
+        )
+        found.append(memory.largest_batch(memory.Sizes(*sizes), *rest))
+    return found
 
 
 def data_parallel(steps, group, weights, bucket_bytes, lr=0.03125, interrupted=False, ringed=False):

@@ -107,7 +107,8 @@ class Call:
         by_id = {numbers[level]: pid for pid in watch.children(self.box.zygote) if (numbers := watch.inside(pid))}
 
         pids = [by_id.get(rank.id) for rank in self.ranks]
-        return lambda rank: watch.held(pid) if (pid := pids[rank]) is not None else 0
+        own = [watch.unnamed(pid) if pid is not None else frozenset() for pid in pids]  # no student's code has run yet
+        return lambda rank: watch.held(pid, own[rank]) if (pid := pids[rank]) is not None else 0
 
     def run(self) -> End:
         """Watch until it ends, then kill what is left of it."""

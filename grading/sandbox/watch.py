@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from contextlib import suppress
 
 _libc = ctypes.CDLL(None)
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -150,19 +151,29 @@ def at_most(pids: list[int]) -> int:
     return total
 
 
-OWN_FILES, IN_A_FILE = 8, 1 << 20  # open files that a rank may have, and bytes that may lie in each further one
+IN_A_FILE = 1 << 20  # bytes that may lie in a pipe or a socket
 
 
-def held(pid: int) -> int:
+def unnamed(pid: int) -> frozenset[str]:
+    """The pipes, sockets and the like that it has open, as the kernel calls them."""
+    found = set()
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return frozenset(one for one in found if not one.startswith("/"))
+
+
+def held(pid: int, own: frozenset[str] = frozenset()) -> int:
     """Bytes that a process and all that it has started may hold now: anonymous and shared memory, also what lies in
-    swap or on huge pages, and the most that the kernel keeps for a pipe or a socket. 0 where that cannot be read, or
-    once it is gone."""
+    swap or on huge pages, and the most that the kernel keeps for a pipe or a socket that is not one of `own`. 0 where
+    that cannot be read, or once it is gone."""
     every, total = tree(pid), 0
     for one in every:
         for line in _read(f"/proc/{one}/status").splitlines():
             if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:", "HugetlbPages:")):
                 total += 1024 * int(line.split()[1])
-    return total + sum(IN_A_FILE * max(0, files(one) - OWN_FILES) for one in every) if total else 0
+    return total + IN_A_FILE * len(frozenset().union(*map(unnamed, every)) - own) if total else 0
 
 
 def inside(pid: int) -> list[int]:
