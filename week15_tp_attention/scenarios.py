@@ -190,7 +190,7 @@ class Products(TorchDispatchMode):
 
     def __init__(self, group):
         super().__init__()
-        self.group, self.seen = group, []
+        self.group, self.seen, self.results = group, [], []
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -202,6 +202,7 @@ class Products(TorchDispatchMode):
             last = self.group.ledger.events[-1]
             inside = last.label if last.kind == "compute" and last.end is None else ""
             self.seen.append((self.size(result, args), inside))
+            self.results.append(result.detach().clone())
         return result
 
     def size(self, result, args):
@@ -225,7 +226,7 @@ def overlapped(x, dy, weight, group):
         result = driven(
             group, lambda: overlap.overlapped_column_linear(x, weight, group), dy, {"x": x, "weight": weight}
         )
-    return {**result, "products": products.seen}
+    return {**result, "products": products.seen, "results": products.results}
 
 
 def chunks(x, weight, group):
@@ -234,7 +235,7 @@ def chunks(x, weight, group):
 
     with torch.no_grad(), Products(group) as products:
         y = overlap.gather_linear_in_chunks(x, weight, group)
-    return {"y": y, "products": products.seen}
+    return {"y": y, "products": products.seen, "results": products.results}
 
 
 def schedule(which, sizes):

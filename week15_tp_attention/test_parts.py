@@ -237,15 +237,19 @@ def hidden(ledger, event, span, what):
         expect(False, f"{who} is waited for before the span {span.label!r} that is to hide it", cause=(cause,))
 
 
-def in_spans(got, numbers, label, times, rank):
-    """Pass if so many products with this many numbers ran in spans called `label`, and no others did."""
-    products = got["products"]
-    inside = [size for size, where in products if where == label]
+def in_spans(got, wants, label, rank):
+    """Pass if the products in the spans called `label` gave these, in any layout, one in each, and nothing else."""
+    inside = [result for result, (_, where) in zip(got["results"], got["products"]) if where == label]
     expect(
-        inside == [numbers] * times,
-        f"rank {rank}: in the spans {label!r} there must be {times} product(s) of {numbers} numbers, one in each, and "
-        f"nothing else; there are {inside or 'none'}",
+        [result.numel() for result in inside] == [want.numel() for want in wants],
+        f"rank {rank}: in the spans {label!r} there must be {len(wants)} product(s) of {wants[0].numel()} numbers, one "
+        f"in each, and nothing else; there are {[result.numel() for result in inside] or 'none'}",
     )
+    for result, want in zip(inside, wants):
+        expect(
+            torch.equal(result.double().flatten().sort().values, want.double().flatten().sort().values),
+            f"rank {rank}: what the product in a span {label!r} gives is not the result",
+        )
 
 
 @task("15.5", points=8)
@@ -273,7 +277,7 @@ def test_overlapped_linear(N, seed):
         expect(len(spans) == 1, f"rank {r}: backward must have one span 'dW', and it has {len(spans)}")
         message = next(event for event in halves["backward"] if event.kind == "all_reduce")
         hidden(ledgers[r], message, spans[0], "the all-reduce")
-        in_spans(got[r], out * wide, "dW", 1, r)
+        in_spans(got[r], [dW], "dW", r)
     travels = 2 * (N - 1) * (LATENCY + -(-4 * x.numel() // N) / BANDWIDTH)
     for product in (0.5 * travels, 2 * travels):
         time = on_the_wire(ledgers, "dW", product)
@@ -316,7 +320,7 @@ def test_product_in_chunks(N, seed):
             posted = [event for event in ledgers[r].events if event.kind == kind]
             for s, event in enumerate(posted):
                 hidden(ledgers[r], event, spans[s], f"{what} {s}")
-        in_spans(got[r], B * t * out, "product", N, r)
+        in_spans(got[r], [x[(r - s) % N] @ weights[r].T for s in range(N)], "product", r)
     travels = LATENCY + chunk / BANDWIDTH
     for product in (0.5 * travels, 2 * travels):
         time = on_the_wire(ledgers, "product", product)
