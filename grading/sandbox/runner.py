@@ -285,7 +285,7 @@ class SandboxRunner:
 
     def site(self, case: Case, folder: Path) -> BoxedSite:
         """A sandbox for torchrun: the reference's course, and in it of the submission the modules of the task."""
-        root = composed(folder / "course", self.folder, case.root, case.package, case.modules)
+        root = composed(folder / "course", self.folder, case.root, case)
         return BoxedSite(root, folder, self.limits)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -30,6 +31,7 @@ from labkit.errors import LabError
 
 SECONDS = 420.0  # for all that one site does
 LEFT = 128 << 20  # bytes that may lie in /left
+DEEP = 30  # folders in folders there
 LOOK = 0.5  # seconds between two looks at what it uses
 MEMORY = 2  # times Limits.tree: ranks that import torch share less than ranks that are forked
 LAST_UID = FIRST_UID + (1 << 22)  # behind those of the boxes: a site has another user than its submission's ranks
@@ -68,33 +70,43 @@ class BoxedSite(Site):
     def _guard(self, process: subprocess.Popen[bytes]) -> None:
         """End it when it uses more than it may: from outside, whatever its processes are."""
         while process.poll() is None:
-            tree = watch.tree(process.pid)
-            if time.monotonic() > self.end:
-                self.why = f"it was ended: {SECONDS:.0f} s are over"
-            elif sum(map(watch.memory, tree)) > MEMORY * self.limits.tree:
-                self.why = "it was ended: it wanted more memory than a submission may use"
-            elif _size(self.left) > LEFT or _size(self.folder / "said") > LEFT:
-                self.why = "it was ended: it wrote more than a submission may leave"
+            try:
+                self.why = self._too_much(process)
+            except Exception as error:
+                self.why = f"nobody can watch it any more: {error}"
             if self.why:
+                self.why = f"it was ended: {self.why}"
                 with suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
                 return
             time.sleep(LOOK)
 
+    def _too_much(self, process: subprocess.Popen[bytes]) -> str:
+        if time.monotonic() > self.end:
+            return f"{SECONDS:.0f} s are over"
+        if sum(map(watch.memory, watch.tree(process.pid))) > MEMORY * self.limits.tree:
+            return "it wanted more memory than a submission may use"
+        if _size(self.left) > LEFT or _size(self.folder / "said") > LEFT:
+            return "it wrote more than a submission may leave"
+        return ""
+
+    def _first(self) -> list[int]:
+        """What bubblewrap's process 1 has started, torchrun first, and then whatever has lost its parent."""
+        if self.process is None or not self.running:
+            return []
+        return [one for init in watch.children(self.process.pid) for one in watch.children(init)]
+
     def _agent(self) -> int | None:
-        """bubblewrap, its process 1, and then torchrun."""
-        return next(iter(watch.tree(self.process.pid)[2:]), None) if self.process is not None and self.running else None
+        return next(iter(self._first()), None)
 
     def _real(self, pid: int) -> int | None:
-        """Of its own processes the one that is `pid` in there: no other one is ever sent a signal."""
-        if self.process is None:
-            return None
-        for one in watch.tree(self.process.pid)[2:]:
-            with suppress(OSError, ValueError):
-                for line in Path(f"/proc/{one}/status").read_text().splitlines():
-                    if line.startswith("NSpid:") and line.split()[2:3] == [str(pid)]:
-                        return one
-        return None
+        """Of torchrun's own processes, which its ranks are, the one that is `pid` in there."""
+        ranks = [one for agent in self._first()[:1] for one in watch.children(agent)]
+        return next((one for one in ranks if watch.inside(one)[1:2] == [pid]), None)
+
+    def _behind(self, pid: int) -> list[int]:
+        """With all that it has started, and all that has lost its parent: no rank goes on behind its own back."""
+        return [one for root in (pid, *self._first()[1:]) for one in watch.tree(root)]
 
     def _limit_files(self, pid: int, most: int | None) -> None:
         """By a process that is the same user: root in a container may set nobody else's limits."""
@@ -121,13 +133,15 @@ class BoxedSite(Site):
 
 
 def _size(path: Path) -> int:
-    """Bytes of the plain files below; no link is followed."""
-    total = 0
-    with suppress(OSError):
-        if path.is_file():
-            return path.stat().st_size
-        for folder, _, names in os.walk(path):
-            for name in names:
-                with suppress(OSError):
-                    total += os.lstat(os.path.join(folder, name)).st_size
+    """Bytes of the files below, as the disk has them; no link is followed. More than may be left where folders lie too
+    deep, or are too many."""
+    total, todo = 0, [(str(path), 0)]
+    for at, depth in todo:
+        with suppress(FileNotFoundError, PermissionError):
+            about = os.lstat(at)
+            total += max(4096, about.st_blocks * 512)
+            if stat.S_ISDIR(about.st_mode):
+                todo += [(os.path.join(at, name), depth + 1) for name in os.listdir(at)]
+        if depth > DEEP or len(todo) > LEFT // 4096:
+            return LEFT + 1
     return total

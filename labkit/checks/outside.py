@@ -26,7 +26,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from labkit.checks.markers import strip
+
+if TYPE_CHECKING:
+    from labkit.checks.runner import Case
 
 MOST = 64 << 20  # bytes of a file that is read
 SAID = 16_000  # characters of what it printed that are kept
@@ -75,14 +80,14 @@ class Site:
             if pid is None:
                 return None
             found[rank] = pid
-        return found
+        return found if len(set(found.values())) == ranks else None
 
     def signal(self, rank: int, number: int, ranks: int = 2) -> int | None:
         """Send a rank a signal; its process, or None if there is none."""
         pid = (self.pids(ranks) or {}).get(rank)
-        if pid is not None:
+        for one in self._behind(pid) if pid is not None else ():
             with suppress(OSError):
-                os.kill(pid, number)
+                os.kill(one, number)
         return pid
 
     def preempt(self) -> None:
@@ -183,18 +188,27 @@ class Site:
         """A process as this process knows it, of the number that it has for itself."""
         return pid
 
+    def _behind(self, pid: int) -> list[int]:
+        """What a signal to a rank must reach."""
+        return [pid]
+
     def _everybody(self) -> list[int]:
         """Its processes, apart from torchrun's group: torchrun gives each rank a session of its own."""
         return [] if self.process is None else list((self.pids(2) or {}).values())
 
 
-def composed(to: Path, students: Path, reference: Path, package: str, own: Sequence[str]) -> Path:
-    """A course in `to`: the reference's package, with the students' files for the modules `own`. Returns `to`."""
+def composed(to: Path, students: Path, reference: Path, case: Case) -> Path:
+    """A course in `to`: the reference's package, with the students' files for the task's own modules; what it does not
+    stand on has its blanks. Returns `to`."""
+    package, kept = case.package, {name.rpartition(".")[0] for name in case.stands_on}
     left_out = shutil.ignore_patterns("__pycache__", "results", "*.ipynb", "*.md", "test_*.py")
     shutil.copytree(reference / package, to / package, ignore=left_out)
-    for module in own:
-        path = Path(package, *module.split(".")).with_suffix(".py")
-        (to / path).unlink(missing_ok=True)
-        if (students / path).is_file() and not (students / path).is_symlink():
-            shutil.copyfile(students / path, to / path)
+    for path in (to / package).rglob("*.py"):
+        if ".".join(path.relative_to(to / package).with_suffix("").parts) not in kept:
+            path.write_text(strip(path.read_text(encoding="utf-8"), path.name), encoding="utf-8")
+    for module in case.modules:
+        file = Path(package, *module.split(".")).with_suffix(".py")
+        (to / file).unlink(missing_ok=True)
+        if (students / file).is_file() and not (students / file).is_symlink():
+            shutil.copyfile(students / file, to / file)
     return to
