@@ -26,12 +26,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.checks.markers import strip
-
-if TYPE_CHECKING:
-    from labkit.checks.runner import Case
 
 MOST = 64 << 20  # bytes of a file that is read
 SAID = 16_000  # characters of what it printed that are kept
@@ -197,9 +194,11 @@ class Site:
         return [] if self.process is None else list((self.pids(2) or {}).values())
 
 
-def composed(to: Path, students: Path, reference: Path, case: Case) -> Path:
+def composed(to: Path, students: Path, reference: Path, case: Any) -> Path:
     """A course in `to`: the reference's package, with the students' files for the task's own modules; what it does not
-    stand on has its blanks. Returns `to`."""
+    stand on has its blanks. Returns `to`.
+
+    case   a labkit.checks.runner.Case"""
     package, kept = case.package, {name.rpartition(".")[0] for name in case.stands_on}
     left_out = shutil.ignore_patterns("__pycache__", "results", "*.ipynb", "*.md", "test_*.py")
     shutil.copytree(reference / package, to / package, ignore=left_out)

@@ -17,7 +17,7 @@ from tests.checks.miniweek import make_week
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
-PROGRAM = '''
+PROGRAM = """
 import os, subprocess, sys, time
 from pathlib import Path
 
@@ -43,7 +43,7 @@ if how == "stray":
 (left / "pids" / f"new-{rank}").write_text(str(pid))
 (left / "pids" / f"new-{rank}").replace(left / "pids" / f"rank-{rank}")
 time.sleep(200)
-'''
+"""
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_signal_reaches_what_is_behind_a_rank(started, monkeypatch):
 
     def stopped():
         end = time.monotonic() + 5
-        while (found := {one for one in every + [mine] if watch.standing(one)[0]}) < must and time.monotonic() < end:
+        while (found := {one for one in [*every, mine] if watch.standing(one)[0]}) < must and time.monotonic() < end:
             time.sleep(0.05)
         return found
 
