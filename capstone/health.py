@@ -107,9 +107,9 @@ def slow_ranks(work_SR: Tensor) -> list[Alarm]:
     """Task C.4. Ring, by its number, for a rank that takes longer than it used to, measured by the others.
 
     It must ring within 32 rows after a rank began to take 1.4 times as long or more, once 64 rows are there to compare
-    with. It must not ring for noise, for some long steps of a rank, for all ranks slower at once, or for a rank that
-    has had more to do from the beginning (the last stage of a pipeline has the head). One alarm for each slow rank,
-    when it begins. Causal, as `alarms`. There are at least two ranks, and no NaN.
+    with. It must not ring for noise, for some long steps of a rank (four in a dozen, say), for all ranks slower at
+    once, or for a rank that has had more to do from the beginning (the last stage of a pipeline has the head). One
+    alarm for each slow rank, when it begins. Causal, as `alarms`. There are at least two ranks, and no NaN.
     """
     ### BEGIN SOLUTION C.4 slow ranks
     used_to, lately, slower = 48, 20, 0.32  # rows; rows; log2 of times

@@ -141,25 +141,29 @@ def kinds(model: nn.Module) -> dict[str, str]:
     return {name: type(m).__name__ for name, m in model.named_modules() if hasattr(m, "in_features")}
 
 
-def spoilt(batches, told, lr, bad, group):
-    """C.1: two steps; in the first, rank `bad` finds a NaN among its gradients. `allow` refuses the second. Returns
-    vitals, how often `allow` was asked, and whether anything moved in each."""
+def spoilt(batches, told, lr, spoils, group):
+    """C.1: a step for each batch. In the first ones a rank finds a value in its gradient or its loss, as `spoils` says:
+    ("gradient" or "loss", rank, value). `allow` refuses the one after them. Returns vitals, what `allow` was asked
+    about, and whether anything moved in each."""
     from . import assemble
 
     trainer = assemble.assemble(setup_of(told), group)
     gradients, asked, moved, vitals = trainer.gradients, [], [], []
 
-    def with_nan(rows):
+    def with_spoils(rows):
         loss = gradients(rows)
-        if group.rank == bad:
-            trainer.units[-1].shard.grad[-1] = float("nan")
+        for what, rank, value in spoils[number : number + 1]:
+            if group.rank == rank and what == "loss" and loss is not None:
+                return torch.full_like(loss, value)
+            if group.rank == rank and what == "gradient":
+                trainer.units[-1].shard.grad[-1] = value
         return loss
 
+    vars(trainer)["gradients"] = with_spoils
     for number, batch in enumerate(batches):
-        vars(trainer)["gradients"] = with_nan if number == 0 else gradients
         before = [unit.shard.detach().clone() for unit in trainer.units]
         moments = [x.clone() for x in (*trainer.optimizer.m, *trainer.optimizer.v)]
-        told_to = number != 1
+        told_to = number != len(spoils)
 
         def allow(found, told_to=told_to):
             asked.append(int(found.finite))
@@ -173,14 +177,14 @@ def spoilt(batches, told, lr, bad, group):
     return {"vitals": vitals, "asked": asked, "moved": moved, "grads": grads}
 
 
-def product(x, w, dy, group):
+def product(x, w, dy, group, epsilon=None, power_of_two=False):
     """C.1: AgreedProduct of these slices, forward and backward."""
     from capstone.given.parts import part
 
     from . import fp8
 
     x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
-    recipe = part("week16_fp8.casts").HYBRID
+    recipe = part("week16_fp8.casts").Recipe(epsilon=epsilon or {}, power_of_two=power_of_two)
     group.barrier()
     y = fp8.AgreedProduct.apply(x, w, recipe, group)
     group.barrier()
@@ -248,15 +252,19 @@ class Memory:
         return bytes(self.files[f"{step}/{name}"].tolist())
 
 
-def saved(batches, told, lr, steps, full, group):
-    """C.2: `steps` steps, a save, and the rest of the batches. Returns what was written and said, and what the run is
-    like behind the save."""
+def saved(batches, told, lr, steps, full, refused, group):
+    """C.2: `steps` steps, of which those in `refused` are not taken, a save, and the rest of the batches. Returns what
+    was written and said, and what the run is like behind the save."""
     from . import assemble, checkpoint
 
     checkpoint.damage(Memory(group), 0, [])  # if it is a hole, it says so before C.1's
     trainer = assemble.assemble(setup_of(told), group)
-    for batch in batches[:steps]:
-        trainer.step(assemble.data_of(trainer, batch), lr)
+    for number, batch in enumerate(batches[:steps]):
+
+        def allow(vitals, taken=number not in refused):
+            return taken
+
+        trainer.step(assemble.data_of(trainer, batch), lr, allow)
     store, error = Memory(group, full=full), ("", "")
     try:
         checkpoint.save(trainer, steps, store, {"rate": 0.25, "rank": group.rank})

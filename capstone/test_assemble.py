@@ -8,6 +8,8 @@ rows and its own slices of the weights; in place of the others' it gets other nu
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -154,16 +156,30 @@ def far_apart(mesh, r):
     return [q for q in range(RANKS) if q % (RANKS // tp) == r % (RANKS // tp)] if tp > 1 else [-1]
 
 
-@task("C.1", points=8)
+CLIPS = {"dp4": 0.0, "tp4": 100.0}  # off; far above every norm. Elsewhere 1.0, below it
+
+
+@task("C.1", points=7)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_one_process(mesh, seed):
     """Losses, norms, gradients and weights are one process's"""
     c, weights, batches, options = drawn(seed, mesh)
+    options["clip_norm"] = CLIPS.get(mesh, options["clip_norm"])
     got, _ = run(c, MESHES[mesh], options, weights, batches)
     compared(got, alone(c, weights, batches, options), c, MESHES[mesh], TOL)
 
 
-@task("C.1", points=6)
+@task("C.1", points=2)
+@pytest.mark.parametrize("mesh", ["dp2 x tp2", "dp2 x pp2"])
+def test_bf16(mesh, seed):
+    """In BF16: the gradient is as far from float32's as one process's in BF16"""
+    c, weights, batches, options = drawn(seed, mesh, "bf16")
+    got, _ = run(c, MESHES[mesh], options, weights, batches[:1], precision="bf16")
+    stages(c, MESHES[mesh], got)
+    in_the_band(got, c, MESHES[mesh], weights, batches, options, dtype=torch.bfloat16)
+
+
+@task("C.1", points=5)
 @pytest.mark.parametrize("mesh", ["dp2 x tp2", "dp2 x pp2", "tp2 x pp2"])
 def test_fp8(mesh, seed):
     """In FP8: every linear as on one GPU, the run in the paired band, what was converted"""
@@ -187,7 +203,7 @@ def test_fp8(mesh, seed):
         if place(m, r)[2] == 0:
             for name in here:
                 one_linear(name, [field(got[q], "linears").get(name, {}) for q in range(r, r + tp)], weights, r)
-    in_the_band(got, c, m, weights, batches, options)
+    in_the_band(got, c, m, weights, batches, options, fp8=True)
 
 
 def one_linear(name, ranks, weights, r):
@@ -208,11 +224,11 @@ def one_linear(name, ranks, weights, r):
         expect(off < 1e-5, f"{name}: {what} is {off:.2g} off that of whole operands in FP8, relative to its norm")
 
 
-def in_the_band(got, c, m, weights, batches, options):
-    """A flip of one rounding spreads: the whole step is compared by how far it is from float32's. On one GPU in FP8
-    that is `usual`; independent roundings are as far, give or take a third."""
-    plain, fp8 = (alone(c, weights, batches[:1], options, fp8=fp8)["gradients"] for fp8 in (False, True))
-    usual = far(*(torch.cat([g[name].reshape(-1) for name in plain]) for g in (fp8, plain)))
+def in_the_band(got, c, m, weights, batches, options, **how):
+    """A flip of one rounding spreads: the whole step is compared by how far it is from float32's. On one GPU in FP8, or
+    in BF16 (`how`), that is `usual`; independent roundings are as far, give or take a third."""
+    plain, low = (alone(c, weights, batches[:1], options, **one)["gradients"] for one in ({}, how))
+    usual = far(*(torch.cat([g[name].reshape(-1) for name in plain]) for g in (low, plain)))
     mine = {}
     for r in range(RANKS):
         for name in got[r]["gradients"]:
@@ -227,9 +243,11 @@ def in_the_band(got, c, m, weights, batches, options):
     off = far(
         torch.cat([p.reshape(-1) for p, _ in mine.values()]), torch.cat([w.reshape(-1) for _, w in mine.values()])
     )
+    what = "FP8" if how.get("fp8") else "BF16"
     expect(
         0.5 * usual < off < 1.5 * usual,
-        f"the gradient is {off:.2g} off float32's, relative to its norm; in FP8 on one GPU it is {usual:.2g}",
+        f"the gradient is {off:.2g} off float32's, relative to its norm; in {what} on one GPU it is {usual:.2g}",
+        cause=(f"it is float32's gradient: nothing is computed in {what}",) if off <= TOL else (),
     )
 
 
@@ -251,26 +269,17 @@ def test_agreed_product(kind, seed):
         sent = list(zip([x] * N, w.chunk(N), dy.chunk(N, 1)))
     else:
         sent = list(zip(x.chunk(N, 1), w.chunk(N, 1), [dy] * N))
-    got, ledgers = call("scenarios.product", [tuple(t.contiguous() for t in one) for one in sent])
+    sent = [(a.contiguous(), b.contiguous(), g.contiguous()) for a, b, g in sent]
     top = [t.abs().max() for t in (x, w, dy)]
-    for r, (x_r, w_r, dy_r) in enumerate(sent):
-        formats = torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float8_e5m2
-
-        def products(tops, parts=(x_r, w_r, dy_r), formats=formats):
-            a, b, g = (on_grid(t, dtype, amax).double() for t, dtype, amax in zip(parts, formats, tops))
-            return {"y": a @ b.t(), "dx": g @ b, "dw": g.t() @ a}
-
-        right, by_itself = products(top), products([None] * 3)
-        for name, want in right.items():
-            # FP32's own roundings of a sum of at most 18 terms, and of two divisions: 20 u of the largest entry.
-            off = far(got[r][name], want)
-            cause = (
-                ("its own slices' amaxes: the ranks' scales differ",)
-                if far(got[r][name], by_itself[name]) < 1e-5
-                else ()
-            )
-            cause = cause if far(by_itself[name], want) > 1e-3 else ()
-            expect(off < 1e-5, f"rank {r}: {name} is {off:.2g} off, relative to its norm", cause=cause)
+    slots = "input", "weight", "grad"
+    recipe = {
+        "epsilon": {slot: float(t) * times for slot, t, times in zip(slots, top, (3.0, 0.25, 5.0))},
+        "power_of_two": dict(zip(slots, (False, True, True))),
+    }
+    agreed_products(sent, top, call("scenarios.product", sent, **recipe)[0], **recipe)
+    got, ledgers = call("scenarios.product", sent)
+    agreed_products(sent, top, got)
+    for r in range(N):
         parts = phases(ledgers[r])
         # One all-reduce of two amaxes and their flags forward, of one and its flag backward; ring bytes.
         for phase, numbers in (("forward", 4), ("backward", 2)):
@@ -281,6 +290,46 @@ def test_agreed_product(kind, seed):
                 calls={"all_reduce": 1},
                 at_most=2 * (N - 1) * -(-4 * numbers // N) + 16,
             )
+
+    # A number that is not finite on one rank is NaN on all; the largest is one rank's, and so is a zero.
+    amaxes = [[torch.tensor(draw.size(1, 99) / 7.0) for _ in range(4)] for _ in range(N)]
+    for column, bad in enumerate((math.nan, math.inf, 0.0)):
+        amaxes[draw.size(0, N - 1)][column] = torch.tensor(bad)
+    want = torch.stack([torch.stack(one) for one in amaxes])
+    want = torch.where(want.isfinite().all(0), want.amax(0), math.nan)
+    for r, one in enumerate(call("fp8.agreed", [(one,) for one in amaxes])[0]):
+        expect(
+            isinstance(one, list) and len(one) == 4, f"rank {r}: `agreed` gives a list, one for each amax", known=True
+        )
+        same(torch.stack(one), want, rank=r, what=f"`agreed` of {[[float(x) for x in one] for one in amaxes]} by rank,")
+
+
+def agreed_products(sent, top, got, epsilon=None, power_of_two=None):
+    """y, dx and dw of each rank's slices, rounded by the whole operands' amaxes."""
+    slots, formats = ("input", "weight", "grad"), (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float8_e5m2)
+    epsilon, power_of_two = epsilon or {}, power_of_two or {}
+    for r, parts in enumerate(sent):
+
+        def products(tops, epsilon=epsilon, parts=parts):
+            a, b, g = (
+                on_grid(t, dtype, amax.clamp(min=epsilon.get(slot, 0.0)), power_of_two.get(slot, False)).double()
+                for slot, t, dtype, amax in zip(slots, parts, formats, tops)
+            )
+            return {"y": a @ b.t(), "dx": g @ b, "dw": g.t() @ a}
+
+        right, by_itself = products(top), products([t.abs().max() for t in parts])
+        likely = {"its own slices' amaxes: the ranks' scales differ": by_itself}
+        if epsilon:
+            likely["the recipe's epsilon is ignored: an amax below it counts as epsilon"] = products(top, {})
+        for name, want in right.items():
+            # FP32's own roundings of a sum of at most 18 terms, and of two divisions: 20 u of the largest entry.
+            off = far(got[r][name], want)
+            cause = [
+                text
+                for text, other in likely.items()
+                if far(got[r][name], other[name]) < 1e-5 and far(other[name], want) > 1e-3
+            ]
+            expect(off < 1e-5, f"rank {r}: {name} is {off:.2g} off, relative to its norm", cause=tuple(cause))
 
 
 @task("C.1", points=3)
@@ -320,21 +369,33 @@ def test_what_a_rank_holds(mesh, seed):
 @task("C.1", points=4)
 @pytest.mark.parametrize("mesh", ["dp2 x tp2", "tp2 x pp2"])
 def test_a_step_that_is_not_taken(mesh, seed):
-    """One rank's NaN, and a step that is refused"""
+    """What is not finite on one rank, in a gradient or in the loss; and a step that is refused"""
     m = MESHES[mesh]
     c, weights, batches, options = drawn(seed, mesh, "spoilt")
-    bad = Draw(seed, mesh, "bad").size(0, RANKS - 1)
+    draw = Draw(seed, mesh, "bad")
+    bad = draw.size(0, RANKS - 1)
+    last = RANKS - 1 - draw.size(0, RANKS // m.get("pp", 1) - 1)  # of the last stage, which has the loss
+    spoils = [
+        ("gradient", bad, math.nan),
+        ("gradient", bad, -math.inf),
+        ("loss", last, math.inf),
+        ("loss", last, math.nan),
+    ]
+    spoils = [spoils[k] for k in draw.order(range(4))]
+    batches = [batches[0]] * 4 + batches[1:]
     each = own_alone(c, m, options, weights, batches)
-    got, _ = call("scenarios.spoilt", [(rows, told, LR, bad) for rows, told in each], timeout=40.0)
-    want = alone(c, weights, batches[1:2], options)
-    fine = [r for r in range(RANKS) if field(got[r], "vitals")[0][2] is not False]
-    expect(  # of all ranks first: what comes after a step that some took and others did not is wrong on all
-        not fine,
-        f"rank {bad} had a NaN in its gradient, and ranks {fine} found the step finite: all ranks must judge it alike",
-        known=True,
-    )
+    got, _ = call("scenarios.spoilt", [(rows, told, LR, spoils) for rows, told in each], timeout=40.0)
+    want = alone(c, weights, batches[4:5], options)
+    for k, (what, rank, value) in enumerate(spoils):
+        fine = [r for r in range(RANKS) if field(got[r], "vitals")[k][2] is not False]
+        expect(  # of all ranks first: what comes after a step that some took and others did not is wrong on all
+            not fine,
+            f"step {k + 1}: rank {rank} had {value} in its {what}, and ranks {fine} found the step finite: all ranks "
+            "must judge it alike, by loss and gradient",
+            known=True,
+        )
     for r in range(RANKS):
-        vitals = field(got[r], "vitals")
+        vitals = field(got[r], "vitals")[3:]
         expect(
             vitals[1][2] is True and vitals[2][2] is True,
             f"rank {r}: the steps after the NaN are finite, and it found them {vitals[1][2]} and {vitals[2][2]}",
@@ -350,11 +411,12 @@ def test_a_step_that_is_not_taken(mesh, seed):
         same(
             vitals[1][1], want["norms"][0], tol=TOL * want["norms"][0], rank=r, what="the norm after a step with a NaN"
         )
-        same(field(got[r], "asked"), [0, 1, 1], rank=r, what="`finite` of the vitals that `allow` was asked about")
-        why = ["a NaN among one rank's gradients", "`allow` refused it"]
+        asked = field(got[r], "asked")
+        same(asked, [0, 0, 0, 0, 1, 1], rank=r, what="`finite` of the vitals that `allow` was asked about")
+        why = [*(f"there was {value} in one rank's {what}" for what, _, value in spoils), "`allow` refused it"]
         for k, text in enumerate(why):
             expect(not got[r]["moved"][k], f"rank {r} changed weights or moments in a step though {text}", known=True)
-        expect(got[r]["moved"][2], f"rank {r} changed nothing in a step that was allowed", known=True)
+        expect(got[r]["moved"][5], f"rank {r} changed nothing in a step that was allowed", known=True)
         expect(
             got[r]["grads"] == 0, f"rank {r}: {got[r]['grads']} shards still have a gradient after a step", known=True
         )
@@ -363,7 +425,7 @@ def test_a_step_that_is_not_taken(mesh, seed):
 @task("C.1", points=2)
 @pytest.mark.parametrize("mesh", ["tp4", "dp2 x pp2"])
 def test_messages(mesh, seed):
-    """Messages of a step: vitals, shared heads, weights whole for a step"""
+    """Messages of a step: vitals, shared heads, weights whole for a step, and several micro-batches in a pipeline"""
     m = MESHES[mesh]
     c, weights, batches, options = drawn(seed, mesh, "messages")
     each = own_alone(c, m, options, weights, batches[:1])
@@ -385,6 +447,35 @@ def test_messages(mesh, seed):
             expect(
                 ahead == count,
                 f"rank {r}: {name} waits when {ahead} of its {count} messages are on their way, expected all",
+                known=True,
+            )
+
+    if m.get("pp") == 2:
+        pipelined(ledgers, m)
+
+
+def pipelined(ledgers, mesh):
+    """The first stage goes on while the last one works; and that one gives back before it takes more."""
+    for r, ledger in enumerate(ledgers):
+        sent, behind = 0, []  # of each arrival how many messages had been sent before it
+        for e in ledger.events:
+            if e.group == "pp" and e.kind in ("send", "sendrecv"):
+                sent += 1
+            of = e.kind if e.kind != "wait" else next(one.kind for one in ledger.events if one.index == e.of)
+            if e.group == "pp" and e.blocking and of in ("recv", "sendrecv"):
+                behind.append(sent)
+        if place(mesh, r)[0] == 0:
+            expect(
+                len(behind) > 0 and behind[0] >= 2,
+                f"rank {r}, of the first stage, sends {behind[0] if behind else 'no'} micro-batch before it waits for "
+                "a gradient, expected 2: one at a time, and the other stage is idle meanwhile",
+                known=True,
+            )
+        else:
+            expect(
+                len(behind) > 1 and behind[1] >= 1,
+                f"rank {r}, of the last stage, takes all micro-batches before it gives a gradient back: it keeps all of "
+                "them meanwhile",
                 known=True,
             )
 

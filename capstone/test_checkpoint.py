@@ -7,10 +7,13 @@ sums are taken in other orders, and TOL is given/alone.py's.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from capstone.given.alone import LR, MESHES, RANKS, TOL, alone, drawn, far, own, place, setup
+from capstone.given.alone import LR, RANKS, TOL, alone, drawn, far, own, place, setup
+from capstone.given.alone import MESHES as FOUR
 from labkit.checks import call, expect, field, same, task
 from labkit.checks.drawn import Draw
 
@@ -18,17 +21,25 @@ WAYS = {
     "dp2 x tp2 to dp4": ("dp2 x tp2", "dp4"),
     "dp4 to tp4": ("dp4", "tp4"),
     "tp2 x pp2 to dp2 x tp2": ("tp2 x pp2", "dp2 x tp2"),
+    "tp2 to dp2 x tp2": ("tp2", "dp2 x tp2"),
+    "dp2 x tp2 to dp2": ("dp2 x tp2", "dp2"),
 }
+MESHES = {**FOUR, "dp2": {"dp": 2}, "tp2": {"tp": 2}}
 
 
-def saving(c, mesh, options, weights, batches, steps, full=(), **more):
+def ranks_of(mesh):
+    return math.prod(size for name, size in MESHES[mesh].items() if name != "zero")
+
+
+def saving(c, mesh, options, weights, batches, steps, full=(), refused=(), **more):
     told = setup(c, MESHES[mesh], options, weights, **more)
-    return call("scenarios.saved", [(batches, told, LR, steps, list(full))] * RANKS, timeout=40.0)
+    each = (batches, told, LR, steps, list(full), list(refused))
+    return call("scenarios.saved", [each] * ranks_of(mesh), timeout=40.0)
 
 
 def loading(c, mesh, options, batches, files, unlisted=None, **more):
     told = setup(c, MESHES[mesh], options, None, **more)
-    each = [(batches, told, LR, files, (unlisted or {}).get(r, [])) for r in range(RANKS)]
+    each = [(batches, told, LR, files, (unlisted or {}).get(r, [])) for r in range(ranks_of(mesh))]
     return call("scenarios.resumed", each, timeout=40.0)[0]
 
 
@@ -59,9 +70,10 @@ def as_before(got, want, rank):
 @task("C.2", points=5)
 @pytest.mark.parametrize("mesh, precision", [("dp2 x tp2", "fp8"), ("dp2 x pp2", "fp32")])
 def test_resumed(mesh, precision, seed):
-    """On the same mesh, bit for bit"""
+    """On the same mesh, bit for bit; a step before the save was skipped"""
     c, weights, batches, options = drawn(seed, mesh, "resumed")
-    got, ledgers = saving(c, mesh, options, weights, batches, 2, precision=precision)
+    skipped = seed % 2  # AdamW counts its own steps
+    got, ledgers = saving(c, mesh, options, weights, batches, 2, refused=[skipped], precision=precision)
     files = disk(got)
     again = loading(c, mesh, options, batches[2:], files, precision=precision)
     for r in range(RANKS):
@@ -116,10 +128,12 @@ def test_another_mesh(way, seed):
     got, _ = saving(c, first, options, weights, batches, 2)
     again = loading(c, second, options, batches[2:], disk(got))
     want = alone(c, weights, batches, options)
-    mesh = MESHES[second]
-    for r in range(RANKS):
+    mesh, before = MESHES[second], ranks_of(first)
+    for r in range(ranks_of(second)):
         error = field(again[r], "error")
         expect(not error[0], f"rank {r}: the checkpoint was refused: {error[1]}", known=True)
+        whose, told = {"rate": 0.25, "rank": r if r < before else 0}, field(again[r], "loaded")["own"]
+        expect(told == whose, f"{way}: rank {r}: `own` is {told}, expected {whose}", known=True)
         told = field(again[r], "vitals")
         same(told[0][0], want["losses"][2], tol=TOL * want["losses"][2], rank=r, what=f"{way}: the loss of step 3")
         same(told[0][1], want["norms"][2], tol=TOL * want["norms"][2], rank=r, what=f"{way}: the norm of step 3")
@@ -130,15 +144,18 @@ def test_another_mesh(way, seed):
 
 
 @task("C.2", points=2)
-@pytest.mark.parametrize("what", ["a file", "the manifest", "cut short", "missing"])
+@pytest.mark.parametrize("what", ["a file", "the manifest", "cut short", "missing", "a rank's that is gone", "all"])
 def test_damaged(what, seed):
-    """The newest one is damaged"""
+    """The newest one is damaged, or all are"""
     draw = Draw(seed, what)
     c, weights, batches, options = drawn(seed, what, "damaged")
     files: dict[str, torch.Tensor] = {}
     for steps in (1, 2):
         files |= disk(saving(c, "dp2 x tp2", options, weights, batches[:2], steps)[0])
-    name = "2/manifest" if what == "the manifest" else f"2/rank-{draw.size(0, RANKS - 1):05d}"
+    # "a rank's that is gone": two ranks go on with the files of four
+    second = "tp2" if what == "a rank's that is gone" else "dp2 x tp2"
+    first = ranks_of(second) if what == "a rank's that is gone" else 0
+    name = "2/manifest" if what == "the manifest" else f"2/rank-{draw.size(first, RANKS - 1):05d}"
     expect(
         name in files, f"a checkpoint has the files that the module's text names, and {name} is not there", known=True
     )
@@ -147,12 +164,16 @@ def test_damaged(what, seed):
         bytes_ = bytes_[: len(bytes_) // 2]
     else:
         bytes_[draw.size(len(bytes_) // 4, len(bytes_) // 2)] ^= 4
-    whole_one = loading(c, "dp2 x tp2", options, [], files)
+    whole_one = loading(c, second, options, [], files)
     files = {**files, name: bytes_}
     if what == "missing":
         del files[name]
-    got = loading(c, "dp2 x tp2", options, batches[1:2], files)
-    for r in range(RANKS):
+    if what == "all":
+        files["1/manifest"] = files["1/manifest"][:-9]
+        nothing_left(loading(c, second, options, [], files), loading(c, second, options, [], {}))
+        return
+    got = loading(c, second, options, batches[1:2], files)
+    for r in range(ranks_of(second)):
         expect(
             field(whole_one[r], "loaded")["step"] == 2,
             f"rank {r}: of two whole checkpoints the newest must be taken",
@@ -174,6 +195,25 @@ def test_damaged(what, seed):
         expect(
             len(found["passed_over"]) == 1 and "2" in said,
             f"rank {r}: a sentence must say that step 2 was passed over: {said!r}",
+            known=True,
+        )
+
+
+def nothing_left(damaged, none):
+    """All checkpoints are damaged, and none is there: not the same."""
+    for r in range(len(damaged)):
+        error = field(damaged[r], "error")
+        expect(
+            error[0] == "LabError",
+            f"rank {r}: both checkpoints are damaged, and it must say so by a LabError: a run that begins at step 0 in "
+            f"silence loses everything that was done; it gave {error or damaged[r].get('loaded')}",
+            known=True,
+        )
+        expect(damaged[r].get("untouched") is True, f"rank {r}: weights were changed before the refusal", known=True)
+        error = field(none[r], "error")
+        expect(
+            not error[0] and field(none[r], "loaded") is None,
+            f"rank {r}: no checkpoint is there: None is expected, and it gave {error}",
             known=True,
         )
 
@@ -202,34 +242,37 @@ def test_one_rank_sees_less(seed):
 
 @task("C.2", points=1)
 def test_a_disk_that_is_full(seed):
-    """One rank cannot write"""
+    """One rank cannot write, or the manifest finds no room"""
     c, weights, batches, options = drawn(seed, "full")
     bad = Draw(seed, "full").size(1, RANKS - 1)
-    got, _ = saving(c, "dp4", options, weights, batches[:2], 1, full=[f"rank-{bad:05d}"])
-    disk(got, published=False)
-    for r in range(RANKS):
-        error = field(got[r], "error")
-        expect(
-            error[0] == "LabError" and f"rank {bad}" in error[1],
-            f"rank {bad} could not write, and rank {r} heard: {error}",
-            known=True,
-        )
-        expect(not got[r]["published"], f"rank {r} published a checkpoint that lacks a file", known=True)
-    expect(any(one["discarded"] for one in got), "what was put is to be discarded: it fills the disk", known=True)
+    for name, who in ((f"rank-{bad:05d}", f"rank {bad}"), ("manifest", "")):
+        got, _ = saving(c, "dp4", options, weights, batches[:2], 1, full=[name])
+        disk(got, published=False)
+        for r in range(RANKS):
+            error = field(got[r], "error")
+            expect(
+                error[0] == "LabError" and who in error[1],
+                f"{name} could not be written, and rank {r} heard: {error}; expected a LabError on every rank",
+                known=True,
+            )
+            expect(not got[r]["published"], f"rank {r} published a checkpoint that lacks {name}", known=True)
+        expect(any(one["discarded"] for one in got), "what was put is to be discarded: it fills the disk", known=True)
 
 
 @task("C.2", points=1)
 def test_another_run(seed):
-    """A checkpoint of something else"""
+    """The newest checkpoint is of something else"""
     c, weights, batches, options = drawn(seed, "other")
     files = disk(saving(c, "dp4", options, weights, batches[:1], 1)[0])
-    for more in ({"precision": "fp8"}, {"weight_decay": 0.25}):
+    newer = {key.replace("1/", "2/", 1): value for key, value in files.items()}
+    older = disk(saving(c, "dp4", {**options, "weight_decay": 0.25}, weights, batches[:1], 1)[0])
+    for more, there in (({"precision": "fp8"}, files), ({"weight_decay": 0.25}, {**older, **newer})):
         got = loading(
             c,
             "dp4",
             {**options, **more} if "weight_decay" in more else options,
             [],
-            files,
+            there,
             **({} if "weight_decay" in more else more),
         )
         for r in range(RANKS):

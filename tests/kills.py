@@ -2,7 +2,7 @@
 
     python -m tests.kills 13                              survivors and false causes, on 200 seeds
     python -m tests.kills 15 --seeds 20 --task 15.2 --show
-    python -m tests.kills 13 --out week13_allreduce/results/checks/kills.json
+    python -m tests.kills 13 --new --out week13_allreduce/results/checks/kills.json
 
 The same test functions judge, on thread ranks (`tests/judged.py`). On the first seeds all cases run: what fails must be
 what the mutant names, and every cause that is reported must be one of its own. On the others the case that failed last
@@ -233,11 +233,15 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--task", action="append", help="only this one; may come several times")
     parser.add_argument("--name", default="", help="only mutants whose name holds this")
+    parser.add_argument("--new", action="store_true", help="only mutants that the record does not have")
     parser.add_argument("--show", action="store_true", help="what fails, and which causes are reported")
     parser.add_argument("--out", type=Path, help="keep what was found in this file")
     options = parser.parse_args()
     plan, wanted, begin = PLANS[options.week], seeds(options.week, options.seeds), time.time()
     mutants = [m for m in plan.mutants if (not options.task or m.task in options.task) and options.name in m.name]
+    if options.new:
+        kept = {(e["task"], e["name"]) for e in json.loads(plan.record.read_text())["mutants"]}
+        mutants = [m for m in mutants if (m.task, m.name) not in kept]
     if not mutants:
         parser.error("no mutant has this task and name")
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes below: ranks are threads already

@@ -156,6 +156,18 @@ TASK_16_2 = [
         ("test_epsilon", "test_nothing_to_go_by"), "0 with an epsilon counts as epsilon"),
 ]
 
+TASK_16_2 += [
+    scaling("no subnormals in theory", "predicted_sqnr",
+        "np.maximum(np.frexp(y)[1] - 1, 1 - f.bias)",
+        "np.frexp(y)[1] - 1",
+        "test_predicted_sqnr", "the step goes on shrinking below the smallest normal number"),
+    scaling("half a step squared", "predicted_sqnr", " / 12", " / 4", "test_predicted_sqnr", "(step / 2)^2"),
+    scaling("floor of log2", "scale_from_amax",
+        "np.exp2(np.frexp(scale)[1] - 1.0)",
+        "np.exp2(np.floor(np.log2(scale.astype(np.float32))))",
+        "test_power_of_two", "floor(log2 q) in float32"),
+]
+
 delayed = At("16.3", "delayed")
 TASK_16_3 = [
     delayed("history not rolled", "update",
@@ -172,7 +184,8 @@ TASK_16_3 = [
     delayed("always the maximum", "update",
         'if self.algorithm == "max" else newest_T',
         "if True else newest_T",
-        ("test_delayed[e4m3-most_recent]", "test_delayed[e5m2-most_recent]"), "the algorithm is max"),
+        ("test_delayed[e4m3-most_recent]", "test_delayed[e5m2-most_recent]", *OVER_RANKS,
+         "test_what_tells_nothing"), "the algorithm is max"),
     delayed("amax not reduced over ranks", "update",
         "amax_T = reduce_amax(amax_T, group)",
         "pass",
@@ -209,6 +222,32 @@ TASK_16_3 = [
         OVER_RANKS, "some maximum has lost a NaN"),
 ]
 
+TASK_16_3 += [
+    delayed("one rank's zero voids the others' amax", "reduce_amax",
+        "(~amax_T.isfinite())",
+        "(~amax_T.isfinite() | (amax_T == 0))",
+        OVER_RANKS, "one rank's 0 voids the others' amaxes"),
+    delayed("the most recent of this rank", "update",
+        """if group is not None:
+            amax_T = reduce_amax(amax_T, group)
+        newest_T = torch.where(amax_T.isfinite(), amax_T, 0.0)""",
+        """own_T = amax_T
+        if group is not None:
+            amax_T = reduce_amax(amax_T, group)
+        newest_T = torch.where(amax_T.isfinite(), amax_T, 0.0)
+        if self.algorithm != "max":
+            self.history_HT = torch.cat([newest_T[None], self.history_HT[:-1]])
+            found_T = scaling.scale_from_amax(own_T.numpy(), self.fmt, margin=self.margin)
+            self.scale_T = torch.where(newest_T > 0, torch.from_numpy(found_T), self.scale_T)
+            return""",
+        OVER_RANKS),
+    delayed("the most recent starts over", "update",
+        "torch.where(chosen_T > 0, found_T, self.scale_T)",
+        'torch.where((chosen_T > 0) | (self.algorithm != "max"), found_T, self.scale_T)',
+        ("test_what_tells_nothing", "test_delayed[e4m3-most_recent]", "test_delayed[e5m2-most_recent]"),
+        "where nothing is known the scale is 1 again", may=OVER_RANKS),
+]
+
 casts = At("16.4", "casts")
 blockwise = At("16.4", "blockwise")
 TASK_16_4 = [
@@ -235,7 +274,7 @@ TASK_16_4 = [
         "rows = BLOCK if square else 1",
         "rows = BLOCK",
         ("test_block_product", "test_block_scales[1 x 128]", "test_on_grid"), "the other shape of block",
-        verdicts=("crashed", "wrong")),
+        verdicts=("crashed", "wrong"), may="test_block_product_keeps"),
     blockwise("not scaled back", "on_grid",
         '"e4m3").div_(scale)',
         '"e4m3")',
@@ -286,6 +325,40 @@ TASK_16_4 = [
         dy_MN = dy_MN.float()
 """,
         "test_block_product"),
+]
+
+KEEPS = "test_block_product_keeps"
+TASK_16_4 += [
+    blockwise("one block's NaN spoils all", "block_scales",
+        "size = x_RC.float().abs()",
+        "size = x_RC.float().abs() + (x_RC.float().sum() * 0)",
+        ("test_block_scales", "test_on_grid"), "one block that is not finite spoils the others"),
+    blockwise("a NaN is overlooked", "block_scales",
+        "x_RC.float().abs()",
+        "x_RC.float().abs().nan_to_num(0.0, 0.0, 0.0)",
+        "test_block_scales", may="test_on_grid"),
+    blockwise("x as the forward had rounded it is kept, too", "forward",
+        "ctx.recipe = recipe",
+        'ctx.recipe, ctx.x8 = recipe, _rounded(x_MK, "input", recipe)',
+        KEEPS),
+    blockwise("dx that nobody wants", "backward", "if ctx.needs_input_grad[0]:", "if True:", KEEPS),
+    blockwise("dw that nobody wants", "backward", "if ctx.needs_input_grad[1]:", "if True:", KEEPS),
+    blockwise("dx from the master", "forward",
+        "ctx.save_for_backward(x_MK, w8_NK)",
+        "ctx.save_for_backward(x_MK, w_NK)",
+        "test_block_product", "the master is multiplied"),
+    blockwise("x rounded twice", "backward",
+        '_rounded(x_MK.t(), "input", ctx.recipe).t()',
+        '_rounded(_rounded(x_MK, "input", ctx.recipe).t(), "input", ctx.recipe).t()',
+        "test_block_product", "x is rounded twice"),
+    blockwise("dy rounded twice", "backward",
+        '_rounded(dy_MN.t(), "grad", ctx.recipe)',
+        '_rounded(_rounded(dy_MN, "grad", ctx.recipe).t(), "grad", ctx.recipe)',
+        "test_block_product", "dy is rounded twice"),
+    casts("floor of log2, tensors", "scale_of",
+        "torch.exp2(torch.frexp(scale)[1] - 1.0)",
+        "torch.exp2(torch.floor(torch.log2(scale.float())))",
+        "test_scale_of", "floor(log2 q) in float32", may="test_block_product"),
 ]
 
 linear = At("16.5", "linear")
@@ -341,11 +414,11 @@ TASK_16_5 = [
         "if ctx.needs_input_grad[1]:",
         "if False:",
         ("test_bf16_input", "test_frozen_input", "test_linear[E4M3 only]", "test_linear[hybrid]", "test_micro_batches",
-         "test_within_the_bound"), verdicts=("no result",)),
+         "test_within_the_bound"), verdicts=("no result", "wrong")),
     linear("two dtypes in a product", "FP8Product.forward",
         "w8_NK = w8_NK.to(x_MK.dtype)",
         "pass",
-        "test_bf16_input", verdicts=("crashed",)),
+        ("test_bf16_input", "test_frozen_input"), verdicts=("crashed",)),
     linear("kept with its graph", "rounded_weight",
         "self.weight.detach()",
         "self.weight",
@@ -354,6 +427,25 @@ TASK_16_5 = [
         "ctx.save_for_backward(x8_MK, w8_NK, s_x, s_w)",
         "ctx.save_for_backward(x8_MK, w_NK.detach().to(x_MK.dtype), s_x, s_w)",
         PRODUCTS, "the master is multiplied, and the scale"),
+]
+
+TASK_16_5 += [
+    linear("scales multiplied first", "FP8Product.forward",
+        "casts.unscaled(x8_MK @ w8_NK.t(), s_x, s_w)",
+        "(x8_MK @ w8_NK.t()) / (s_x * s_w)",
+        "test_linear", "the scales are multiplied first"),
+    linear("scales multiplied first, for dw", "FP8Product.backward",
+        "casts.unscaled((dy8_MN.t() @ x8_MK).to(ctx.master), s_dy, s_x)",
+        "(dy8_MN.t() @ x8_MK).to(ctx.master) * (1 / (s_dy * s_x))",
+        "test_linear", "the scales are multiplied first"),
+    linear("x is kept, too", "FP8Product.forward",
+        "ctx.recipe, ctx.master = recipe, w_NK.dtype",
+        "ctx.recipe, ctx.master, ctx.x = recipe, w_NK.dtype, x_MK",
+        "test_frozen_input"),
+    linear("dx that nobody wants, of tensors", "FP8Product.backward",
+        "if ctx.needs_input_grad[0]:",
+        "if True:",
+        "test_frozen_input"),
 ]
 
 convert = At("16.6", "convert")
@@ -378,12 +470,15 @@ TASK_16_6 = [
     convert("only one dimension", "convert",
         "old.in_features % multiple or old.out_features % multiple",
         "old.in_features % multiple",
-        "test_skip_and_multiple", "shapes are not looked at: FP8 kernels take mu", may="test_which_linears",
-        seldom=True),
+        "test_which_linears", "out_features are not looked at", may="test_skip_and_multiple"),
+    convert("only the other dimension", "convert",
+        "old.in_features % multiple or old.out_features % multiple",
+        "old.out_features % multiple",
+        "test_which_linears", "in_features are not looked at", may="test_skip_and_multiple"),
     convert("tied weights torn", "convert",
         "holders[id(old.weight)] > 1",
         "False",
-        "test_which_linears", "a weight that the embedding shares is among t", may="test_skip_and_multiple"),
+        "test_which_linears", "weights that another module holds are among them", may="test_skip_and_multiple"),
     convert("names by their ends", "convert",
         "any(_means(wanted, place) for wanted in skip for place in above)",
         "any(place.endswith(wanted) for wanted in skip for place in above)",
@@ -432,6 +527,34 @@ TASK_16_6 = [
          "test_a_wrong_skip_list_is_an_error"), verdicts=("crashed",)),
 ]
 
+TASK_16_6 += [
+    convert("'layers.1' is 'layers.10', too", "convert",
+        "any(_means(wanted, place) for wanted in skip for place in above)",
+        'any(f".{wanted}" in f".{name}" for wanted in skip)',
+        "test_skip_and_multiple", "'layers.1' means no 'layers.10'", may="test_a_wrong_skip_list_is_an_error"),
+    convert("a name's children stay", "convert",
+        "any(_means(wanted, place) for wanted in skip for place in above)",
+        "any(_means(wanted, name) for wanted in skip)",
+        ("test_skip_and_multiple", "test_a_wrong_skip_list_is_an_error"), "what is below a named module"),
+    convert("whole paths, or last names", "convert",
+        "any(_means(wanted, place) for wanted in skip for place in above)",
+        'any(place == wanted or ("." not in wanted and _means(wanted, place)) for wanted in skip for place in above)',
+        "test_skip_and_multiple", "a name is a module's whole path, or the end of one"),
+    convert("ties of embeddings alone", "convert",
+        "holders[id(old.weight)] > 1",
+        "any(isinstance(m, nn.Embedding) and m.weight is old.weight for m in modules.values())",
+        "test_which_linears", "two linears that share a weight are among them", may="test_skip_and_multiple"),
+    convert("ties of linears alone", "convert",
+        "holders[id(old.weight)] > 1",
+        "sum(isinstance(m, nn.Linear) and m.weight is old.weight for m in modules.values()) > 1",
+        "test_which_linears", "a weight that the embedding shares is among them", may="test_skip_and_multiple"),
+    convert("what grad held is lost", "gradients_of",
+        "total = 0.0",
+        """model.zero_grad()
+    total = 0.0""",
+        "test_autocast", "what `grad` held before is lost"),
+]
+
 loss_scaling = At("16.7", "loss_scaling")
 TASK_16_7 = [
     loss_scaling("only infinities", "unscale_",
@@ -471,8 +594,9 @@ TASK_16_7 = [
     loss_scaling("the gradients not looked at", "after",
         "if finite and not loss_is_bad:",
         "if not loss_is_bad:",
-        "test_recovery"),
-    loss_scaling("rollback lowers nothing", "after", "if action != SKIP:", "if action == LOWER:", "test_recovery"),
+        "test_recovery", "the gradients are not looked at"),
+    loss_scaling("rollback lowers nothing", "after", "if action != SKIP:", "if action == LOWER:", "test_recovery",
+        "a rollback does not lower the rate"),
     loss_scaling("the gradient is the reason of both", "after",
         '"loss" if loss_is_bad else "gradient"',
         '"loss" if finite else "gradient"',
@@ -481,6 +605,19 @@ TASK_16_7 = [
         "grown.item() if grown.isfinite() else self.scale",
         "self.scale * self.growth_factor",
         "test_as_gradscaler", "it grows beyond float32"),
+]
+
+TASK_16_7 += [
+    loss_scaling("finite by the sum", "unscale_",
+        "(~g.isfinite()).any()",
+        "(~g.sum().isfinite())",
+        SKIPS, "judged by a sum"),
+    loss_scaling("finite by the squares", "unscale_", "(~g.isfinite()).any()", "(~g.square().sum().isfinite())", SKIPS,
+        "judged by a sum"),
+    loss_scaling("counts on after a rollback", "after",
+        "action, to, self.in_row = ROLL_BACK, self.checkpoint, 0",
+        "action, to = ROLL_BACK, self.checkpoint",
+        "test_recovery", "it counts on after a rollback"),
 ]
 
 scale_tracker = At("16.8", "scale_tracker")
@@ -512,7 +649,7 @@ TASK_16_8 = [
         """        before, self.past = (self.past or [scale_T])[-1], [scale_T]
         return bool((scale_T < before / 4).any())
         if not bool(""",
-        "test_alarms"),
+        "test_alarms", "the folklore itself"),
     scale_tracker("absolute thresholds", "Alarm.see",
         "        if not bool(",
         """        return bool((amax_T > 100).any() or not amax_T.isfinite().all())

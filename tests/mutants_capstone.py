@@ -164,6 +164,46 @@ ASSEMBLE = [
         "test_refused", verdicts=("wrong", "crashed")),
 ]
 
+ASSEMBLE += [
+    assemble("the dtype is ignored", "assemble",
+        'mesh["dp"], setup.dtype)',
+        'mesh["dp"])',
+        "test_bf16", "it is float32's gradient"),
+    assemble("isnan for isfinite", "Trainer.vitals", "(~told.isfinite()).any()", "told.isnan().any()", SPOILT),
+    assemble("a flag of the gradient alone", "Trainer.vitals",
+        "(~told.isfinite()).any()",
+        "(~told[1:].isfinite()).any()",
+        SPOILT),
+    assemble("clip 0 stops the training", "Trainer.step",
+        "if 0 < self.setup.clip_norm < vitals.norm:",
+        "if self.setup.clip_norm < vitals.norm:",
+        f"{ONE}[dp4]"),
+    assemble("small gradients are scaled up", "Trainer.step",
+        "if 0 < self.setup.clip_norm < vitals.norm:",
+        "if self.setup.clip_norm > 0:",
+        f"{ONE}[tp4]"),
+    assemble("one micro-batch at a time", "Trainer.gradients",
+        "steps = pipeline.one_f_one_b(pipe.size, M, pipe.rank)",
+        'steps = [(kind, m) for m in range(M) for kind in "FB"]',
+        f"{MESSAGES}[dp2 x pp2]"),
+    assemble("all forwards first", "Trainer.gradients",
+        "steps = pipeline.one_f_one_b(pipe.size, M, pipe.rank)",
+        'steps = [(kind, m) for kind in "FB" for m in range(M)]',
+        f"{MESSAGES}[dp2 x pp2]"),
+    fp8("the recipe's epsilon is ignored", "rounded_by",
+        "epsilon=recipe.epsilon.get(slot, 0.0), ",
+        "",
+        "test_agreed_product", "the recipe's epsilon is ignored"),
+    fp8("the recipe's kind of scale is ignored", "rounded_by",
+        ", power_of_two=recipe.powers(slot))",
+        ")",
+        "test_agreed_product"),
+    fp8("an amax without a flag", "agreed",
+        'list(part("week16_fp8.delayed").reduce_amax(torch.stack(amaxes), group))',
+        'list(group.all_reduce(torch.stack(amaxes).nan_to_num(0.0), op="max"))',
+        "test_agreed_product"),
+]
+
 SAVED, OTHER, DAMAGED, LESS = "test_resumed", "test_another_mesh", "test_damaged", "test_one_rank_sees_less"
 checkpoint = At("C.2", "checkpoint")
 CHECKPOINT = [
@@ -243,6 +283,37 @@ CHECKPOINT = [
         'files[rank]["shards"][unit]',
         OTHER),
 ]
+CHECKPOINT += [
+    checkpoint("all are damaged, and it starts at 0 in silence", "load",
+        """    if passed_over:
+""",
+        """    if False:
+""",
+        f"{DAMAGED}[all]"),
+    checkpoint("a new rank's own is nobody's", "load",
+        "own = files[group.rank if group.rank < len(files) else 0]",
+        "own = files[group.rank % len(files)]",
+        f"{OTHER}[tp2 to dp2 x tp2]"),
+    checkpoint("more ranks than files", "load",
+        "own = files[group.rank if group.rank < len(files) else 0]",
+        "own = files[group.rank]",
+        f"{OTHER}[tp2 to dp2 x tp2]", verdicts=("crashed",)),
+    checkpoint("only one's own file is verified", "load",
+        "list(range(group.rank, max(saved, 1), group.size))",
+        "[group.rank]",
+        f"{DAMAGED}[a rank's that is gone]", verdicts=("wrong", "crashed")),
+    checkpoint("the newest of another setup is skipped in silence", "load",
+        """            raise LabError(
+                f"the checkpoint of step""",
+        """            continue
+            raise LabError(
+                f"the checkpoint of step""",
+        "test_another_run"),
+    checkpoint("AdamW's count is the step's", "load",
+        'trainer.optimizer.steps = own["steps"]',
+        "trainer.optimizer.steps = step",
+        SAVED),
+]
 UNUSUAL, SLOW, ALARMS = "test_unusual", "test_slow_ranks", "test_alarms"
 
 health = At("C.4", "health")
@@ -276,6 +347,26 @@ HEALTH = [
         "(~past_SNW.isnan()).sum(-1) >= known",
         "(torch.arange(len(x_SN)) >= known)[:, None]",
         f"{UNUSUAL}[not everything]", may=ALARMS),
+    health("the larger of scatter and floor", "unusual",
+        "(scatter_SN + floor)",
+        "scatter_SN.clamp(min=floor)",
+        UNUSUAL, "the larger of scatter and floor", may=ALARMS),
+    health("the mean is usual", "unusual",
+        "usual_SN = median(past_SNW)",
+        "usual_SN = past_SNW.nanmean(-1)",
+        UNUSUAL, "the usual value is a mean", may=ALARMS),
+    health("the mean deviation", "unusual",
+        "SIGMA * median((past_SNW - usual_SN[..., None]).abs())",
+        "SIGMA * (past_SNW - usual_SN[..., None]).abs().nanmean(-1)",
+        UNUSUAL, "the scatter is a mean", may=ALARMS),
+    health("zeros are judged", "unusual",
+        "x_SN.isfinite() & (x_SN > 0)",
+        "x_SN.isfinite() & (x_SN >= 0)",
+        f"{UNUSUAL}[not everything]", may=ALARMS),
+    health("the mean of a rank's last steps", "slow_ranks",
+        "usual_NR, now_NR = median(windows_NRW[..., :used_to]), median(windows_NRW[..., used_to:])",
+        "usual_NR, now_NR = windows_NRW[..., :used_to].mean(-1), windows_NRW[..., used_to:].mean(-1)",
+        SLOW, may=ALARMS),
     health("no rank is compared", "slow_ranks",
         "log_SR - median(others_SRR)",
         "log_SR",

@@ -21,8 +21,9 @@ message.
 
 NaN. A maximum that meets a NaN may return a number (over gloo it can: max(NaN, 3) depends on who stands left), so one
 rank's NaN gets lost on the way, or arrives on some ranks only. All ranks must come to know of it, in the same message,
-and by something that no maximum loses. Such an amax tells nothing: an entry that is 0, infinite or NaN on any rank
-enters the history as 0. Where the chosen amax is 0 the scale stays what it was.
+and by something that no maximum loses. Such an amax tells nothing: an entry that is infinite or NaN on any rank enters
+the history as 0. One rank's 0 is no such thing, the others' maximum counts. Where the chosen amax is 0 the scale stays
+what it was.
 
 Legend: T tensors, H length of the history; amax_T, history_HT, scale_T, all fp32 on the CPU.
 """

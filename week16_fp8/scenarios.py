@@ -13,6 +13,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from labkit.checks.held import reached
+
 # Each scenario imports the one module it drives: a file that is broken must not stop the checks of another.
 
 
@@ -55,15 +57,43 @@ def scale_unseen(amax, fmt, epsilon, power_of_two):
     return scale, watch.looked
 
 
-def block_product(x, w, dy, epsilon=None, power_of_two=True, needs=(True, True)):
+def block_product(x, w, dy, epsilon=None, power_of_two=True):
     """16.4: y and the two gradients."""
     from . import blockwise, casts
 
     recipe = casts.Recipe(backward="e4m3", blocks=True, power_of_two=power_of_two, epsilon=epsilon or {})
-    x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
+    x, w = x.requires_grad_(), w.requires_grad_()
     y = blockwise.BlockProduct.apply(x, w, recipe)
     y.backward(dy)
     return y.detach(), x.grad, w.grad
+
+
+def block_kept(x, w, dy, needs):
+    """16.4: which gradients the backward gives, and the bytes that are kept for it."""
+    from . import blockwise
+
+    x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
+    return _given_and_kept(blockwise.BlockProduct.apply(x, w), dy, w)
+
+
+def linear_kept(x, w, dy, needs):
+    """16.5: likewise."""
+    from . import casts, linear
+
+    w8, s_w = linear.rounding(w, "weight", casts.HYBRID)
+    x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
+    return _given_and_kept(linear.FP8Product.apply(x, w, w8, s_w, casts.HYBRID), dy, w)
+
+
+def _given_and_kept(y, dy, master):
+    """Of x and w whether the backward gives a gradient; the bytes of all memory that its node reaches, without the
+    master's."""
+    found = (*y.grad_fn.saved_tensors, *reached(y.grad_fn, package=__package__))
+    memory = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in found}
+    memory.pop(master.untyped_storage().data_ptr(), None)
+    with torch.no_grad():
+        given = y.grad_fn.apply(dy)  # the student's own backward: autograd would drop what nobody wants
+    return [one is not None for one in given[:2]], sum(memory.values())
 
 
 def one_rounding(x, slot, forward, backward, power_of_two, epsilon):
@@ -142,7 +172,7 @@ class Fresh(nn.Linear):
 
 def build(weights, biases, tied, evaluated):
     """A model of the weights {dotted name: [out, in]}: linears (with the biases that there are), an embedding "embed"
-    that shares its weight with the linear `tied`, and a norm. `evaluated` names modules in eval mode."""
+    that shares its weight with the linear `tied`, two linears "left" and "right" that share theirs, and a norm. `evaluated` names modules in eval mode."""
     model = nn.Module()
     for name, w in weights.items():
         here = model
@@ -157,6 +187,7 @@ def build(weights, biases, tied, evaluated):
             if name in biases:
                 new.bias.copy_(biases[name])
         setattr(here, last, new)
+    model.get_submodule("right").weight = model.get_submodule("left").weight
     model.norm = nn.LayerNorm(8)
     model.embed = nn.Embedding(4, 4)
     if tied:
@@ -168,7 +199,7 @@ def build(weights, biases, tied, evaluated):
 
 
 def converted(weights, biases, tied, evaluated, skip, multiple):
-    """16.6: the report, and of each linear afterwards its type, weight, bias and mode; whether the tie still holds."""
+    """16.6: the report, and of each linear afterwards its type, weight, bias and mode; whether the ties still hold."""
     from . import convert
 
     model = build(weights, biases, tied, evaluated)
@@ -185,6 +216,7 @@ def converted(weights, biases, tied, evaluated, skip, multiple):
             bias = module.bias.detach() if module.bias is not None else None
             found[name] = (type(module).__name__, module.weight.detach(), bias, module.training)
     still = tied is None or model.embed.weight is model.get_submodule(tied).weight
+    still &= model.get_submodule("left").weight is model.get_submodule("right").weight
     return list(report.converted), dict(report.skipped), found, made, still
 
 
@@ -206,9 +238,9 @@ def refused(weights, skip, multiple):
     return error, replaced, [type(model.get_submodule(name)).__name__ for name in ("layers.0.attn.wq", "head")]
 
 
-def micro_batched(xs, ys, w, low):
-    """16.6: gradients_of on a model that notes what runs inside the context. `low`: its output is BF16. Returns the
-    loss, the gradient, and the log: (what, how many contexts are open)."""
+def micro_batched(xs, ys, w, before, low):
+    """16.6: gradients_of on a model that notes what runs inside the context. before: what its weight's grad holds.
+    `low`: its output is BF16. Returns the loss, the gradient, and the log: (what, how many contexts are open)."""
 
     from . import convert
 
@@ -241,6 +273,7 @@ def micro_batched(xs, ys, w, low):
         return (out - y).square().mean()
 
     model = Model()
+    model.weight.grad = before
     told = convert.gradients_of(model, list(zip(xs, ys)), loss, autocast)
     return told, model.weight.grad, log
 

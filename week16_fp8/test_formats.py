@@ -19,6 +19,7 @@ from labkit.checks.verdict import NO_RESULT, CheckFailed
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 LARGEST_FLOAT32 = torch.finfo(torch.float32).max
+FLOOR_OF_LOG = "floor(log2 q) in float32: a rounding below a power of two, log2 is that power's; frexp is exact"
 BOTH = pytest.mark.parametrize("fmt", ["e4m3", "e5m2"])
 
 
@@ -333,7 +334,8 @@ def test_nothing_to_go_by(seed):
 def test_power_of_two(fmt, seed):
     """The largest power of two that is not above the quotient"""
     exact = LARGEST[fmt] / 2.0 ** torch.arange(-20, 20, 3)  # quotients that are powers of two
-    amax = torch.cat([amaxes(seed, (9,)), exact, exact * 1.25, torch.tensor([1e-44])])[shuffled(seed, 9 + 2 * 14 + 1)]
+    above = torch.nextafter(exact, torch.tensor(math.inf))  # the quotient is a rounding below one
+    amax = torch.cat([amaxes(seed, (9,)), exact, exact * 1.25, above, torch.tensor([1e-44])])[shuffled(seed, 52)]
     margin = seed % 3
     q = quotient(amax, fmt, margin).clamp(max=LARGEST_FLOAT32)
     power = torch.frexp(q)[1]
@@ -347,17 +349,21 @@ def test_power_of_two(fmt, seed):
                 torch.round(torch.log2(q))
             ).float(),
             "rounded up to a power of two: amax saturates": torch.exp2(torch.ceil(torch.log2(q))).float(),
+            FLOOR_OF_LOG: torch.exp2(torch.floor(torch.log2(q.float()))),
         },
     )
 
 
-def noise_of(y, fmt, flushed=True, saturated=True):
-    """The mean square error of rounding each y >= 0, by 16.2's theory; y float32, the noise float64."""
+def noise_of(y, fmt, flushed=True, saturated=True, subnormals=True):
+    """The mean square error of rounding each y >= 0, by 16.2's theory; y float32, the noise float64. The keywords are
+    what wrong answers leave out."""
     real, smallest, largest = values(fmt).double(), values(fmt)[1], LARGEST[fmt]
     held = y.clamp(max=largest)
     code = held.to(DTYPES[fmt]).view(torch.uint8)
     low = (code - (real[code.int()] > held).to(torch.uint8)).clamp(max=0x7D if fmt == "e4m3" else 0x7A).int()
     noise = (real[low + 1] - real[low]) ** 2 / 12
+    if not subnormals:
+        noise = 4.0 ** (torch.frexp(held)[1] - 1 - (3 if fmt == "e4m3" else 2)).double() / 12
     if flushed:
         noise = torch.where(y < smallest / 2, y.double() ** 2, noise)
     return torch.where(y > largest, (y.double() - largest) ** 2, noise) if saturated else noise
@@ -372,8 +378,8 @@ def test_predicted_sqnr(fmt, seed):
     # no x to a power of two or to the largest value: what lies just on a border is a matter of rounding.
     x = torch.from_numpy(draw.standard_normal((16, 50 + seed % 13)).astype(np.float32)).bfloat16().float()
     top = math.frexp(LARGEST[fmt] / float(x.abs().max()))[1] - 1
-    far = 24 if fmt == "e4m3" else 40
-    powers = [-1, -3, 3, 5, -far // 2, -far]
+    low, far = (14, 24) if fmt == "e4m3" else (29, 40)  # nearly all subnormal; nearly all flushed
+    powers = [-1, -3, 3, 5, -far // 2, -low, -far]
     scales = [math.ldexp(1 + (2 * int(draw.integers(14, 115)) + 1) / 256, top + k) for k in powers]
     got = call_each("scaling.predicted_sqnr", [(x, s, fmt) for s in scales])
     for s, one in zip(scales, got):
@@ -396,5 +402,11 @@ def test_predicted_sqnr(fmt, seed):
                     noise_of(y, fmt, flushed=False)
                 ),
                 "step^2 in place of step^2 / 12: an error lies anywhere within a step": sqnr(12 * noise_of(y, fmt)),
+                "(step / 2)^2 in place of step^2 / 12: that is the largest error, not the mean": sqnr(
+                    3 * noise_of(y, fmt)
+                ),
+                "the step goes on shrinking below the smallest normal number: subnormals are evenly spaced": sqnr(
+                    noise_of(y, fmt, subnormals=False)
+                ),
             },
         )

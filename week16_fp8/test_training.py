@@ -12,6 +12,7 @@ import torch
 
 from labkit.checks import call, call_alone, expect, same, task
 from labkit.checks.causal import judge_causal
+from labkit.checks.judge import note
 
 RUNS = Path(__file__).parent / "data" / "held-out.npz"
 
@@ -38,14 +39,15 @@ def a_model(seed):
     """Weights by name, in the model's order, with everything that must be left alone; the skipped with their reason."""
     draw = generator(seed)
     d, f = 16 * int(draw.integers(1, 4)), 16 * int(draw.integers(4, 7))
-    layers = int(draw.integers(2, 4))
+    layers = [0, 1, 10, 11] if seed % 2 else [0, 1, 12]
     shapes: dict[str, tuple[int, int]] = {}
-    for i in range(layers):
+    for i in layers:
         shapes |= {f"layers.{i}.attn.wq": (d, d), f"layers.{i}.attn.wo": (d, d), f"layers.{i}.router": (16, d)}
         shapes |= {f"layers.{i}.ffn.w1": (f, d), f"layers.{i}.ffn.w2": (d, f)}
-    odd = f"layers.{int(draw.integers(layers))}.odd"
-    shapes |= {odd: (d, d + 8) if seed % 2 else (d + 8, d), "layers.1.wide": (64, 96), "layers.1.tall": (48, 64)}
-    shapes |= {"overhead": (d, d), "shared": (32, d), "head": (64, d)}
+    odd_in, odd_out = (f"layers.{int(draw.choice(layers))}.odd{which}" for which in ("in", "out"))
+    shapes |= {odd_in: (d, d + 8), odd_out: (d + 8, d), "layers.0.wide": (64, 96), "layers.1.tall": (48, 64)}
+    shapes |= {"overhead": (d, d), "shared": (32, d), "head": (64, d), "left": (48, d), "right": (48, d)}
+    shapes |= {"encoder.layers.0.wq": (d, d), "encoder.layers.1.wq": (d, d)}
     order = {}
     for name in sorted(shapes, key=lambda n: (not n.startswith("layers"), n.split(".")[:2])):
         order[name] = shapes[name]
@@ -54,13 +56,14 @@ def a_model(seed):
         name: normal(draw, weights[name].shape[0]) for name in ("layers.0.ffn.w1", "layers.1.attn.wo", "overhead")
     }
     why = {name: "named" for name in weights if name.endswith("router") or name == "head"}
-    why |= {odd: "shape", "shared": "shared"}
+    why |= {odd_in: "shape", odd_out: "shape", "shared": "shared", "left": "shared", "right": "shared"}
+    weights["right"] = weights["left"]
     return weights, biases, why
 
 
 def outcome(seed, skip=("head", "router"), multiple=16):
     weights, biases, why = a_model(seed)
-    evaluated = ["layers.1", "layers.0.router"]
+    evaluated = ["layers.1", "layers.0.router"]  # "left" and "right" hold one weight, as "shared" and the embedding do
     got = call_alone("scenarios.converted", weights, biases, "shared", evaluated, list(skip), multiple)
     return weights, biases, why, got
 
@@ -71,6 +74,7 @@ def test_which_linears(seed):
     weights, _, why, (converted, skipped, found, made, still) = outcome(seed)
     every = list(weights)
     wanted = [name for name in every if name not in why]
+    odd = {end: sorted([*wanted, *(n for n in every if n.endswith(end))]) for end in ("oddin", "oddout")}
     listed(
         sorted(converted),
         sorted(wanted),
@@ -80,7 +84,13 @@ def test_which_linears(seed):
             "shapes are not looked at: FP8 kernels take multiples of 16": sorted(
                 [*wanted, *(n for n in every if why.get(n) == "shape")]
             ),
+            "in_features are not looked at: FP8 kernels take multiples of 16 in both dimensions": odd["oddin"],
+            "out_features are not looked at: FP8 kernels take multiples of 16 in both dimensions": odd["oddout"],
             "a weight that the embedding shares is among them": sorted([*wanted, "shared"]),
+            "two linears that share a weight are among them: any module may hold it, too": sorted(
+                [*wanted, "left", "right"]
+            ),
+            "weights that another module holds are among them": sorted([*wanted, "shared", "left", "right"]),
             "'overhead' is not called 'head': names are compared part by part": sorted(
                 n for n in wanted if n != "overhead"
             ),
@@ -92,7 +102,7 @@ def test_which_linears(seed):
     want = {name: "Linear" if name in why else "Fresh" for name in found}
     cause = ("the report says so, and the model was not changed",) if set(types.values()) == {"Linear"} else ()
     expect(types == want, f"what the model holds afterwards\n  expected  {want}\n  got       {types}", cause=cause)
-    expect(still, "the embedding and its linear do not share one weight any more")
+    expect(still, "modules that shared one weight do not share it any more")
     shapes = [(weights[n].shape[1], weights[n].shape[0], n in outcome_biases(seed)) for n in converted]
     expect(
         sorted(map(tuple, made)) == sorted(shapes),
@@ -133,16 +143,36 @@ def test_the_weights_are_copied(seed):
 @task("16.6", points=1)
 def test_skip_and_multiple(seed):
     """Whole parts of the model by name, and blocks of another size"""
-    weights, _, _, (converted, skipped, *_) = outcome(seed, skip=("layers.0", "wo"), multiple=32)
-    want = {}
-    for name, w in weights.items():
-        if name.startswith("layers.0.") or name.endswith(".wo"):
-            want[name] = "named"
-        elif w.shape[0] % 32 or w.shape[1] % 32:
-            want[name] = "shape"
-        elif name == "shared":
-            want[name] = "shared"
-    expect(skipped == want, f"the reasons of those that were left\n  expected  {want}\n  got       {skipped}")
+    weights, _, _, (converted, skipped, *_) = outcome(seed, skip=("layers.1", "wo"), multiple=32)
+
+    def reasons(named=lambda name: f".{name}".rpartition(".layers.1.")[1] or name.endswith(".wo")):
+        found = {}
+        for name, w in weights.items():
+            if named(name):
+                found[name] = "named"
+            elif w.shape[0] % 32 or w.shape[1] % 32:
+                found[name] = "shape"
+            elif name in ("shared", "left", "right"):
+                found[name] = "shared"
+        return found
+
+    want = reasons()
+    likely = {
+        "what is below a named module is not skipped: a name means the module, and all in it": reasons(
+            lambda name: name.endswith(".wo")
+        ),
+        "'layers.1' means no 'layers.10': names are compared part by part": reasons(
+            lambda name: "layers.1" in name or name.endswith(".wo")
+        ),
+        "a name is a module's whole path, or the end of one: 'encoder.layers.1' ends in '.layers.1'": reasons(
+            lambda name: name.startswith("layers.1.") or name.endswith(".wo")
+        ),
+    }
+    expect(
+        skipped == want,
+        f"the reasons of those that were left\n  expected  {want}\n  got       {skipped}",
+        cause=tuple(text for text, other in likely.items() if skipped == other != want),
+    )
     listed(sorted(converted), sorted(n for n in weights if n not in want), "the converted linears")
 
 
@@ -152,7 +182,7 @@ def test_a_wrong_skip_list_is_an_error(seed):
     weights, _, _ = a_model(seed)
     for skip, multiple, what in (
         (["head", "ruoter"], 16, "no module is called ruoter"),
-        (["layers", "overhead", "shared", "head"], 16, "all linears are named"),
+        (["layers", "overhead", "shared", "head", "left", "right"], 16, "all linears are named"),
         (["head"], 4096, "no shape fits"),
     ):
         error, replaced, kinds = call_alone("scenarios.refused", weights, skip, multiple)
@@ -171,8 +201,8 @@ def test_autocast(low, seed):
     draw = generator(seed)
     count, rows, d = int(draw.integers(2, 5)), int(draw.integers(3, 7)), int(draw.integers(4, 9))
     xs, ys = ([normal(draw, rows, d) for _ in range(count)] for _ in range(2))
-    w = normal(draw, d, d)
-    told, grad, log = call_alone("scenarios.micro_batched", xs, ys, w, low)
+    w, before = normal(draw, d, d), normal(draw, d, d)
+    told, grad, log = call_alone("scenarios.micro_batched", xs, ys, w, before, low)
     one: list[list] = [["enter", 0], ["forward", 1], ["loss in float32", 0], ["backward", 0]]
     log = [list(entry) for entry in log]
 
@@ -205,9 +235,14 @@ def test_autocast(low, seed):
     want = sum((2 / f.numel() / count) * (f - y.double()).t() @ x.double() for f, x, y in zip(full, xs, ys))
     # BF16 rounds the output and its gradient by 2^-8 of them each; FP32 sums of a few terms.
     tol = (2.0**-6 if low else 1e-5) * float(want.abs().max())
-    likely = {"the sum over the micro-batches: the mean is asked for": want * count}
+    likely = {
+        "the sum over the micro-batches: the mean is asked for": before + want * count,
+        "what `grad` held before is lost: gradients are added to it": want,
+    }
     near = {text: grad for text, other in likely.items() if bool(((grad - other).abs() <= count * tol).all())}
-    same(grad, want.float(), tol=tol, what="the gradient", looks_like=near)
+    # FP32 adds to what was there: a rounding of it for each micro-batch.
+    tol = tol + (count + 1) * 2.0**-24 * float(before.abs().max())
+    same(grad, (before + want).float(), tol=tol, what="the gradient, added to what was there", looks_like=near)
 
 
 # ---- 16.7
@@ -226,6 +261,12 @@ def steps_of(seed, N, count):
         place, value = int(draw.integers(len(flat))), [math.inf, -math.inf, math.nan][int(draw.integers(3))]
         if step != 1:
             flat[place] = value
+    dtypes = [torch.float32, torch.float16, torch.bfloat16]
+    for later in range(2, count):
+        ranks[N - 1][later] = [g.to(dtypes[int(draw.integers(3))]) for g in ranks[N - 1][later]]
+    # In step 0 all are finite, and their sum is not, not even after a division by 2^8, nor that of their squares.
+    large = dtypes[int(draw.integers(3))]
+    ranks[int(draw.integers(N))][0][0] = torch.full((64, 64), 0.9 * torch.finfo(large).max).to(large)
     # In step 1 nothing but a NaN is bad, and the last rank alone has it.
     ranks[N - 1][1][0][0, 0], ranks[0][1][0][0, 1] = math.nan, 1.0
     return ranks, [float(not bad) for bad in spoilt], draw
@@ -246,6 +287,12 @@ def by_torch(finite, scale, growth, backoff, interval):
     return scales
 
 
+def by_a_sum(got, finite):
+    """{cause: got} if what is wrong is step 0 alone, whose numbers are finite and large."""
+    cause = "judged by a sum, of the numbers or their squares: finite numbers can have one that is not"
+    return {cause: got} if isinstance(got, list) and got == [0.0, *finite[1:]] else {}
+
+
 @task("16.7", points=4)
 def test_as_gradscaler(seed):
     """The scale after each step, as torch's GradScaler has it"""
@@ -255,12 +302,12 @@ def test_as_gradscaler(seed):
         if number:  # up to where float32 ends, and no further
             finite = [1.0] * len(ranks[0])
             ranks = [[[torch.ones(2)] for _ in finite]]
-        start = 2.0 ** int(draw.integers(8, 20)) if not number else 2.0**115
+        start = 2.0 ** int(draw.integers(2, 9)) if not number else 2.0**115
         growth, backoff = float(draw.choice([2.0, 4.0])), float(draw.choice([0.5, 0.25]))
         settings = {"scale": start, "growth": growth, "backoff": backoff, "interval": interval}
         got, _ = call("scenarios.scaled_steps", [(ranks[0],)], alone=True, **settings)
         answers, after, scales = got[0]
-        same(answers, finite, what="whether each step's gradients are finite")
+        same(answers, finite, what="whether each step's gradients are finite", looks_like=by_a_sum(answers, finite))
         want = by_torch(finite, start, growth, backoff, interval)
         count = ungrown(finite, start, growth, backoff, interval)
         unbounded = [start * growth ** (k + 1) for k in range(len(finite))] if number else want
@@ -281,10 +328,11 @@ def test_as_gradscaler(seed):
         before = [start, *want]
         for step in range(len(finite)):
             for one, g in zip(after[step], ranks[0][step]):
+                eps = torch.finfo(g.dtype).eps
                 same(
                     one,
-                    g / before[step],
-                    tol=(2.0**-23 * g / before[step]).abs().nan_to_num(0, 0, 0).double(),
+                    (g.float() / before[step]).to(g.dtype),
+                    tol=(eps * g.double() / before[step]).abs().nan_to_num(0, 0, 0) + torch.finfo(g.dtype).tiny * eps,
                     what=f"a gradient of step {step} after unscaling by {before[step]:g}",
                     looks_like={"untouched: gradients are divided by the scale, in place": g},
                 )
@@ -309,7 +357,7 @@ def ungrown(finite, scale, growth, backoff, interval):
 def test_all_ranks_skip_together(N, seed):
     """One rank's infinity is every rank's bad step"""
     ranks, finite, _ = steps_of(seed, N, 10 + seed % 5)
-    settings = {"scale": 2.0**12, "growth": 2.0, "backoff": 0.5, "interval": 3}
+    settings = {"scale": 2.0**8, "growth": 2.0, "backoff": 0.5, "interval": 3}
     got, ledgers = call("scenarios.scaled_steps", [(steps,) for steps in ranks], **settings)
     own = [[float(all(bool(g.isfinite().all()) for g in step)) for step in steps] for steps in ranks]
     apart = all(list(got[r][0]) == own[r] for r in range(N))  # not one rank by accident
@@ -319,9 +367,10 @@ def test_all_ranks_skip_together(N, seed):
             finite,
             rank=r,
             what="whether each step's gradients are finite on all ranks",
-            looks_like={"this rank's own gradients alone: one rank then skips where another steps": own[r]}
-            if apart
-            else {},
+            looks_like={
+                "this rank's own gradients alone: one rank then skips where another steps": own[r] if apart else [],
+                **by_a_sum(got[r][0], finite),
+            },
         )
         same(got[r][2], by_torch(finite, *settings.values()), rank=r, what="the scale after each step")
         calls = [event for event in ledgers[r].events if event.bytes]
@@ -332,8 +381,8 @@ def test_all_ranks_skip_together(N, seed):
         )
 
 
-def recovery(bad, saves, lower_after, rollback_after, factor, *, keep_count=False, trust=False):
-    """Actions, rates and the log, by the rules; keep_count, trust: mistakes. bad: "", "loss" or "gradient" by step."""
+def recovery(bad, saves, lower_after, rollback_after, factor, *, keep_count=False, trust=False, count_on=False):
+    """Actions, rates and the log, by the rules; the keywords are mistakes. bad: "", "loss" or "gradient" by step."""
     row, rate, checkpoint = 0, 1.0, None
     actions, rates = [], []
     log: list[tuple] = []
@@ -345,7 +394,7 @@ def recovery(bad, saves, lower_after, rollback_after, factor, *, keep_count=Fals
             row += 1
             action = "roll back" if row >= rollback_after else "lower" if row >= lower_after else "skip"
             if action == "roll back":
-                to, row = checkpoint, 0
+                to, row = checkpoint, row if count_on else 0
             rate *= factor if action != "skip" else 1.0
             log.append((step, action, reason, to))
         actions.append(action)
@@ -377,6 +426,7 @@ def test_recovery(seed):
     rules = (bad, saves, lower_after, rollback_after, factor)
     actions, rates, log = recovery(*rules)
     by_gradient = [("gradient" if not f else "") for f in finite]
+    by_loss = [("" if math.isfinite(loss) else "loss") for loss in losses]
     listed(
         got_actions,
         actions,
@@ -386,10 +436,21 @@ def test_recovery(seed):
             "a loss that is not finite, with finite gradients, is a bad step as well": recovery(
                 by_gradient, *rules[1:]
             )[0],
+            "the gradients are not looked at: a finite loss with one infinite gradient is a bad step": recovery(
+                by_loss, *rules[1:]
+            )[0],
+            "it counts on after a rollback: then counting begins anew": recovery(*rules, count_on=True)[0],
             "bad steps are not skipped": ["step"] * len(bad),
         },
     )
-    same(got_rates, rates, tol=1e-12, what="the rate's multiplier after each step")
+    lowered = [factor ** actions[: k + 1].count("lower") for k in range(len(bad))]
+    same(
+        got_rates,
+        rates,
+        tol=1e-12,
+        what="the rate's multiplier after each step",
+        looks_like={"a rollback does not lower the rate: it does, as `lower` does": lowered},
+    )
     events = [tuple(event) for event in got_log]
     by_finite = [(step, act, "loss" if finite[step] else "gradient", to) for step, act, _, to in log]
     likely = {
@@ -488,9 +549,10 @@ PRECISION, RECALL, LEAD = 0.8, 0.75, 10
 
 
 @task("16.8", points=6)
-def test_alarms(seed):
-    """Precision, recall and lead time on the held-out runs"""
-    draw = generator(seed)
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_alarms(number, seed):
+    """Precision, recall and lead time on the held-out runs, each time as they are drawn"""
+    draw = generator(seed + 7919 * number)
     runs, truth = [], []
     for told, rows in held_out():
         run, at = shaken(draw, rows, told["at"])
@@ -506,8 +568,15 @@ def test_alarms(seed):
         short = [tuple(rows[:n].clone() for rows in run) for run, n in zip(told, steps)]
         return [[[step]] if step >= 0 else [] for step in call_alone("scenarios.raised", short, timeout=60.0)]
 
-    first = [[step] if step >= 0 else None for step in rung]
-    judge_causal(rang, [len(run[0]) for run in told], first, draw)
+    if number == 1:
+        again = call_alone("scenarios.raised", [*told[::-1], *told], timeout=60.0)
+        expect(
+            again == [*rung[::-1], *rung],
+            "the same runs in another order, each with an Alarm of its own, ring at other steps",
+            cause=("something is kept between runs: what an Alarm remembers is its own, not its class's or module's",),
+        )
+        first = [[step] if step >= 0 else None for step in rung]
+        judge_causal(rang, [len(run[0]) for run in told], first, draw)
     hits, false, lead, missed = 0, 0, [], []
     for k, step in zip(shuffled, rung):
         fault, at, last = truth[k]
@@ -518,19 +587,30 @@ def test_alarms(seed):
         false += step >= 0
         missed += [fault] if at is not None else []
     faults = sum(at is not None for _, at, _ in truth)
-    text = f"{hits} of {faults} faults were announced, and there were {false} false alarms in {len(runs)} runs"
     always, never = all(step == 0 for step in rung), all(step < 0 for step in rung)
     cause = ("it rings at the first step of every run",) if always else ("it never rings",) if never else ()
     middle = sorted(lead)[len(lead) // 2] if lead else 0
-    if not cause and (hits < RECALL * faults or hits < PRECISION * (hits + false) or middle < LEAD):
+    precision, recall = hits / max(1, hits + false), hits / faults
+    text = (
+        f"{hits} of {faults} faults were announced, with {false} false alarms in {len(runs)} runs: precision "
+        f"{precision:.2f} (at least {PRECISION}), recall {recall:.2f} (at least {RECALL}), lead time {middle} steps (at "
+        f"least {LEAD})"
+    )
+    if not cause and not (recall >= RECALL and precision >= PRECISION and middle >= LEAD):
         # The same runs in other units: a rule that compares with what is usual does not see it.
         other = [(scale * 2.0**-10, amax * 2.0**10, over, under) for scale, amax, over, under in told]
         if call_alone("scenarios.raised", other, timeout=60.0) != rung:
             cause = ("thresholds in absolute numbers: the same runs in other units ring at other steps",)
-    expect(hits >= RECALL * faults, f"{text}: recall {RECALL} is asked for; missed: {sorted(missed)}", cause=cause)
-    expect(hits >= PRECISION * (hits + false), f"{text}: precision {PRECISION} is asked for", cause=cause)
-    expect(
-        middle >= LEAD,
-        f"{text}: slow growth was announced {middle} steps before the end (median), {LEAD} are asked for",
-        cause=cause,
-    )
+        elif rung == [fell(run[0]) for run in told]:
+            cause = (
+                "the folklore itself: it rings where a scale falls to a quarter, and most faults come without that",
+            )
+    more = f"; missed: {', '.join(sorted(missed))}" if missed else ""
+    expect(recall >= RECALL and precision >= PRECISION and middle >= LEAD, text + more, cause=cause)
+    note(text)
+
+
+def fell(scale_ST):
+    """The first step at which a scale falls to less than a quarter, or -1: `Falling`."""
+    steps = (scale_ST[1:] < scale_ST[:-1] / 4).any(1).nonzero().flatten().tolist()
+    return steps[0] + 1 if steps else -1

@@ -17,6 +17,7 @@ from labkit.checks import call, call_alone, expect, same, task
 
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+LARGEST_FLOAT32 = torch.finfo(torch.float32).max
 
 
 def drawn(seed, *shape, spread=2.0):
@@ -34,7 +35,7 @@ def one_scale(amax, fmt, epsilon, power_of_two):
     """16.2's rules for one number."""
     if not math.isfinite(amax) or max(amax, epsilon) == 0:
         return 1.0
-    q = min(LARGEST[fmt] / max(amax, epsilon), torch.finfo(torch.float32).max)
+    q = min(LARGEST[fmt] / max(amax, epsilon), LARGEST_FLOAT32)
     return math.ldexp(1.0, math.frexp(q)[1] - 1) if power_of_two else q
 
 
@@ -133,8 +134,14 @@ def test_what_tells_nothing(seed):
             amax[int(draw.integers(S)), column] = bad
     amax[2:5, 2] = torch.tensor([math.nan, math.inf, 0.0])  # longer than the history
     amax[-2, 1:], amax[-1, 1:] = math.inf, math.nan  # what the history ends with
-    got, _ = call("scenarios.delay", [amax], fmt="e5m2", length=length, algorithm="max", margin=0, alone=True)
-    scales, history = delays(amax, "e5m2", length, "max", 0)
+    for algorithm in ("max", "most_recent"):
+        tells_nothing(amax, length, algorithm)
+
+
+def tells_nothing(amax, length, algorithm):
+    got, _ = call("scenarios.delay", [amax], fmt="e5m2", length=length, algorithm=algorithm, margin=0, alone=True)
+    scales, history = delays(amax, "e5m2", length, algorithm, 0)
+    known, other = (_known(amax, length), "most_recent") if algorithm == "max" else (_known(amax, 1), "max")
     raw = amax[-length:].flip(0)
     same(
         got[0][1],
@@ -150,11 +157,10 @@ def test_what_tells_nothing(seed):
         got[0][0],
         scales,
         tol=ulps(scales),
-        what="the scales by step",
+        what=f"the scales by step, {algorithm},",
         looks_like={
-            "where nothing is known the scale is 1 again: it stays as it was": torch.where(
-                _known(amax, length), scales, 1.0
-            )
+            "where nothing is known the scale is 1 again: it stays as it was": torch.where(known, scales, 1.0),
+            f"the algorithm is {other}": delays(amax, "e5m2", length, other, 0)[0],
         },
     )
     same(got.inputs[0][0], amax, what="the amaxes after the updates, which are not to be changed,")
@@ -163,8 +169,13 @@ def test_what_tells_nothing(seed):
 @task("16.3", points=4)
 @pytest.mark.parametrize("N", [2, 3])
 def test_delayed_over_ranks(N, seed):
-    """The maximum over the ranks, also where one holds a NaN; one message of 2 T numbers"""
+    """The maximum over the ranks, also where one holds a NaN or a 0; one message of 2 T numbers"""
     S, T, length = size(seed, 6, 9), size(seed, 4, 7), 4
+    for algorithm in ("max", "most_recent"):
+        over_ranks(N, seed, S, T, length, algorithm)
+
+
+def over_ranks(N, seed, S, T, length, algorithm):
     amax = histories(seed, N, S, T)[0]
     # A maximum loses a NaN or keeps it by who holds it and where: so every rank holds some, in every place.
     for step in range(1, S):
@@ -172,19 +183,25 @@ def test_delayed_over_ranks(N, seed):
             if (step + place) % 2 == 0:
                 amax[(step // 2 + place // 2) % N][step, place] = math.nan
     amax[seed % N][S // 2, S % 2], amax[0][S - 1, S % 2], amax[N - 1][S - 2, (S - 1) % 2] = math.inf, 2.0, math.inf
-    got, ledgers = call("scenarios.delay", amax, fmt="e4m3", length=length, algorithm="max", margin=0)
+    for step in range(S):  # one rank has nothing but zeros in a tensor, and the others have values
+        place = next(k for k in range(T) if all(bool(one[step, k].isfinite()) for one in amax))
+        amax[(seed + step) % N][step, place] = 0.0
+    got, ledgers = call("scenarios.delay", amax, fmt="e4m3", length=length, algorithm=algorithm, margin=0)
     stacked = torch.stack(amax)
     finite = stacked.isfinite().all(0)
     reduced = torch.where(finite, torch.where(stacked.isfinite(), stacked, 0.0).amax(0), math.nan)
     lost = torch.where(stacked.isfinite(), stacked, 0.0).amax(0)
-    rules = ("e4m3", length, "max", 0)
+    voided = torch.where((stacked == 0).any(0), 0.0, reduced)
+    rules = ("e4m3", length, algorithm, 0)
     scales, history = delays(reduced, *rules)
+    other_way = "most_recent" if algorithm == "max" else "max"
     for place, own in enumerate(amax):
         likely = {
             "this rank's own amaxes: they are not reduced over the ranks": delays(own, *rules)[1],
             "another rank's NaN or infinity is lost: the others' maximum came out, NaN is asked for": delays(
                 lost, *rules
             )[1],
+            "one rank's 0 voids the others' amaxes: their maximum counts": delays(voided, *rules)[1],
         }
         came, other = got[place][1], delays(lost, *rules)[1]
         if isinstance(came, torch.Tensor) and came.shape == other.shape and not torch.equal(came, other):
@@ -197,8 +214,9 @@ def test_delayed_over_ranks(N, seed):
             scales,
             rank=place,
             tol=ulps(scales),
-            what="the scales by step",
+            what=f"the scales by step, {algorithm},",
             looks_like={
+                f"the algorithm is {other_way}": delays(reduced, "e4m3", length, other_way, 0)[0],
                 "this rank's own amaxes: they are not reduced over the ranks": delays(own, *rules)[0],
                 "another rank's NaN or infinity is lost: the others' maximum came out, NaN is asked for": delays(
                     lost, *rules
@@ -233,12 +251,21 @@ def on_grid(x, rows=1, columns=128, **how):
     return cast(x, s, "e4m3") / s.double()
 
 
+FLOOR_OF_LOG = "floor(log2 q) in float32: a rounding below a power of two, log2 is that power's; frexp is exact"
+
+
+def floored(amax, fmt):
+    return torch.exp2(torch.floor(torch.log2((LARGEST[fmt] / amax.double()).float().clamp(max=LARGEST_FLOAT32))))
+
+
 @task("16.4", points=2)
 def test_scale_of(seed):
     """The scale as a tensor: 16.2's rules"""
     draw = np.random.default_rng(seed % 2**63)
     amax = torch.from_numpy((10 ** draw.uniform(-10, 5, (3, 4 + seed % 5))).astype(np.float32))
     amax[0, :4] = torch.tensor([0.0, math.nan, math.inf, 1e-44])
+    # The quotient is a rounding below a power of two.
+    amax[1, :4] = torch.nextafter(448 / 2.0 ** torch.tensor([-9, -3, 5, 11]), torch.tensor(math.inf))
     for fmt, power_of_two, epsilon in (("e4m3", True, 0.0), ("e5m2", False, 0.0), ("e4m3", False, 1e-3)):
         want = scale_for(amax, fmt, epsilon, power_of_two)
         got, looked = call_alone("scenarios.scale_unseen", amax, fmt, epsilon, power_of_two)
@@ -252,7 +279,8 @@ def test_scale_of(seed):
                     min=epsilon
                 )
                 if epsilon
-                else None
+                else None,
+                FLOOR_OF_LOG: torch.where(want == 1, want, floored(amax, fmt)) if power_of_two else None,
             },
         )
         expect(
@@ -266,27 +294,32 @@ def test_scale_of(seed):
 @task("16.4", points=3)
 @pytest.mark.parametrize("square", [False, True], ids=["1 x 128", "128 x 128"])
 def test_block_scales(square, seed):
-    """Both shapes of block, with ragged ends, an outlier and a block of zeros"""
-    R, C = size(seed, 130, 300), size(seed + 1, 140, 400)
+    """Both shapes of block, with ragged ends, an outlier, a block of zeros, and some that are not finite"""
+    R, C = size(seed, 130, 300), size(seed + 1, 270, 400)
     x = drawn(seed, R, C)
     x[size(seed, 0, R), size(seed, 0, C)] = 3e5
     x[:128, :128] = 0.0
     epsilon = 2.0**-6
     rows, columns = (128, 128) if square else (1, 128)
-    for kind, options in (("power of two", {}), ("any", {"power_of_two": False, "epsilon": epsilon})):
+    for kind, options in (("power of two", {}), ("any", {"power_of_two": False, "epsilon": epsilon}), ("spoilt", {})):
+        if kind == "spoilt":  # two blocks, and the others' scales are as they were
+            x[size(seed, 0, 128), size(seed, 128, 256)], x[R - 1, C - 1] = math.nan, -math.inf
         want = by_block(x, rows, columns, **options)[0]
         got = call_alone("blockwise.block_scales", x, square, **options)
         whole = scale_for(x.abs().max(), "e4m3", options.get("epsilon", 0.0), options.get("power_of_two", True))
         same(
             got,
             want,
-            tol=0.0 if kind == "power of two" else ulps(want),
+            tol=ulps(want) if kind == "any" else 0.0,
             what=f"the scales of {R} x {C} in blocks of {rows} x {columns}, {kind}",
             looks_like={
                 "the blocks lie along the columns: 128 x 1, and 1 x 128 is asked for": by_block(x, 128, 1, **options)[
                     0
                 ],
-                "one scale for the whole tensor": whole.expand(want.shape),
+                "one scale for the whole tensor": whole.expand(want.shape) if kind != "spoilt" else None,
+                "one block that is not finite spoils the others' scales": torch.ones_like(want)
+                if kind == "spoilt"
+                else None,
                 "the other shape of block": by_block(x, 1 if square else 128, 128, **options)[0],
             },
         )
@@ -297,6 +330,7 @@ def test_on_grid(seed):
     """Rounded in blocks and scaled back, in x's own dtype"""
     for dtype, square in ((torch.float32, False), (torch.bfloat16, True)):
         x = drawn(seed, size(seed, 100, 200), size(seed + 1, 129, 300)).to(dtype)
+        x[-1, -1] = math.nan
         want = on_grid(x, 128 if square else 1).to(dtype)
         same(
             call_alone("blockwise.on_grid", x, square),
@@ -316,10 +350,10 @@ def _e5m2(x, rows):
 
 def sums(a, b):
     """The tolerance of an FP32 sum of a @ b: K + 1 roundings of the sum of the terms' sizes, float64."""
-    return (a.shape[1] + 1) * 2.0**-24 * (a.abs() @ b.abs()) + 1e-30
+    return (a.shape[1] + 1) * 2.0**-24 * (a.abs() @ b.abs()) + 2.0**-149
 
 
-@task("16.4", points=5)
+@task("16.4", points=4)
 def test_block_product(seed):
     """Three products, each rounded along what it sums over"""
     M, K, N = (size(seed + i, low, low + 90) for i, low in enumerate((130, 140, 150)))
@@ -342,6 +376,7 @@ def test_block_product(seed):
             {
                 "the weight has blocks of 1 x 128": dy8 @ one(w, "weight"),
                 "dy is not rounded": dy.double() @ w8,
+                "the master is multiplied: w is rounded once, and turned": dy8 @ w.double(),
                 "dy has the blocks of the third product, along the tokens": one(dy.t(), "grad").t() @ w8,
             },
         )
@@ -355,9 +390,39 @@ def test_block_product(seed):
                 "x and dy as the other products had rounded them: this one sums over the tokens": dy8.t() @ x8,
                 "rounded twice: along the features, and then along the tokens": one(dy8.t().float(), "grad")
                 @ one(x8.t().float(), "input").t(),
+                "x is rounded twice: along the features, and then along the tokens": dyt8
+                @ one(x8.t().float(), "input").t(),
+                "dy is rounded twice: along the features, and then along the tokens": one(dy8.t().float(), "grad")
+                @ xt8,
                 "x as the forward had rounded it: this product sums over the tokens": dyt8 @ x8,
                 "dy as dx had rounded it: this product sums over the tokens": dy8.t() @ xt8,
             },
+        )
+
+
+@task("16.4", points=1)
+def test_block_product_keeps(seed):
+    """What is kept for the backward, and no gradient that nobody wants"""
+    x, w, dy = drawn(seed, 140, 150), drawn(seed + 1, 130, 150), drawn(seed + 2, 140, 130)
+    kept_and_given("scenarios.block_kept", x, w, dy)
+
+
+def kept_and_given(scenario, x, w, dy):
+    """A product's backward gives what is needed and None for the rest, and keeps no more than x and w take."""
+    most = x.nbytes + w.nbytes
+    for needs in ((True, True), (True, False), (False, True)):
+        given, kept = call_alone(scenario, x, w, dy, needs)
+        for name, needed, there in zip(("x", "w"), needs, given):
+            expect(
+                there == needed,
+                f"{name} needs {'a' if needed else 'no'} gradient, and the backward gave {'one' if there else 'None'}",
+                known=True,
+            )
+        # 8 KiB: tables of a format's values.
+        expect(
+            kept <= most + 8192,
+            f"{kept} bytes are kept for the backward, and its products need no more than x and w take, {most}",
+            known=True,
         )
 
 
@@ -415,6 +480,11 @@ def test_rounding(seed):
                 ).to(dtype)
             },
         )
+    for what, bad in (("zeros", None), ("an infinity", math.inf), ("a NaN", math.nan)):
+        x = torch.zeros(5, 6) if bad is None else drawn(seed, 5, 6).index_fill(0, torch.tensor([2]), bad)
+        values, scale = call_alone("scenarios.one_rounding", x, "input", "e4m3", "e5m2", False, {})
+        same(scale, torch.tensor(1.0), what=f"the scale of an operand with {what}")
+        same(values, cast(x, scale, "e4m3").float(), what=f"the values of an operand with {what}")
 
 
 def near(seed):
@@ -426,15 +496,26 @@ def near(seed):
 @task("16.5", points=6)
 @pytest.mark.parametrize("backward", ["e5m2", "e4m3"], ids=["hybrid", "E4M3 only"])
 def test_linear(backward, seed):
-    """Output and gradients: three products of rounded operands"""
+    """Output and gradients: three products of rounded operands, of ordinary size and tiny"""
     x, w, dy, bias = near(seed)
+    a_linear(backward, x, w, dy, bias)
+    # Every number here is far inside float32's range, and no product of two scales is.
+    a_linear(backward, x * 2.0**-62, w * 2.0**-56, dy * 2.0**-50, torch.zeros_like(bias))
+
+
+def a_linear(backward, x, w, dy, bias):
     M, K = x.shape
     # Three dimensions, as a decoder has: the same rows.
     x3, dy3 = torch.stack([x, x.flip(0)]), torch.stack([dy, dy.flip(0)])
     y, dx, dw, db = call_alone("scenarios.linear_step", x3, w, bias, dy3, backward=backward)
     flat, dflat = x3.reshape(-1, K), dy3.reshape(2 * M, -1)
     x8, w8, dy8 = back(flat, "e4m3"), back(w, "e4m3"), back(dflat, backward)
-    s_w = float(whole(w, "e4m3")[1])
+    s_x, s_w, s_dy = (float(whole(t, f)[1]) for t, f in ((flat, "e4m3"), (w, "e4m3"), (dflat, backward)))
+
+    def multiplied(product, a, b):  # as float32 has the scales' product
+        scales = float(np.float32(a) * np.float32(b)) if a * b < 3.4e38 else math.inf
+        return {"the scales are multiplied first, and their product leaves float32": product * a * b / scales}
+
     other = back(dflat, "e4m3" if backward == "e5m2" else "e5m2")
     lost = cast(dflat, torch.tensor(1.0), backward)
     expect(y.shape == dy3.shape and dx.shape == x3.shape, f"y has shape {list(y.shape)} and dx {list(dx.shape)}")
@@ -445,6 +526,7 @@ def test_linear(backward, seed):
         "y without the bias",
         {
             "nothing is rounded": flat.double() @ w.double().t(),
+            **multiplied(x8 @ w8.t(), s_x, s_w),
             "the forward is in E5M2: activations and weights belong in E4M3": back(flat, "e5m2") @ back(w, "e5m2").t(),
         },
         extra=2.0**-22 * (y.reshape(2 * M, -1).abs().double() + bias.abs().double()),
@@ -460,6 +542,7 @@ def test_linear(backward, seed):
             "dy is rounded with the scale 1: gradients as small as these become 0": lost @ w8,
             "the master is multiplied: the weight as the forward had rounded it is asked for": dy8 @ w.double(),
             "the master is multiplied, and the scale of the rounded weight is divided out": dy8 @ w.double() / s_w,
+            **multiplied(dy8 @ w8, s_dy, s_w),
         },
     )
     _near(
@@ -471,6 +554,7 @@ def test_linear(backward, seed):
             "dy is not rounded": dflat.double().t() @ x8,
             "dy is in the other format": other.t() @ x8,
             "x is not rounded: the backward takes what the forward had rounded": dy8.t() @ flat.double(),
+            **multiplied(dy8.t() @ x8, s_dy, s_x),
         },
     )
     same(db, dflat.sum(0), tol=2 * M * 2.0**-23 * float(dflat.abs().sum(0).max()), what="the bias's gradient")
@@ -541,7 +625,10 @@ def apart_from(got, exact):
 
 @task("16.5", points=1)
 def test_frozen_input(seed):
-    """An input that needs no gradient gets none, and the weight's is the same"""
+    """What needs no gradient gets none, the weight's is the same, and no more is kept than x and w take"""
+    x, w, dy = drawn(seed, 140, 150), drawn(seed + 1, 130, 150), drawn(seed + 2, 140, 130)
+    for dtype in (torch.float32, torch.bfloat16):
+        kept_and_given("scenarios.linear_kept", x.to(dtype), w, dy.to(dtype))
     x, w, dy, _ = near(seed)
     _, dx, dw, _ = call_alone("scenarios.linear_step", x, w, None, dy, needs_input=False)
     expect(dx is None, "x needs no gradient, and it got one")
@@ -552,8 +639,7 @@ def test_frozen_input(seed):
 def test_micro_batches(seed):
     """The weight is rounded for the first micro-batch, and kept for the others"""
     x, w, dy, _ = near(seed)
-    draw = np.random.default_rng(seed % 2**63)
-    weights = [w * float(draw.uniform(0.5, 2.0)) * (-1.0) ** k for k in range(6)]
+    weights = [drawn(seed + 5 + k, *w.shape, spread=0.5) * 0.05 for k in range(6)]  # no multiples of one another
     flags = [True, False, True, False, None, False]
     in_force = [0, 0, 2, 2, 4, 2]  # whose rounding each of them uses
     y, dx, dw, graph = call_alone("scenarios.micro_batches", x, weights, flags, dy)

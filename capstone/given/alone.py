@@ -57,10 +57,11 @@ class Rounded(torch.autograd.Function):
         return dy8 @ w8, dy8.flatten(0, -2).t() @ x8.flatten(0, -2)
 
 
-def on_grid(x, dtype, amax=None):
-    """x as FP8 holds it with the scale largest / amax, scaled back."""
+def on_grid(x, dtype, amax=None, power_of_two=False):
+    """x as FP8 holds it with the scale largest / amax, or the power of two at or below it, scaled back."""
     largest = torch.finfo(dtype).max
     s = (largest / (x.abs().max() if amax is None else amax).double()).float()
+    s = torch.exp2(torch.frexp(s)[1] - 1.0) if power_of_two else s
     return (x * s).clamp(-largest, largest).to(dtype).float() / s
 
 
@@ -101,10 +102,12 @@ def drawn(seed, *words, rows=1):
     return c, weights, batches, options
 
 
-def alone(c, weights, batches, options, fp8=False):
-    """The same training in one process: losses, norms, the first gradients, the weights at the end."""
+def alone(c, weights, batches, options, fp8=False, dtype=torch.float32):
+    """The same training in one process: losses, norms, the first gradients, the weights at the end. dtype: what one
+    step computes in."""
     model = Transformer(c, linear=linear_for(fp8))
     model.load_state_dict(weights)
+    model.to(dtype)
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": matrices, "weight_decay": options["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
@@ -124,7 +127,7 @@ def alone(c, weights, batches, options, fp8=False):
         norms.append(sum(float(g.double().square().sum()) for g in gradients.values()) ** 0.5)
         losses.append(total)
         for g in gradients.values():
-            g.mul_(min(1.0, options["clip_norm"] / norms[-1]))
+            g.mul_(min(1.0, options["clip_norm"] / norms[-1]) if options["clip_norm"] else 1.0)
         optimizer.step()
     after = {name: p.detach().clone() for name, p in model.named_parameters()}
     return {"losses": losses, "norms": norms, "gradients": first, "weights": after}

@@ -1,9 +1,10 @@
 """Does a rule over a record use what comes later? Judged by records that really end: the rest of a record is in no
 process that runs the rule, not even in a caller's variables.
 
-The rule runs on whole records first. Then on each up to its first alarm, where it must ring as well; and on each up to
-a few rows before, where nothing may ring. The two kinds of endings are alike for the rule, so "ring at the end of what
-is cut" earns nothing.
+The rule runs on whole records first. Then on each up to its first alarm, which must be the first there as well; and on
+each up to a few rows before, where nothing may ring. A record without an alarm is cut anywhere, and nothing may ring
+there: a threshold from the whole record is another one then. The kinds of endings are alike for the rule, so "ring at
+the end of what is cut" earns nothing.
 """
 
 from __future__ import annotations
@@ -32,21 +33,24 @@ def judge_causal(
     """
     upto, short = list(lengths), list(lengths)
     for k, (length, alarm) in enumerate(zip(lengths, first, strict=True)):
-        if alarm is not None:
+        if alarm is None:
+            short[k] = int(rng.integers(length // 3, length))
+        else:
             upto[k] = max(0, min(length, alarm[0] + 1))
             # Of an alarm at one of the first rows there is hardly a record before it.
             short[k] = int(rng.integers(alarm[0] - BEFORE, alarm[0] + 1)) if BEFORE < alarm[0] < length else upto[k]
     for alarm, alarms in zip(first, _heard(ask, upto), strict=True):
         expect(
-            alarm is None or alarm in alarms,
-            f"on a whole record it rings at row {alarm and alarm[0]}, and on the record that ends there it does not",
+            alarm is None or (len(alarms) > 0 and min(alarms) == alarm),
+            f"on a whole record it rings at row {alarm and alarm[0]} first, and on the record that ends there "
+            + (f"at row {min(alarms)[0]}" if alarms else "it does not"),
             cause=AHEAD,
         )
     for alarm, rows, end, alarms in zip(first, short, upto, _heard(ask, short), strict=True):
         expect(
-            alarm is None or rows == end or not alarms,
-            f"on a whole record it rings at row {alarm and alarm[0]} first, and on the record's first {rows} rows it "
-            f"rings at row {alarms and alarms[0][0]}",
+            (alarm is not None and rows == end) or not alarms,
+            f"on a whole record {f'it rings at row {alarm[0]} first' if alarm else 'nothing rings'}, and on the record's "
+            f"first {rows} rows it rings at row {alarms and alarms[0][0]}",
             cause=AHEAD,
         )
 

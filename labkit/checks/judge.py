@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from labkit.checks.runner import here
 from labkit.checks.values import Opaque
 from labkit.checks.verdict import NO_RESULT, WRONG, CheckFailed, cause_line, wrong
 
@@ -79,6 +80,11 @@ def close(
         same(float(got), float(want), tol=tol, rank=rank, what=what, looks_like=dict.fromkeys(marks, float(got)))
     else:
         same(got, want.to(dtype), tol=tol, rank=rank, what=what, looks_like=marks)
+
+
+def note(text: str) -> None:
+    """Say this beside the case if it passes: by how much it met what is asked for."""
+    here()[1].notes.append(text)
 
 
 def expect(ok: bool, text: str, *, cause: tuple[str, ...] = (), known: bool = False) -> None:

@@ -24,7 +24,7 @@ class CaseResult:
     case: str  # which case of it; "" for a test without cases
     possible: Fraction
     verdict: str
-    text: str = ""  # the diagnosis, "" if passed
+    text: str = ""  # the diagnosis; of a case that passed what its check notes, "" mostly
     cause: tuple[str, ...] = ()
     printed: str = ""  # what the student's code printed
     seconds: float = 0.0

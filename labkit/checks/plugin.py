@@ -133,7 +133,7 @@ class Checks:
             for item in [item for item in self._waiting if _task(item) == _task(pyfuncitem)][: max(0, free)]:
                 self._begin(item)
         del self._running[pyfuncitem]
-        pyfuncitem.stash[_SEEN] = (run.seconds, "\n".join(run.case.printed), run.case.answered)
+        pyfuncitem.stash[_SEEN] = (run.seconds, run.case)
         if run.error is not None:
             raise run.error
         return True
@@ -170,7 +170,7 @@ class Checks:
             with use(self.runner, case), judging():
                 return (yield)
         finally:
-            item.stash[_SEEN] = (time.perf_counter() - begin, "\n".join(case.printed), case.answered)
+            item.stash[_SEEN] = (time.perf_counter() - begin, case)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -180,14 +180,14 @@ class Checks:
         task = _task(item)
         if task is None or (call.when != "call" and call.excinfo is None):
             return report
-        seconds, printed, answered = item.stash.get(_SEEN, (0.0, "", False))
-        verdict, text = PASSED, ""
+        seconds, seen = item.stash.get(_SEEN, (0.0, Case(item.path, "")))
+        printed, verdict, text = "\n".join(seen.printed), PASSED, "; ".join(seen.notes)
         cause: tuple[str, ...] = ()
         if call.excinfo is not None:
             error = call.excinfo.value
             if isinstance(error, CheckFailed):
                 verdict, text, cause = error.verdict, error.text, error.cause
-            elif answered and not _of_this_machine(error):
+            elif seen.answered and not _of_this_machine(error):
                 # The same test takes the reference's answer; it is this answer that it cannot take apart.
                 verdict = NO_RESULT
                 text = f"the answer does not have the required form: {call.excinfo.exconly()}"
@@ -217,7 +217,7 @@ class Checks:
         terminalreporter.line(f"seed {self.seed}: repeat with --seed {self.seed}")
 
 
-_SEEN: pytest.StashKey[tuple[float, str, bool]] = pytest.StashKey()  # seconds, what was printed, was a call answered
+_SEEN: pytest.StashKey[tuple[float, Case]] = pytest.StashKey()  # seconds, and what its calls left
 
 
 class _Run(threading.Thread):

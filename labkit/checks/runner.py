@@ -149,6 +149,7 @@ class Case:
     without: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()  # the task's: `own` of its jobs
     printed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what a case that passes says (labkit.checks.judge.note)
     answered: bool = False
 
 

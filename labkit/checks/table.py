@@ -123,6 +123,8 @@ def _rows(table: Table, task: Task, cases: Sequence[CaseResult]) -> None:
             f"{number(case.earned)} / {number(case.possible)}" if case.possible else "",
             f"{case.seconds:.1f}",
         )
+        if case.verdict == PASSED and case.text:
+            table.add_row("", Text(f"      {case.text}", "dim"), "", "", "")
 
 
 def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -> None:
@@ -138,7 +140,7 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
         )
     elif unseen := [other for other in task.stands_on if not outcome.of(other)]:
         names = " and ".join(filter(None, (", ".join(unseen[:-1]), unseen[-1])))
-        console.print(Text(f"{task.id} stands on {names}: a mistake there fails here too.", "italic"))
+        console.print(Text(f"{task.id} stands on {names}: at home a mistake there fails here too.", "italic"))
     blanks = dict.fromkeys(case.text for case in failed if case.verdict == NOT_ATTEMPTED)
     for text in blanks:
         console.print(Text.assemble((task.id, "bold"), f"  {text}"))
