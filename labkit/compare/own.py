@@ -37,12 +37,17 @@ NOTE = (
 def settings(preset: str, path: Path, typed: Iterable[str] = ()) -> list[str]:
     """KEY=VALUE for each setting that the model in `path` changes in a preset. typed: settings that come after them.
     LabError: an unknown preset, no model or none that can be trained; no GPU where the preset wants one."""
-    own, base, typed = load_decoder(path), load_preset(preset), list(typed)
+    own, base, typed = load_decoder(path, 1), load_preset(preset), list(typed)
     title = f"{name_of(path)}, {parameters(n_params(own))}: FP8's speed, and its loss against BF16's"
     out = [f"title={_toml(title)}", f"note={_toml(NOTE)}", *shapes(base.config(base.baseline()), own, "train")]
     if base.speed:
         out += shapes(base.speed_config(base.baseline()), own, "speed.train")
+    # What is typed of the model holds in both parts: the file's settings of the speed part give way to it.
+    written = {each.partition("=")[0] for each in out}
+    out += [f"speed.{each}" for each in typed if any(f"speed.{each}".startswith((f"{k}=", f"{k}.")) for k in written)]
     whole = load_preset(preset, [*out, *typed])
+    parts = ("speed", "safety") if whole.speed else ("safety",)
+    load_decoder(path, max(whole.config_of(part, whole.baseline(), None, 1).seq_len for part in parts))
     out += _rates(base, whole)
     world = check_device(whole)
     have = gpu_memory_gib(whole)
@@ -102,4 +107,5 @@ def _rates(base: Preset, whole: Preset) -> list[str]:
 
 
 def _toml(value: object) -> str:
+    value = list(value) if isinstance(value, tuple) else value
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)

@@ -23,6 +23,8 @@ class ModelConfig(Config):
     d_ffn: Count
     max_seq_len: Count
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
+    # (factor, low, high, original) of Llama 3's: `rotary_tables`; empty: plain RoPE
+    rope_scaling: Annotated[tuple[float, ...], Field(strict=False)] = ()  # not strict: TOML has lists
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
     tie_embeddings: bool = False
     experts: CountOrOff = 0  # of each layer, each d_ffn wide (labkit.model.moe); 0: one network for all tokens
@@ -66,6 +68,7 @@ class ModelConfig(Config):
             self.d_head % 2 == 0,
             f"d_model / n_heads ({self.d_head}) must be even: rotary embedding turns the features in pairs",
         )
+        require(len(self.rope_scaling) in (0, 4), "rope_scaling is [factor, low, high, original], or empty")
         require(self.experts != 1, "experts is 0 for one feed-forward network a layer, or at least 2")
         chosen = 1 <= self.topk <= self.experts if self.experts else self.topk == 0
         require(chosen, f"topk ({self.topk}) must lie between 1 and experts ({self.experts}), or both be 0")

@@ -29,7 +29,7 @@ width, V vocabulary, R = H / 2 rotary pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, cast
 
@@ -69,9 +69,18 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x_BTD, self.weight.shape, self.weight.type_as(x_BTD), self.eps)
 
 
-def rotary_tables(positions: int, d_head: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin of the angle by which position t turns pair r: t * theta^(-2r / H). Two fp32 tensors [T, R]."""
+def rotary_tables(
+    positions: int, d_head: int, theta: float, device: torch.device, scaling: Sequence[float] = ()
+) -> tuple[Tensor, Tensor]:
+    """cos and sin of the angle by which position t turns pair r: t * theta^(-2r / H). Two fp32 tensors [T, R].
+
+    scaling: (factor, low, high, original) of Llama 3.1 (arXiv:2407.21783; transformers' "llama3"): pairs that turn
+    fewer than `low` times in `original` positions turn `factor` times slower, those of more than `high` as before."""
     inverse_R = theta ** (-torch.arange(0, d_head, 2, device=device, dtype=torch.float32) / d_head)
+    if scaling:
+        factor, low, high, original = scaling
+        kept_R = ((original * inverse_R / (2 * torch.pi) - low) / (high - low)).clamp(0, 1)
+        inverse_R = inverse_R * (kept_R + (1 - kept_R) / factor)
     angle_TR = torch.outer(torch.arange(positions, device=device, dtype=torch.float32), inverse_R)
     return angle_TR.cos(), angle_TR.sin()
 
@@ -216,7 +225,8 @@ class Transformer(nn.Module):
         if x.shape[1] > self.config.max_seq_len:
             raise LabError(f"{x.shape[1]} positions exceed the model's max_seq_len ({self.config.max_seq_len})")
         x_BTD = x if self.tok_embed is None else self.tok_embed(x)
-        cos_TR, sin_TR = rotary_tables(x.shape[1], self.config.d_head, self.config.rope_theta, x_BTD.device)
+        rope = (self.config.d_head, self.config.rope_theta, x_BTD.device, self.config.rope_scaling)
+        cos_TR, sin_TR = rotary_tables(x.shape[1], *rope)
         for block in self.layers.values():
             x_BTD = block(x_BTD, cos_TR, sin_TR)
         if self.norm is None or self.head is None:

@@ -3,7 +3,8 @@
 Only its text is read. A shape is refused rather than bent, by what reads it:
 
     load_model      the planner: a decoder of Llama's kind, also with experts, also with a plain MLP
-    load_decoder    the comparison, which trains it: one gated MLP a layer, no bias, no norm of q and k, plain RoPE
+    load_decoder    the comparison, which trains it: one gated MLP a layer, no bias, no norm of q and k, plain RoPE or
+                    Llama 3.1's
 
 A type that is not in TYPES is refused: that Qwen2 has biases in q, k and v is written in no key of its config.json.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field, model_validator
 
@@ -35,6 +36,7 @@ class Model(Config):
     tied = false         # is the head the embedding's table?
     experts = 0          # of each layer; 0: one MLP
     topk = 0             # experts that a token goes through
+    head_dim = 0         # of a head; 0: hidden / heads
     """
 
     layers: Count
@@ -48,12 +50,17 @@ class Model(Config):
     tied: bool = False
     experts: CountOrOff = 0
     topk: CountOrOff = 0
+    head_dim: CountOrOff = 0
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
+    rope_scaling: Annotated[tuple[float, ...], Field(strict=False)] = ()
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Model:
-        require(self.hidden % self.heads == 0, f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        own = self.head_dim > 0
+        require(
+            own or self.hidden % self.heads == 0, f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})"
+        )
         require(
             self.heads % self.kv_heads == 0, f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})"
         )
@@ -65,9 +72,10 @@ class Model(Config):
     @property
     def parameters(self) -> int:
         """All of them, norms left out."""
-        kv = self.kv_heads * self.hidden // self.heads
+        q = self.heads * (self.head_dim or self.hidden // self.heads)
+        kv = q // self.heads * self.kv_heads
         mlp = self.hidden * self.ffn * (2 + self.gated) * max(1, self.experts)
-        layer = 2 * self.hidden * (self.hidden + kv) + mlp
+        layer = 2 * self.hidden * (q + kv) + mlp
         return self.layers * layer + self.vocab * self.hidden * (1 if self.tied else 2)
 
 
@@ -79,6 +87,9 @@ TYPES = {
     "mixtral": "",  # arXiv:2401.04088; its experts stand in a key
     "qwen2": "qwen2 has biases in q, k and v, and the decoder has none",  # arXiv:2407.10671
     "qwen3": "qwen3 norms q and k, and the decoder does not",  # arXiv:2505.09388
+    "olmo2": "olmo2 norms q, k and what a block adds, and the decoder does not",  # arXiv:2501.00656
+    "phi3": "",  # arXiv:2404.14219; its joined linears have the same shapes
+    "smollm3": "smollm3 leaves out positions in some layers, and the decoder does not",
 }
 KEYS = {
     "layers": "num_hidden_layers",
@@ -89,6 +100,7 @@ KEYS = {
     "seq": "max_position_embeddings",
 }
 PLAIN_ROPE = (None, "default")
+LLAMA_3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 def is_file(name: str) -> bool:
@@ -101,28 +113,35 @@ def name_of(path: Path) -> str:
     return path.absolute().parent.name if path.stem == "config" else path.stem
 
 
-def load_model(path: Path) -> Model:
+def load_model(path: Path, seq: int | None = None) -> Model:
     """The shape in a file. LabError: no such file, another format, a wrong key, another architecture, windowed
     attention."""
-    return _read(path)[0]
+    return _read(path, seq)[0]
 
 
-def load_decoder(path: Path) -> ModelConfig:
+def load_decoder(path: Path, seq: int | None = None) -> ModelConfig:
     """The decoder of a file's shape. LabError: as `load_model`, or what the decoder cannot be."""
-    model, others = _read(path)
+    model, others = _read(path, seq)
     if model.experts:
         others.append(f"{model.experts} experts a layer, and the decoder has one MLP (`lab plan` takes them)")
+    if model.head_dim:
+        others.append(f"head_dim is {model.head_dim}, and the decoder's heads are hidden / heads wide")
     if not model.gated:
         others.append("gated is false, and the decoder's MLP is gated: SwiGLU")
     if others:
         raise LabError(f"{path} is no model that can be trained here: {others[0]}")
     shape = {"vocab_size": model.vocab, "d_model": model.hidden, "n_layers": model.layers, "n_heads": model.heads}
     shape |= {"n_kv_heads": model.kv_heads, "d_ffn": model.ffn, "max_seq_len": model.seq}
-    rest = {"rope_theta": model.rope_theta, "norm_eps": model.norm_eps, "tie_embeddings": model.tied}
+    rest = {
+        "rope_theta": model.rope_theta,
+        "rope_scaling": model.rope_scaling,
+        "norm_eps": model.norm_eps,
+        "tie_embeddings": model.tied,
+    }
     return strict_validate(ModelConfig, {**shape, **rest}, str(path))
 
 
-def _read(path: Path) -> tuple[Model, list[str]]:
+def _read(path: Path, seq: int | None) -> tuple[Model, list[str]]:
     """(the shape, in which ways the model is another one than the decoder: a sentence each)."""
     if path.suffix == ".toml":
         return load_toml(path, Model), []
@@ -138,7 +157,7 @@ def _read(path: Path) -> tuple[Model, list[str]]:
         raise LabError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(values, Mapping):
         raise LabError(f"{path} is no config.json: it holds no table of settings")
-    return _from_hugging_face(_without_nulls(values), path)
+    return _from_hugging_face(_without_nulls(values), path, seq)
 
 
 def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,7 +165,7 @@ def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _from_hugging_face(values: dict[str, Any], path: Path) -> tuple[Model, list[str]]:
+def _from_hugging_face(values: dict[str, Any], path: Path, seq: int | None) -> tuple[Model, list[str]]:
     kind = values.get("model_type")
     if kind not in TYPES:
         known = ", ".join(TYPES)
@@ -162,26 +181,36 @@ def _from_hugging_face(values: dict[str, Any], path: Path) -> tuple[Model, list[
         "experts": values.get("num_local_experts", 0),
     }
     given["topk"] = values.get("num_experts_per_tok", 0) if given["experts"] else 0
-    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}  # the first since transformers 5
+    rope_key = next((key for key in ("rope_parameters", "rope_scaling") if values.get(key)), "rope_scaling")
+    rope = values.get(rope_key) or {}  # rope_parameters since transformers 5, which holds rope_theta, too
     rope = _without_nulls(rope) if isinstance(rope, Mapping) else {"rope_type": str(rope)}
     given["rope_theta"] = values.get("rope_theta", rope.get("rope_theta", 10_000.0))
+    turned, scaling = rope.get("rope_type", rope.get("type")), [rope.get(key) for key in LLAMA_3]
+    if turned == "llama3" and all(isinstance(one, int | float) for one in scaling):
+        given["rope_scaling"], turned = tuple(map(float, cast("list[float]", scaling))), None
+    if values.get("head_dim", 0) * heads != hidden if isinstance(values.get("head_dim"), int) else "head_dim" in values:
+        given["head_dim"] = values["head_dim"]
     model = strict_validate(Model, {**shape, **given}, str(path))
 
-    if (width := values.get("head_dim", hidden // heads)) != hidden // heads:
-        raise LabError(f"{path}: head_dim is {width}, and heads are {hidden // heads} wide here (hidden_size / heads)")
     window = values.get("sliding_window") if values.get("use_sliding_window", True) else None
-    if window is not None and not (isinstance(window, int) and window >= length):
-        raise LabError(f"{path}: attention sees a sliding_window of {window} tokens, and here it sees all")
+    if set(values.get("layer_types") or ()) == {"full_attention"}:
+        window = None
+    seen = min(length, seq or length)
+    if window is not None and not (isinstance(window, int) and window >= seen):
+        raise LabError(
+            f"{path}: attention sees a sliding_window of {window} tokens, and here it sees all {seen}: with sequences "
+            "of the window's length or less (--seq of `lab plan`) the two are the same"
+        )
     if (act := values.get("hidden_act", "silu")) not in ("silu", "swish"):
         raise LabError(f"{path}: hidden_act is {act!r}, and the MLP here is SwiGLU, with silu")
     others = [TYPES[kind]] if TYPES[kind] else []
     others += [
         f"{key} is true, and the decoder has no biases" for key in ("attention_bias", "mlp_bias") if values.get(key)
     ]
-    if (turned := rope.get("rope_type", rope.get("type"))) not in PLAIN_ROPE:
+    if turned not in PLAIN_ROPE:
         others.append(
-            f"rope_scaling {turned!r} stretches the positions, and the decoder turns them by plain RoPE (a copy with "
-            "null in its place has the same shapes, so the same speed)"
+            f"{rope_key} {turned!r} stretches the positions, and the decoder knows plain RoPE and 'llama3' (a copy with "
+            f'{rope_key} = {{"rope_type": "default", "rope_theta": {given["rope_theta"]}}} has the same speed)'
         )
     if (part := values.get("partial_rotary_factor", 1.0)) != 1.0:
         others.append(f"partial_rotary_factor is {part}, and the decoder turns all of a head")

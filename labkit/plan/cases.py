@@ -16,7 +16,7 @@ UNFUSED, SDPA, FLASH = 0, 1, 2  # attention: scores in memory; torch's flash ker
 
 @dataclass(frozen=True)
 class Cases:
-    """Model. Lengths in numbers; `gated`, `tied` 0 or 1; `experts` 0: dense."""
+    """Model. Lengths in numbers; `gated`, `tied` 0 or 1; `experts` 0: dense; `head_dim` 0: hidden / heads."""
 
     layers: Array
     hidden: Array
@@ -28,6 +28,7 @@ class Cases:
     tied: Array
     experts: Array
     topk: Array
+    head_dim: Array
     seq: Array
     # The plan. Sequences a step and a micro-batch; the degrees; flags 0 or 1.
     gbs: Array
@@ -73,7 +74,12 @@ class Cases:
 
     @property
     def d_head(self) -> Array:
-        return self.hidden / self.heads
+        return np.where(self.head_dim > 0, self.head_dim, self.hidden / self.heads)
+
+    @property
+    def d_q(self) -> Array:
+        """Of all heads together: what the query projection writes, and the output projection reads."""
+        return np.where(self.head_dim > 0, self.heads * self.head_dim, self.hidden)
 
     @property
     def d_kv(self) -> Array:
@@ -96,7 +102,7 @@ class Cases:
     @property
     def attention_weights(self) -> Array:
         """Parameters of a layer's four attention linears."""
-        return self.hidden * (2 * self.hidden + 2 * self.d_kv)
+        return self.hidden * (2 * self.d_q + 2 * self.d_kv)
 
     @property
     def mlp_weights(self) -> Array:
@@ -109,7 +115,7 @@ class Cases:
         experts only: 6 (L (attention + MLP) + V h) + 12 L h s."""
         active = self.attention_weights + self.chosen * self.mlp_weights
         weights = self.layers * active + self.vocab * self.hidden
-        return 6 * weights + 12 * self.layers * self.hidden * self.seq
+        return 6 * weights + 12 * self.layers * self.d_q * self.seq
 
     def take(self, rows: NDArray) -> Cases:
         """These rows only."""

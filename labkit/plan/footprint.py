@@ -73,7 +73,7 @@ def saved_bytes(c: Cases) -> Array:
     kinds = [c.attention == UNFUSED, c.attention == SDPA, c.zero >= 3]
     whole, mlp = (np.select(kinds, list(some), fused[i]) for i, some in enumerate(zip(plain, eager, compiled)))
     core = np.where((c.attention == UNFUSED) & (c.recompute == NONE), 5 * c.heads * c.seq, 0.0)
-    saved = whole / rows + (4 * h + 2 * kv + mlp + core) / t
+    saved = whole / rows + (4 * c.d_q + 2 * kv + mlp + core) / t
     half = (7 * h + kv + np.where(gated, 2, 1) * f) / t  # every second product's output, attention's, the layer's input
     return np.select([c.recompute == FULL, c.recompute == OPERATIONS], [2 * h / rows, half], saved)
 

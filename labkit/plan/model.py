@@ -43,10 +43,14 @@ MODELS = {
 }
 
 
-def find_model(name: str) -> Model:
-    """A model by its name, or from a file. LabError: neither, or a file that says something else."""
+def find_model(name: str, seq: int | None = None) -> Model:
+    """A model by its name, or from a file, with sequences of `seq` tokens. LabError: neither, or a file that says something else."""
     if name.lower() in MODELS:
-        return MODELS[name.lower()]
-    if is_file(name):
-        return load_model(Path(name))
-    raise LabError(f"--model '{name}' is not known{nearest(name, MODELS)}; or name a file, NAME.toml or a config.json")
+        model = MODELS[name.lower()]
+    elif is_file(name):
+        model = load_model(Path(name), seq)
+    else:
+        raise LabError(
+            f"--model '{name}' is not known{nearest(name, MODELS)}; or name a file, NAME.toml or a config.json"
+        )
+    return model if seq is None else model.replace(seq=seq)

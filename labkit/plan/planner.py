@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit.errors import LabError
+from labkit.model.files import is_file
 from labkit.plan import explain
 from labkit.plan.cases import FULL
 from labkit.plan.constants import accuracy
@@ -40,8 +41,7 @@ COLUMNS = (
 def plan(request: Request, console: Console | None = None) -> int:
     """Print the best plans, and return 0. LabError with one sentence where nothing can be answered."""
     console = console or Console(width=None)
-    model, cluster = find_model(request.model), find_cluster(request)
-    model = model if request.seq is None else model.replace(seq=request.seq)
+    model, cluster = find_model(request.model, request.seq), find_cluster(request)
     gbs = count_sequences(request.batch_tokens, model)
     precisions = choose_precisions(request, model, cluster.chip)
     if request.goal not in ("time", "cost", "memory"):
@@ -98,7 +98,7 @@ def explain_no_fit(found: Found, gbs: int, precisions: tuple[str, ...]) -> str:
     row = int(np.argmin(found.memory.needed))
     need, have = float(found.memory.needed[row]) / GIB, float(found.cases.memory[row]) / GIB
     leanest = (
-        f"nothing fits: the leanest plan, {explain.name(found.plan(row))}, needs {need:.0f} GiB a GPU where "
+        f"nothing fits: the leanest plan, {explain.name(found.plan(row))}, with sequences of {found.model.seq} tokens needs {need:.0f} GiB a GPU where "
         f"{have:.0f} are, {need - have:.0f} too many"
     )
     cluster = found.cluster
@@ -128,6 +128,8 @@ def show(found: Found, request: Request, rows: list[int], console: Console) -> N
         f"{c.gpus} {chip.name or request.gpu} ({c.per_node} a node, {c.intra / G:g} and {c.inter / G:g} GB/s a GPU, "
         f"{chip.memory_gb:g} GB). {len(found.seconds):,} plans, {int(found.fits.sum()):,} fit."
     )
+    if request.seq is None and is_file(request.model):
+        say(f"The sequences are as long as the file allows, {found.model.seq} tokens: --seq takes another length.")
     degrees = ("dp", "tp", "pp", "vp", "cp", "ep", "zero", "mbs")
     first = _table(("", *degrees, "again", "prec", "step s", "tok/s/GPU", "MFU %"))
     second = _table(("% of step", *[title for title, _ in COLUMNS]))

@@ -161,6 +161,7 @@ def choices(row: Row) -> dict[str, list[float]]:
         "tied": flag(row, "tied_emb", [0.0]),
         "experts": [number(row, "experts") or 0.0],
         "topk": [number(row, "topk") or 0.0],
+        "head_dim": [0.0],
         "seq": [one for one in several(row, "seq", []) if one > 0] or [2048.0, 4096.0],
         "gbs": [gbs],
         "mbs": mbs,

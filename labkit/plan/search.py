@@ -17,7 +17,7 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.model.files import Model
-from labkit.plan.cases import FLASH, FULL, NONE, Array, Cases, cases
+from labkit.plan.cases import COLUMNS, FLASH, FULL, NONE, Array, Cases, cases
 from labkit.plan.constants import accuracy, constants
 from labkit.plan.footprint import Memory, memory
 from labkit.plan.machine import columns_of
@@ -132,7 +132,7 @@ def enumerate_plans(model: Model, cluster: Cluster, gbs: int, precisions: tuple[
     return cases(
         {
             **columns,
-            **{name: float(getattr(model, name)) for name in Model.model_fields},
+            **{name: float(getattr(model, name)) for name in Model.model_fields if name in COLUMNS},
             **columns_of(cluster.chip),
             "gbs": gbs,
             "sp": columns["tp"] > 1,

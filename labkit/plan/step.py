@@ -102,7 +102,7 @@ def around_the_ring(c: Cases, k: Constants, one: Layer, full: Array) -> Array:
     # further chunk found is merged into what was there. Backward, two messages a hop: the gradients of keys and values
     # travel along, and one hop further, home.
     hop, core = links.context_hop(c, k), one.attention_f / c.cp
-    merged = (c.cp - 1) * MERGED * c.tokens * c.hidden / c.tp / (REACHED * c.hbm)
+    merged = (c.cp - 1) * MERGED * c.tokens * c.d_q / c.tp / (REACHED * c.hbm)
     forward = links.context_added(hop, c.cp - 1, core, k.drag) + merged
     back = links.context_added(2 * hop, c.cp - 1, one.attention_b / c.cp, k.drag) + hop + merged
     return forward * (1 + full) + back

@@ -78,8 +78,8 @@ def linears(c: Cases, k: Constants) -> tuple[Array, Array]:
     groups = np.where(c.moe, c.experts / c.ep, 1.0)  # experts that live here
     routed = np.where(c.moe, np.ceil(n * c.chosen / groups / ALIGNED) * ALIGNED, n)  # tokens of each, padded
     pairs = (
-        linear(c, k, n, h, (h + 2 * c.d_kv) / c.tp, one),
-        linear(c, k, n, h / c.tp, h, one),
+        linear(c, k, n, h, (c.d_q + 2 * c.d_kv) / c.tp, one),
+        linear(c, k, n, c.d_q / c.tp, h, one),
         linear(c, k, routed, h, c.ffn * (1 + c.gated) / c.tp, groups),
         linear(c, k, routed, c.ffn / c.tp, h, groups),
     )
@@ -106,7 +106,7 @@ def moved(c: Cases, k: Constants) -> Array:
     """Return forward's seconds of all that only moves bytes; backward's are twice as many."""
     # Norms, residual sums and dropout see whole rows of h on every rank, unless sequence parallelism cuts them, too.
     rows = 10 * c.hidden / np.where(c.sp > 0, c.tp, 1.0)
-    inside = (4 * c.hidden + (2 + c.gated) * c.ffn * c.chosen) / c.tp
+    inside = (4 * c.d_q + (2 + c.gated) * c.ffn * c.chosen) / c.tp
     times = np.where(c.attention == SDPA, k.elementwise_torch, k.elementwise)
     return times * 2 * c.tokens * (rows + inside) / c.hbm
 
@@ -115,8 +115,8 @@ def casts(c: Cases, k: Constants) -> tuple[Array, Array]:
     """Return (forward, backward) of making FP8 of what the products read: activations and weights, then gradients."""
     n, h, t = c.tokens, c.hidden, c.tp
     weights = (c.attention_weights + c.mlp_weights * np.where(c.moe, c.experts / c.ep, 1.0)) / t
-    inputs = n * (h + h / t + (h + c.ffn / t) * c.chosen)
-    grads = n * ((h + 2 * c.d_kv) / t + h + (c.ffn * (1 + c.gated) / t + h) * c.chosen)
+    inputs = n * (h + c.d_q / t + (h + c.ffn / t) * c.chosen)
+    grads = n * ((c.d_q + 2 * c.d_kv) / t + h + (c.ffn * (1 + c.gated) / t + h) * c.chosen)
     each = c.fp8 * k.cast / c.hbm
     return each * (inputs + weights), each * grads
 

@@ -53,6 +53,28 @@ def small(tmp_path):
     return folder / "config.json"
 
 
+def test_what_is_typed_of_the_model_holds_in_both_parts(small):
+    typed = ["train.seq_len=64", "train.model.n_layers=2"]
+
+    def lengths(*typed):
+        whole = load_preset("cpu-rehearsal", [*own.settings("cpu-rehearsal", small, typed), *typed])
+        configs = [whole.config_of(part, "fp8", None, 1) for part in ("speed", "safety")]
+        return [(config.seq_len, config.resolved_model.n_layers) for config in configs]
+
+    assert lengths() == [(128, 3), (128, 3)]
+    assert lengths(*typed) == [(64, 2), (64, 2)]
+    assert lengths(*typed, "speed.train.seq_len=32") == [(32, 2), (64, 2)]
+
+
+def test_a_window_is_held_against_the_sequences_that_are_trained(small):
+    small.write_text(
+        json.dumps({**SMALL, "model_type": "mistral", "sliding_window": 64, "max_position_embeddings": 512})
+    )
+    own.settings("cpu-rehearsal", small, ["train.seq_len=64"])
+    with pytest.raises(LabError, match="sliding_window of 64"):
+        own.settings("cpu-rehearsal", small, [])
+
+
 def test_both_parts_train_the_files_model_and_all_else_stays(small):
     before, decoder = load_preset("cpu-rehearsal"), load_decoder(small)
     after = load_preset("cpu-rehearsal", own.settings("cpu-rehearsal", small))

@@ -2,11 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from labkit.errors import LabError
 from labkit.model.config import sizes
 from labkit.model.files import load_decoder, load_model, name_of
+from labkit.plan.footprint import held_parameters
+from labkit.plan.request import Request, find_cluster
+from labkit.plan.search import enumerate_plans
 
 # Llama-3-8B's config.json, as published (meta-llama/Meta-Llama-3-8B), without the keys that say nothing of the shape.
 LLAMA = {
@@ -82,6 +88,10 @@ def test_experts_are_the_planners_alone(file):
         ({**LLAMA, "attention_bias": True}, "attention_bias is true"),
         ({**LLAMA, "mlp_bias": True}, "mlp_bias is true"),
         ({**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling 'llama3'"),
+        (
+            {**LLAMA, "rope_parameters": {"rope_type": "yarn", "factor": 8.0, "rope_theta": 5e5}},
+            "rope_parameters 'yarn'",
+        ),
         ({**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling 'linear'"),
         ({**LLAMA, "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     ],
@@ -101,7 +111,7 @@ def test_what_the_decoder_cannot_be_is_refused_and_can_be_planned(file, values, 
         ({key: value for key, value in LLAMA.items() if key != "model_type"}, "model_type None"),
         ({**LLAMA, "model_type": "mistral", "sliding_window": 4096}, "sliding_window of 4096"),
         ({**QWEN2, "use_sliding_window": True}, "sliding_window of 4096"),
-        ({**LLAMA, "head_dim": 256}, "head_dim is 256"),
+        ({**LLAMA, "head_dim": "128"}, "head_dim"),
         ({**LLAMA, "hidden_act": "gelu"}, "'gelu'"),
         ({**LLAMA, "hidden_size": None, "vocab_size": None}, "hidden_size, vocab_size are missing"),
         ({**LLAMA, "num_hidden_layers": "32"}, "whole number"),
@@ -117,8 +127,52 @@ def test_what_nobody_can_read_is_refused_in_one_sentence(file, values, words):
         assert words in str(refused.value) and "config.json" in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_a_window_that_sees_the_whole_sequence_is_none(file):
-    assert load_decoder(file({**LLAMA, "model_type": "mistral", "sliding_window": 8192})) == sizes()["8b"]
+@given(st.integers(1, 20_000), st.one_of(st.none(), st.integers(128, 8192)))
+def test_a_window_that_sees_the_whole_sequence_is_none(tmp_path_factory, window, seq):
+    path = tmp_path_factory.mktemp("window") / "config.json"
+    path.write_text(json.dumps({**LLAMA, "model_type": "mistral", "sliding_window": window}))
+    if window >= (seq or 8192):
+        assert load_decoder(path, seq) == sizes()["8b"]
+    else:
+        with pytest.raises(LabError, match=f"sliding_window of {window}"):
+            load_model(path, seq)
+    path.write_text(json.dumps({**LLAMA, "sliding_window": window, "layer_types": ["full_attention"] * 32}))
+    assert load_decoder(path, seq) == sizes()["8b"]
+
+
+# As published (Qwen/Qwen3-4B, mistralai/Mistral-Nemo-Base-2407, meta-llama/Llama-3.2-3B), the keys of the shape.
+SHARED = {"attention_bias": False, "hidden_act": "silu", "rms_norm_eps": 1e-06, "num_key_value_heads": 8}
+QWEN3_4B = {**SHARED, "model_type": "qwen3", "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36}
+QWEN3_4B |= {"num_attention_heads": 32, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": True}
+QWEN3_4B |= {"max_position_embeddings": 40960, "use_sliding_window": False, "sliding_window": None}
+NEMO = {**SHARED, "model_type": "mistral", "hidden_size": 5120, "intermediate_size": 14336, "num_hidden_layers": 40}
+NEMO |= {"num_attention_heads": 32, "head_dim": 128, "vocab_size": 131072, "max_position_embeddings": 131072}
+LLAMA_3B = {**SHARED, "model_type": "llama", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28}
+LLAMA_3B |= {"num_attention_heads": 24, "head_dim": 128, "vocab_size": 128256, "max_position_embeddings": 131072}
+ROPE = {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
+LLAMA_3B |= {"tie_word_embeddings": True, "rope_theta": 500000.0, "rope_scaling": {**ROPE, "rope_type": "llama3"}}
+
+
+@pytest.mark.parametrize(
+    "values, parameters", [(QWEN3_4B, 4_022_272_000), (NEMO, 12_247_367_680), (LLAMA_3B, 3_212_574_720)]
+)
+def test_published_models_are_planned(file, values, parameters):
+    """As many parameters as are published, but for the norms."""
+    assert load_model(file(values)).parameters == parameters
+    column = enumerate_plans(load_model(file(values), 4096), find_cluster(Request(gpus=8)), 64, ("bf16",))
+    assert set(held_parameters(column.take(np.flatnonzero((column.tp == 1) & (column.pp == 1))))) == {parameters}
+
+
+def test_llama_3b_is_trained_as_it_comes(file):
+    decoder = load_decoder(file(LLAMA_3B))
+    assert decoder.tie_embeddings and decoder.rope_scaling == (32.0, 1.0, 4.0, 8192.0)
+    newer = {key: value for key, value in LLAMA_3B.items() if key not in ("rope_theta", "rope_scaling")}
+    newer["rope_parameters"] = {**LLAMA_3B["rope_scaling"], "rope_theta": 500000.0}  # transformers 5
+    assert load_decoder(file(newer)) == decoder
+    with pytest.raises(LabError, match="norms q and k"):
+        load_decoder(file(QWEN3_4B))
+    with pytest.raises(LabError, match="head_dim is 128"):
+        load_decoder(file(NEMO))
 
 
 def test_files_that_are_not_there_or_of_another_kind(tmp_path):

@@ -321,3 +321,18 @@ def test_a_share_of_the_heads_works_alone() -> None:
         attn.wo.weight = nn.Parameter(wo.chunk(2, dim=1)[i])
         got += attn(x_BTD, cos, sin)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)  # the sum over heads in two parts
+
+
+def test_scaled_rotary_tables_slow_the_long_waves_alone():
+    """Llama 3.1's: the ends of the range are exact, what lies between is between."""
+    device = torch.device("cpu")
+    factor, low, high, original = 8.0, 1.0, 4.0, 8192.0
+    plain, scaled = (
+        torch.atan2(*reversed(rotary_tables(2, 128, 500_000.0, device, rope)))[1]
+        for rope in ((), (factor, low, high, original))
+    )
+    turns = original * plain.double() / (2 * torch.pi)
+    assert torch.equal(scaled[turns > high], plain[turns > high])
+    torch.testing.assert_close(scaled[turns < low], plain[turns < low] / factor)
+    middle = (turns > low) & (turns < high)
+    assert middle.any() and ((scaled < plain) & (scaled > plain / factor))[middle].all()

@@ -76,6 +76,8 @@ def test_ranks_are_inferred_from_the_ratio_of_the_bandwidths(tmp_path):
     file = tmp_path / "eight.txt"
     file.write_text("  4294967296  1073741824  float  sum  -1  20600  208.49  364.86  0\n")
     assert nccl_tests.read(file)["ranks"] == 8
+    file.write_text("17179869184  8589934592  bfloat16  sum  -1  91276  188.22  376.23  0\n")  # of 1,840 ranks
+    assert nccl_tests.read(file)["ranks"] is None
 
 
 MARKS = ["", "[1,0]<stdout>:", "0: ", " 0: ", "[0] ", "[default0]:", "launcher-x7k: ", "[pod/launcher-x7k/main] "]

@@ -169,7 +169,7 @@ def pasted(draw):
         ]
         lines = [*before, "", "Legend:", "", "  X    = Self", "  GNS  = GPU not supported", "", *lines]
     lines += ["", "Legend:", "", "  X    = Self", "  SYS  = Connection traversing PCIe", "", "NIC0: mlx5_0"]
-    mark = draw(st.sampled_from(["", "> ", "    ", ">> "]))
+    mark = draw(st.sampled_from(["", "> ", "    ", ">> ", "# ", "#"]))
     text = "".join(mark + line + ("\r\n" if crlf else "\n") for line in lines)
     text = draw(st.sampled_from(["", "\ufeff", "```\n", "$ nvidia-smi topo -m\n"])) + text
     today = {pair: {"SOC": "SYS", "PSB": "PIX"}.get(symbol, symbol) for pair, symbol in between.items()}

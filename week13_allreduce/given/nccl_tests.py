@@ -11,6 +11,7 @@ microseconds, bandwidths are in 1e9 bytes/s. (github.com/NVIDIA/nccl-tests; what
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,7 @@ def read(path: str | Path) -> dict[str, Any]:
     right = bus == 0 or (abs(bus - 2 * (ranks - 1) / ranks * alg) <= apart if ranks else alg - apart <= bus <= 2 * alg)
     if next(iter(kinds))[1] == "none" or next(iter(kinds))[2] != "-1" or not right:
         raise LabError(REFUSED.format(path=path, what="another collective (by its operation, root or bandwidths)"))
-    ratio = bus / alg if alg else 0.0
-    ranks = ranks or (round(2 / (2 - ratio)) if 1.0 <= ratio < 2 else None)
-    return {"ranks": ranks, "rows": out, "in_place": inner, "unread": unread}
+    return {"ranks": ranks or _infer_ranks(alg / 1e9, bus / 1e9), "rows": out, "in_place": inner, "unread": unread}
 
 
 Row = dict[str, Any]
@@ -142,6 +141,16 @@ def _from_json(text: str) -> Found:
 def _row(size: int, count: int, time: float, algbw: float, busbw: float, wrong: int | None) -> dict[str, Any]:
     rates = {"algbw": algbw * 1e9, "busbw": busbw * 1e9}
     return {"size": size, "count": count, "seconds": time / 1e6, **rates, "wrong": wrong}
+
+
+def _infer_ranks(algbw: float, busbw: float) -> int | None:
+    """N of busbw / algbw = 2 (N-1) / N; None where the two printed decimals leave several."""
+    off = 0.0051
+    low, high = (busbw - off) / (algbw + off), (busbw + off) / max(algbw - off, 1e-9)
+    if high >= 2 or high < 1:
+        return None
+    first, last = math.ceil(2 / (2 - low)), math.floor(2 / (2 - high))
+    return first if first == last else None
 
 
 def _named(kinds: set[Kind]) -> str:

@@ -48,10 +48,10 @@ P2P = re.compile(r"\s(OK|CNS|GNS|TNS|NS|DR|U)(\s|$)")  # cells of `topo -p2p`, a
 
 def plain_lines(text: str) -> list[str]:
     """The lines of a pasted output (given): no byte order mark, no colours (also where a browser ate the ESC), no marks
-    of quoting, no comments, none that are empty, no row of a P2P matrix."""
+    of quoting or of a comment, none that are empty, no row of a P2P matrix."""
     text = re.sub(r"\x1b?\[[0-9;]*[mK]|[\ufeff\r`\"']", "", text)
-    lines = (re.sub(r"^(\s*[>|] ?)+", "", line) for line in text.splitlines())
-    return [line for line in lines if line.strip() and not line.startswith("#") and not P2P.search(line)]
+    lines = (re.sub(r"^(\s*[>|#] ?)+", "", line) for line in text.splitlines())
+    return [line for line in lines if line.strip() and not P2P.search(line)]
 
 
 def sockets(gpus: list[str], numa: dict[str, str], cpus: dict[str, str], between: dict) -> dict[str, int]:
