@@ -10,7 +10,7 @@ from rich.status import Status
 
 from labkit.compare import batches, memory
 from labkit.compare.budget import Budget
-from labkit.compare.plan import Plan
+from labkit.compare.plan import Plan, runs_of_decision
 from labkit.compare.terminal import say
 from labkit.precision.products import this_cpu
 from labkit.train.data.corpus import build_corpus
@@ -51,6 +51,11 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
             say(console, f"  speed: each arm at its largest batch; {tries}")
         limit = f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""
         say(console, f"Predicted: {predicted(plan, budget)}{limit}")
+        if preset.repeat and budget.minutes and plan.requested:
+            judged, not_judged = decided_inside(plan, budget)
+            for names, what in ((judged, "inside this call"), (not_judged, "by a further call of the same command")):
+                if names:
+                    say(console, f"  loss judged {what}: {', '.join(preset.arms[name].label for name in names)}")
     if preset.device == "cuda" and plan.memory_gib and preset.yardstick == "BF16":  # what memory.predict knows
         for part in parts:
             need = memory.predict(plan.config(part, preset.baseline()), plan.world_size)["peak"] / memory.GIB
@@ -59,6 +64,18 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
             say(console, f"  {what}: {need:.0f} of {plan.memory_gib:.0f} GiB a GPU{warning}")
     if not plan.todo:
         say(console, "Nothing left to train: this is the finished run. --fresh trains it again.")
+
+
+def decided_inside(plan: Plan, budget: Budget) -> tuple[list[str], list[str]]:
+    """The requested candidates whose first runs, and all they are judged with, are predicted to fit into the budget;
+    and the others."""
+    done, seconds = {arm for part, arm in plan.done if part == "safety"}, 0.0
+    for item in plan.sure():
+        if not budget.late(seconds + item.predicted_s):
+            seconds += item.predicted_s
+            done |= {item.arm} if item.part == "safety" else set()
+    inside = [name for name in plan.requested if runs_of_decision(plan.preset, name) <= done]
+    return inside, [name for name in plan.requested if name not in inside and name not in plan.missing]
 
 
 def predicted(plan: Plan, budget: Budget) -> str:

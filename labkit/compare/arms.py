@@ -16,7 +16,7 @@ from labkit.model.flops import flops_per_token
 from labkit.precision.config import PLAIN
 from labkit.record.measure import Efficiency, Throughput, efficiency, throughput_of
 from labkit.record.read import RunData, as_dict, as_number, read_run
-from labkit.record.schema import ArmRow, Conversion, Judged, PlannedArm, Ratio, Sqnr, TimedRow, Verdict
+from labkit.record.schema import ArmRow, Call, Conversion, Item, Judged, PlannedArm, Ratio, Sqnr, TimedRow, Verdict
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 
@@ -140,6 +140,17 @@ def answers(arms: Mapping[str, Arm]) -> list[Arm]:
     """The arms that were timed or judged, the baseline first, then by speed."""
     shown = [arm for arm in arms.values() if arm.role in SHOWN and (arm.times is not None or arm.judged)]
     return sorted(shown, key=lambda arm: (arm.role != "baseline", arm.times is None, -(arm.times or 0)))
+
+
+def still_needed(call: Call, arms: Mapping[str, Arm]) -> list[Item]:
+    """What a call left for another, without the further runs of an arm that is not found undecided by its first."""
+
+    def waits(item: Item) -> bool:
+        arm = arms.get(item.arm) if item.part == "safety" else None
+        of = arms.get(arm.of or "") if arm and arm.look > 1 else None
+        return of is not None and not (of.judged and of.judged.word == "undecided")
+
+    return [item for item in call.left if not waits(item)]
 
 
 def _about(name: str, row: ArmRow | None, planned: PlannedArm | None, timed: TimedRow | None) -> ArmRow:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from labkit.comm.autopsy import RanksFailed
 from labkit.record.schema import Try
 
+SCATTERED = 0.05  # half of the steps' 10th to 90th percentile, of the median: beyond it a GPU is timed once more
 LOOK = 3  # steps of a try: from the second on the optimizer's states are there
 CALM = 2  # steps after these in which the allocator must not run short
 OTHERS = 3  # tries of an arm beside the one that is timed, for predictions: 2 and 4 on an H100 (2026-11-24)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from labkit.record.schema import Item
 
 
 class Forecast:
-    """Of one call. done: arms with measured seconds; now: the arm at work; later: those that come after it."""
+    """Of one call. done: arms with measured seconds; now: the arm at work; later: those that come after it; until:
+    seconds since 1970 at which the budget ends the call, None for no end."""
 
-    def __init__(self, done: Sequence[Item], now: Item, later: Sequence[Item]) -> None:
-        self.done, self.now, self.later = done, now, later
+    def __init__(self, done: Sequence[Item], now: Item, later: Sequence[Item], until: float | None = None) -> None:
+        self.done, self.now, self.later, self.until = done, now, later, until
 
     def left(self, elapsed: float, here: float) -> float:
         """Seconds until the last arm ends, `elapsed` seconds into this one, when it needs `here` more."""
@@ -19,7 +21,8 @@ class Forecast:
         measured = elapsed + here + sum(seconds for seconds, _ in known)
         predicted = self.now.predicted_s + sum(seconds for _, seconds in known)
         later = sum(item.predicted_s for item in self.later)
-        return here + (later * measured / predicted if predicted > 0 else (elapsed + here) * len(self.later))
+        whole = here + (later * measured / predicted if predicted > 0 else (elapsed + here) * len(self.later))
+        return whole if self.until is None else min(whole, max(0.0, self.until - time.time()))
 
 
 class Pace:

@@ -158,6 +158,33 @@ def make_plan(
     return plan
 
 
+def runs_of_decision(preset: Preset, candidate: str) -> set[str]:
+    """The runs that a candidate's first verdict needs: its own, the baseline's, and the control's."""
+    families = {name: arm.of or name for name, arm in preset.arms.items() if arm.look == 1}
+    return {name for name, of in families.items() if of == candidate or preset.arms[of].role in ("baseline", "broken")}
+
+
+def cheapest_first(plan: Plan) -> list[tuple[str, str]]:
+    """What is to do, in an order in which the candidate that is decided in the fewest seconds comes first; as the preset
+    has it where one arm waits for another's verdict."""
+    arms = plan.preset.arms
+    if not plan.preset.repeat or any(arm.gate for arm in arms.values()):
+        return plan.todo
+    items = {(item.part, item.arm): item.predicted_s for item in plan.items()}
+
+    def needs(each: tuple[str, str]) -> tuple[int, float]:
+        part, name = each
+        of = arms[name].of or name
+        if part == "speed":
+            return 0, 0.0
+        if arms[of].role in ("baseline", "broken"):
+            return 1, 0.0
+        own = sum(s for (kind, run), s in items.items() if kind == "safety" and (arms[run].of or run) == of)
+        return (2, own) if of in plan.requested and arms[name].look == 1 else (3, 0.0)
+
+    return sorted(plan.todo, key=needs)
+
+
 def gpu_memory_gib(preset: Preset) -> float | None:
     """GiB of this rank's GPU; None on a CPU."""
     import torch

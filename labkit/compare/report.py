@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare import table
-from labkit.compare.arms import Arm, answers, arm_rows, efficiency_of, find_run, timed_arms
+from labkit.compare.arms import Arm, answers, arm_rows, efficiency_of, find_run, still_needed, timed_arms
 from labkit.compare.budget import price_of, spent
 from labkit.compare.speed_verdict import cost_sentence
 from labkit.compare.terminal import parameters
@@ -169,7 +169,11 @@ def missing(data: RunData, arms: dict[str, Arm], trouble: Sequence[str] = ()) ->
     out, single, verdict = [], not data.is_comparison, data.comparison.results.verdict
     if data.status != "finished":
         out.append(UNFINISHED.get(data.status, f"The run's status is {data.status}."))
+    calls = data.comparison.results.calls
+    needed = {item.arm for item in still_needed(calls[-1], arms)} if calls and calls[-1].ended else None
     for arm in arms.values():
+        if not single and arm.status == "pending" and needed is not None and arm.name not in needed:
+            continue  # nobody requested it, or it is not needed
         far = f"{arm.steps} of {arm.planned} steps" if arm.planned else f"{arm.steps} steps"
         who = "The record" if single else arm.label
         if not single and arm.status != "finished":
@@ -244,7 +248,7 @@ def _speed(data: RunData, timed: list[Arm]) -> dict[str, Any]:
         "word": word,
         "tone": tone,
         "verdict": verdict,
-        "table": table.as_html(table.on_page_speed(data.comparison.config.yardstick, price, share), timed),
+        "table": table.as_html(table.on_page_speed(timed, data.comparison.config.yardstick, price, share), timed),
         "rows": rows,
         "categories": CATEGORIES,
         "used": any(row.device_used_bytes for row in rows.values()),

@@ -18,7 +18,7 @@ from labkit.compare import background, batches, follow
 from labkit.compare.announce import announce, prepare_corpus
 from labkit.compare.budget import Budget
 from labkit.compare.forecast import Forecast
-from labkit.compare.plan import Plan, folder_of, is_done
+from labkit.compare.plan import Plan, cheapest_first, folder_of, is_done
 from labkit.compare.speed import ANOTHER, OVER, Control, Deadline, Window
 from labkit.compare.summary import note_call, summarise
 from labkit.compare.terminal import say
@@ -74,6 +74,8 @@ class Session:
             record.update(status="running", finished=None, call=call)
         try:
             with record if record else nullcontext():
+                if budget.minutes:
+                    plan.todo = cheapest_first(plan)
                 if self.leader:
                     announce(plan, self.console, budget)
                     prepare_corpus(plan, self.console)
@@ -82,7 +84,7 @@ class Session:
                     decision = self.decide(item)
                     if decision.word == "run":
                         later = [one for one in items[number + 1 :] if plan.preset.arms[one.arm].look == 1]
-                        forecast = Forecast(budget.done, item, later)
+                        forecast = Forecast(budget.done, item, later, budget.deadline)
                         self._train(item, decision, forecast, f"{number + 1} of {len(items)}")
                 return self._everywhere(self._end(few) if record else 0)
         except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.compare.batches import CALM, LOOK, Search
+from labkit.compare.batches import CALM, LOOK, SCATTERED, Search
 from labkit.compare.repeats import rejected_at
 from labkit.record import kernels, measure, meter
 from labkit.record.schema import Try
@@ -36,6 +36,7 @@ class Window(Hook):
         self.seconds, self.warmup, self.profile, self.search = seconds, warmup, profile, search
         self.tried: Try | None = None
         self.shortages = self.before = 0  # up to the window, up to LOOK
+        self.begin, self.windows = warmup, 1  # the last step before the window; which window it is
         self.end: int | None = None  # last step of the window
         self.profiler: Any = None
         self.meter: meter.Meter | None = None  # of rank 0's GPU, during the window
@@ -55,13 +56,13 @@ class Window(Hook):
             return
         if loop.step == self.warmup:
             step_time = agreed_mean(loop.group, min(loop.seconds[-3:]))
-            self.end = loop.step + max(FEWEST, math.ceil(self.seconds / step_time))
-            measure.reset_peak(loop.group.device)
-            self.shortages = measure.shortages(loop.group.device)
-            if loop.group.rank == 0 and (found := meter.of_gpu(loop.group.device)):
-                self.meter = found.start()
+            self._open(loop, max(FEWEST, math.ceil(self.seconds / step_time)))
         elif loop.step == self.end:
             self._measured(loop)
+            if self.windows == 1 and self._scattered(loop):
+                self.windows = 2
+                self._open(loop, self.end - self.begin)
+                return
             if not self.profile or loop.group.device.type != "cuda":
                 loop.stopped = OVER
         elif self.end and loop.step == self.end + self.profile:
@@ -75,13 +76,27 @@ class Window(Hook):
         if loop.record and self.found:
             loop.record.results(speed=self.found)
 
+    def _open(self, loop: Loop, steps: int) -> None:
+        """Begin a window of so many steps."""
+        self.begin, self.end = loop.step, loop.step + steps
+        measure.reset_peak(loop.group.device)
+        self.shortages = measure.shortages(loop.group.device)
+        if loop.group.rank == 0 and (found := meter.of_gpu(loop.group.device)):
+            self.meter = found.start()
+
+    def _scattered(self, loop: Loop) -> bool:
+        """Did the ranks' steps scatter so much that a GPU's window is worth repeating? The same on every rank."""
+        low, middle, high = (self.found[key] for key in ("step_p10", "step_p50", "step_p90"))
+        return loop.group.device.type == "cuda" and agreed_mean(loop.group, (high - low) / middle / 2) > SCATTERED
+
     def _measured(self, loop: Loop) -> None:
-        seconds = loop.seconds[self.warmup : self.end]
+        seconds = loop.seconds[self.begin : self.end]
         rate = measure.throughput(seconds, loop.config.batch_size * loop.config.seq_len)
         self.found = {
             **asdict(rate),
             "warmup": self.warmup,
             "window_s": sum(seconds),
+            "windows": self.windows,
             "memory": memory_by_category(loop.model, loop.optimizer, loop._peak()),
             "taken_bytes": measure.device_used_bytes(loop.group.device),
             "shortages": measure.shortages(loop.group.device) - self.shortages,

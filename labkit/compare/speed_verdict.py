@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from labkit.compare.arms import find_run, timed_row
-from labkit.compare.batches import describe
+from labkit.compare.batches import SCATTERED, describe
 from labkit.compare.preset import Preset
 from labkit.record.schema import Ratio, SpeedResults, SpeedVerdict, TimedRow, Try
 
@@ -41,7 +41,8 @@ TIPS = (
 LARGEST = "Each arm ran at its largest batch{}: a user takes what fits."
 UNLIKE = "The arms ran with different batches, as each label says: tokens/s are compared, not equal batches."
 SHORT = "{label}: its allocator ran short {shortages} times in the window; fewer sequences may be faster."
-PROFILED = "{label}: its profiled steps took {over:.0%} longer than those of the window; its idle time is of these."
+PROFILED = "{label}: its profiled steps took {over:.0%} {word} than those of the window; its milliseconds by class sum to these."
+SUMS = 0.03  # by so much profiled steps may differ before it is said
 ODD = 0.05  # by so much a profiled step may differ before its gaps tell nothing of the others: kernels keep their times
 
 
@@ -109,7 +110,15 @@ def judge_speed(
     candidates = {arm: row for arm, row in rows.items() if row.role == "candidate"}
     out.reasons += [f"{label}: no result, {why}." for label, why in (missing or {}).items()]
     out.reasons += [
-        PROFILED.format(label=row.label, over=over) for row in rows.values() if (over := profiled_over(row)) > ODD
+        PROFILED.format(label=row.label, over=abs(over), word="longer" if over > 0 else "shorter")
+        for row in rows.values()
+        if abs(over := profiled_over(row)) > SUMS
+    ]
+    unsteady = {arm: row for arm, row in rows.items() if row.half_spread > SCATTERED}
+    out.reasons += [
+        f"{row.label}: the steps of its {'second ' if row.windows > 1 else ''}window scattered by {row.half_spread:.0%} "
+        "either way, and its tokens/s are no surer than that."
+        for row in unsteady.values()
     ]
     if base is None:
         name = "compiled BF16" if yardstick == "BF16" else yardstick
@@ -124,26 +133,28 @@ def judge_speed(
         own = of_library.get(row.library) if arm in candidates else None
         by_library = compare_rates(row, own)[0] if own else None
         out.ratios[arm] = Ratio(baseline=ratio, library=by_library)
-        reason = f"{row.label}: {row.tokens_per_s:,.0f} tokens/s, {ratio:.2f} times {base.label}"
-        against[arm] = f"{ratio:.2f} times {base.label} ({base.tokens_per_s:,.0f})"
+        reason = f"{row.label}: {row.of_one:,.0f} {row.unit}, {ratio:.2f} times {base.label}"
+        against[arm] = f"{ratio:.2f} times {base.label} ({base.of_one:,.0f})"
         if own:
             reason += f" and {by_library:.2f} times {own.label}"
-            against[arm] += f" and {by_library:.2f} times {own.label} ({own.tokens_per_s:,.0f})"
+            against[arm] += f" and {by_library:.2f} times {own.label} ({own.of_one:,.0f})"
         reason += {"same": ", no more than the noise of the steps", "slower": ": slower", "faster": ""}[words[arm]]
         out.reasons.append(reason + "." + (_kernel_words(row) if form == "FP8" else ""))
     if not candidates:
-        trains = f"{base.label} trains {base.tokens_per_s:,.0f} tokens/s"
+        trains = f"{base.label} trains {base.of_one:,.0f} {base.unit}"
         out.sentence = f"No verdict on speed: no {form} arm was timed; {trains}."
         return out
     out.best = best = max(candidates, key=lambda arm: candidates[arm].tokens_per_s)
     row, out.word = candidates[best], words[best]
-    trains = f"trains {row.tokens_per_s:,.0f} tokens/s, {against[best]}"
+    trains = f"trains {row.of_one:,.0f} {row.unit}, {against[best]}"
     here = f"{row.label}, the best of its arms, {trains}"
     out.sentence = {
         "faster": f"{form} is faster here: {row.label} {trains}.",
         "same": f"{form} is not faster here: {here}; the steps scatter as much.",
         "slower": f"{form} is slower here: {here}.",
     }[out.word]
+    if shaky := [one.label for one in (base, row) if one in unsteady.values()]:
+        out.sentence += f" The window of {' and that of '.join(shaky)} scattered by more than {SCATTERED:.0%}."
     out.next = advice(row, out.ratios[best].baseline or 0.0, out.word) if form == "FP8" else []
     return out
 

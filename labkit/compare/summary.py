@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from labkit.compare import repeats, table
-from labkit.compare.arms import Arm, answers, arm_rows, heldout_of, timed_arms
+from labkit.compare.arms import Arm, answers, arm_rows, heldout_of, still_needed, timed_arms
 from labkit.compare.budget import Budget, predict, price_of
 from labkit.compare.check import judge_check
 from labkit.compare.plan import Plan
@@ -163,8 +163,8 @@ def show(out: Path, console: Console) -> None:
         least = "" if call.ended else "at least "
         measured = f"Measured: {least}{call.seconds / 60:.1f} minutes{cost}; predicted for these arms: "
         say(console, f"{measured}{predicted / 60:.1f} minutes.{together(earlier, call)}")
-    if call.left:
-        left = ", ".join(f"{item.label} ({item.part})" for item in call.left)
+    if needed := still_needed(call, arms):
+        left = ", ".join(f"{item.label} ({item.part})" for item in needed)
         say(console, f"Left for another call, the same command goes on: {left}")
     if note := record.config.note:
         say(console, note.strip())
@@ -194,7 +194,7 @@ def differing(arms: Iterable[TrainRun]) -> str:
 def speed_tables(timed: list[Arm], baseline: str) -> list[tuple[list[table.Column], list[Arm]]]:
     """(columns, rows): the rates, and the milliseconds if any arm was profiled; none if nothing was timed."""
     profiled = [arm for arm in timed if arm.timed and arm.timed.kernels]
-    both = [(table.of_speed(baseline), timed), (table.of_milliseconds(), profiled)]
+    both = [(table.of_speed(timed, baseline), timed), (table.of_milliseconds(), profiled)]
     return [(columns, rows) for columns, rows in both if rows]
 
 

@@ -127,8 +127,9 @@ def timing(arm: Arm) -> TimedRow:
     return arm.timed
 
 
-def of_speed(baseline: str) -> list[Column]:
+def of_speed(rows: Sequence[Arm], baseline: str) -> list[Column]:
     """Rows are arms that were timed."""
+    unit = timing(rows[0]).unit if rows else "tokens/s"
 
     def peak(arm: Arm) -> str:
         timed = timing(arm)
@@ -137,7 +138,7 @@ def of_speed(baseline: str) -> list[Column]:
 
     return [
         Column("arm", "timed_label"),
-        Column("tokens/s", "timed.tokens_per_s", "{:,.0f}"),
+        Column(unit, "timed.of_one", "{:,.0f}", unit.replace("s a", "s\na")),
         Column(f"x {baseline}", "ratio.baseline", "{:.2f}", f"x\n{baseline}"),
         Column(f"x own {baseline}", "ratio.library", "{:.2f}", f"x own\n{baseline}"),
         Column(PER_THOUSAND, lambda arm: arm.timed.per_thousand(), "{:,.2f}", "ms/1k\ntokens"),
@@ -218,7 +219,7 @@ def _gap(arm: Arm) -> str:
 # ---- the page's, with more beside each number
 
 
-def on_page_speed(baseline: str, price: float | None, share: str) -> list[Column]:
+def on_page_speed(rows: Sequence[Arm], baseline: str, price: float | None, share: str) -> list[Column]:
     """Rows are arms that were timed. price: of an hour of the machine; share: which MFU, "" for none."""
 
     def milliseconds(arm: Arm) -> Markup:
@@ -228,7 +229,7 @@ def on_page_speed(baseline: str, price: float | None, share: str) -> list[Column
 
     columns = [
         Column("arm", lambda arm: with_small(arm.timed_label, arm.role)),
-        Column("tokens/s", "timed.tokens_per_s", number("{:,.0f}")),
+        Column(timing(rows[0]).unit if rows else "tokens/s", "timed.of_one", number("{:,.0f}")),
         Column(f"times {baseline}", "ratio.baseline", number("{:,.2f}")),
         Column(f"times its own library's {baseline}", "ratio.library", number("{:,.2f}")),
         Column(f"{PER_THOUSAND} of a GPU (10 % to 90 %)", milliseconds),

@@ -211,6 +211,7 @@ class Timing(Record):
     device_used_bytes: int | None = on_disk("taken_bytes")
     meter: dict[str, Any] | None = None
     shortages: int | None = None
+    windows: int = 1  # 2: the first scattered, and this is the second
 
 
 class TrainResults(Record):
@@ -285,6 +286,15 @@ class TimedRow(Timing):
     def per_thousand(self, seconds: float | None = None) -> float:
         """Milliseconds that a GPU needs for 1,000 tokens, from its seconds for a step; default: the median step."""
         return 1e3 * (self.step_p50 if seconds is None else seconds) * 1000 / self.tokens_step
+
+    @property
+    def of_one(self) -> float:
+        """Tokens/s of a GPU, or of a CPU's rank."""
+        return self.tokens_per_s / self.ranks
+
+    @property
+    def unit(self) -> str:
+        return "tokens/s" if self.ranks == 1 else "tokens/s a GPU" if self.mfu else "tokens/s a rank"
 
     @property
     def half_spread(self) -> float:

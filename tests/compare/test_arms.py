@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from labkit.compare.arms import arm_rows
+from labkit.compare.arms import arm_rows, still_needed
 from labkit.compare.report import missing
 from labkit.compare.summary import markdown
 from labkit.record.read import RunData, read_run
@@ -59,6 +59,20 @@ def test_repeats_that_were_not_needed_are_not_missed():
     arms = {word: arm_rows(data := record(word)) and missing(data, arm_rows(data)) for word in ("same", "undecided")}
     assert "A, run 2 has not started." in arms["same"], "of the first look all are needed"
     assert "A, run 3 has not started." not in arms["same"] and "A, run 3 has not started." in arms["undecided"]
+
+
+def test_the_page_misses_what_the_last_call_left_and_no_more():
+    """What was not requested, and is not left for another call, is no gap."""
+    data = record("same")
+    data.run["config"]["arms"]["b"] = {"label": "B", "role": "candidate"}
+    assert "B has not started." in missing(data, arm_rows(data)), "no call says what was requested"
+    left = [{"part": "safety", "arm": arm, "label": arm, "predicted_s": 9.0, "left": True} for arm in ("a-2", "a-3")]
+    data.run["results"]["calls"] = [{"seconds": 5.0, "items": left}]
+    data = RunData(path=None, run=data.run, steps=[], events=[])
+    arms = arm_rows(data)
+    named = {item.arm for item in still_needed(data.comparison.results.calls[-1], arms)}
+    assert named == {"a-2"}, "the first runs decided: of the further ones none is needed"
+    assert [each for each in missing(data, arms) if "has not started" in each] == ["A, run 2 has not started."]
 
 
 def test_what_the_folders_lack_the_record_of_the_comparison_still_has():

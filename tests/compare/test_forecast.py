@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,13 @@ def test_later_arms_are_scaled_by_how_fast_this_machine_is():
         [], Item(part="safety", arm="b", predicted_s=0.0), [Item(part="safety", arm="c", predicted_s=0.0)]
     )
     assert nothing_expected.left(elapsed=15.0, here=45.0) == 45 + 60  # as long as this one
+
+
+def test_no_more_is_left_than_the_budget_has():
+    now = Item(part="safety", arm="b", predicted_s=20.0)
+    assert Forecast([], now, [], time.time() + 10).left(elapsed=0.0, here=500.0) <= 10
+    assert Forecast([], now, [], time.time() - 10).left(elapsed=0.0, here=500.0) == 0
+    assert Forecast([], now, [], time.time() + 1e6).left(elapsed=0.0, here=500.0) == 500
 
 
 def test_the_first_step_tells_nothing_and_later_ones_by_the_clock():

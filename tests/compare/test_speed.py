@@ -88,6 +88,27 @@ def test_rank_0_reads_its_gpus_clock_from_the_windows_first_step_to_its_last(mon
     assert not any(thread.name == "meter" for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize(
+    "device, seconds, windows", [("cuda", (0.1, 0.3), 2), ("cuda", (0.1, 0.1), 1), ("cpu", (0.1, 0.3), 1)]
+)
+def test_a_gpus_window_that_scatters_is_repeated_once(monkeypatch, device, seconds, windows):
+    for name, value in (("reset_peak", None), ("shortages", 0), ("device_used_bytes", 0)):
+        monkeypatch.setattr(f"labkit.record.measure.{name}", lambda device, value=value: value)
+    monkeypatch.setattr("labkit.compare.speed.agreed_mean", lambda group, value: value)
+    group = SimpleNamespace(rank=1, size=2, device=SimpleNamespace(type=device))
+    linear = torch.nn.Linear(2, 2)
+    rest = {"model": linear, "optimizer": torch.optim.SGD(linear.parameters()), "_peak": lambda: 0, "stopped": ""}
+    config = SimpleNamespace(batch_size=4, seq_len=16)
+    loop = SimpleNamespace(group=group, config=config, seconds=[], step=0, **rest)
+    window = Window(seconds=0.6, warmup=2, profile=0)
+    while not loop.stopped and loop.step < 99:
+        loop.step += 1
+        loop.seconds.append(0.1 if loop.step <= 2 else seconds[loop.step % 2])
+        window.after_step(loop)
+    assert window.found["windows"] == windows and loop.step == 2 + 6 * windows
+    assert window.found["window_s"] == pytest.approx(sum(loop.seconds[-6:])), "the last one is what was measured"
+
+
 def test_both_answers_stand_apart(finished):
     folder, done = finished
     results = read_run(folder / "out").run["results"]

@@ -89,6 +89,17 @@ def test_a_profiled_step_that_is_no_other_is_told_and_its_gaps_advise_nothing():
     assert "BF16: its profiled steps" in " ".join(judge_speed({"bf16": base}).reasons)
 
 
+def test_several_gpus_are_told_by_the_one_and_a_window_that_scatters_is_named():
+    rows = {"bf16": arm("BF16", 100, "baseline", "plain", ranks=2, mfu={"x": 0.4})}
+    found = judge_speed({**rows, "te": arm("TE FP8", 150, ranks=2, mfu={"x": 0.4}, spread=0.09, windows=2)})
+    assert (
+        "75 tokens/s a GPU, 1.50 times BF16 (50)" in found.sentence and "window of TE FP8 scattered" in found.sentence
+    )
+    assert any("second window scattered by 9%" in reason for reason in found.reasons)
+    calm = judge_speed({**rows, "te": arm("TE FP8", 150, ranks=2, spread=0.01)})
+    assert "scattered" not in calm.sentence + " ".join(calm.reasons) and "75 tokens/s a rank" in calm.sentence
+
+
 # ---- minutes and money
 
 
