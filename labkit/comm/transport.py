@@ -13,9 +13,12 @@ b are received in the order in which they were sent, group by group. A buffer be
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -171,6 +174,11 @@ def join(device: str, local: int, **how: Any) -> TorchTransport:
     takes GPU `local` of its machine, which there must be."""
     where, more = torch.device(device), dict[str, Any]()
     if device == "cuda":
+        # Transformer Engine, where it is installed, before anything computes: after cuDNN's attention its import fails
+        # ("libcudnn_cnn.so.9: undefined symbol"). What else may be wrong with it, its backend says.
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module("transformer_engine.pytorch")
         where = torch.device("cuda", local)
         torch.cuda.set_device(where)
         more = {"device_id": where}
@@ -183,8 +191,8 @@ def stay_inside() -> None:
     """One machine: nothing listens outside of it."""
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
     for variable in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-        if loopback:
-            os.environ.setdefault(variable, loopback)
+        if loopback:  # also where a site's profile names the network between its machines
+            os.environ[variable] = loopback
 
 
 def _connect(group: GroupId, rank: int) -> dist.ProcessGroup:

@@ -186,9 +186,10 @@ def render(checks: Sequence[Check], console: Any = None) -> None:
     words = {True: ("ok", "green"), False: ("NO", "bold red"), None: ("-", "dim")}
     left = {check.name: check for check in checks}
     instructors = (Path(__file__).resolve().parents[2] / "grading").is_dir()
-    for group, verdict in zip(GROUPS, verdicts(checks)):
-        if group is GROUPS[-1] and not instructors:
-            continue
+    shown = [pair for pair in zip(GROUPS, verdicts(checks)) if instructors or pair[0] is not GROUPS[-1]]
+    good, bad = (", ".join(g.name for g, v in shown if v.ok is ok) or "nothing here" for ok in (True, False))
+    console.print(Text(f"This machine is good for: {good}. Not for: {bad}."), end="\n\n")
+    for group, verdict in shown:
         table = Table(box=None, show_header=False, padding=(0, 1), pad_edge=False)
         table.add_column(width=2)
         table.add_column(width=18)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit.doctor.findings import SETUP, Check
 from labkit.doctor.requirements import NOTEBOOK, PACKAGES, PYTHON, dotted
-from labkit.errors import in_words
+from labkit.errors import LabError, in_words
 from labkit.record import hardware
 
 DEMO_MEMORY, DEMO_DISK, TEMPORARY, SHARED = 4 * 2**30, 2**30, 200 * 2**20, 2**30
@@ -78,7 +78,7 @@ def _disk() -> Check:
             found.append(f"{gib(free)} free in {label}")
             if free < DEMO_DISK:
                 bad.append(f"free {gib(DEMO_DISK)} in {label}")
-        except OSError as error:
+        except (OSError, LabError) as error:
             found.append(f"{label} cannot be written ({in_words(error)})")
             bad.append(fix)
     return Check("disk", not bad, "; ".join(found), "; ".join(bad))

@@ -7,8 +7,9 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 
@@ -47,8 +48,11 @@ def usable_threads() -> int:
     """Hardware threads this process may use: affinity and the container's CPU quota counted in."""
     with suppress(AttributeError, OSError):  # not on macOS
         usable = len(os.sched_getaffinity(0))
-        quota = re.fullmatch(r"(\d+) (\d+)", read_system("/sys/fs/cgroup/cpu.max").strip())
-        return max(1, min(usable, -(-int(quota[1]) // int(quota[2])))) if quota else usable
+        older = zip(_cgroups("cpu", v1="cpu.cfs_quota_us"), _cgroups("cpu", v1="cpu.cfs_period_us"))
+        for said in (*_cgroups("cpu", v2="cpu.max"), *map(" ".join, older)):
+            if quota := re.fullmatch(r"(\d+) (\d+)", said):
+                usable = min(usable, -(-int(quota[1]) // int(quota[2])))
+        return max(1, usable)
     return os.cpu_count() or 1
 
 
@@ -56,9 +60,20 @@ def memory_bytes() -> tuple[int, int]:
     """(memory that this process may use at most, how much of it is free): the machine's, or its container's limit."""
     import psutil
 
-    machine, limit = psutil.virtual_memory(), read_system("/sys/fs/cgroup/memory.max").strip()
-    total = min(machine.total, int(limit)) if limit.isdigit() else machine.total
+    machine, limits = psutil.virtual_memory(), _cgroups("memory", v2="memory.max", v1="memory.limit_in_bytes")
+    total = min([machine.total, *(int(limit) for limit in limits if limit.isdigit())])
     return total, min(total, machine.available)
+
+
+def _cgroups(controller: str, v2: str = "", v1: str = "") -> Iterator[str]:
+    """What a file of this process's control group says, and of all groups above it: the least limit binds."""
+    for line in read_system("/proc/self/cgroup").splitlines() or ["0::/", f"1:{controller}:/"]:
+        _, controllers, path = line.split(":", 2)
+        file, root = (v1, f"/sys/fs/cgroup/{controller}") if controllers else (v2, "/sys/fs/cgroup")
+        if file and (not controllers or controller in controllers.split(",")):
+            group = PurePosixPath(path)
+            for place in (group, *group.parents):
+                yield read_system(f"{root}{str(place).rstrip('/')}/{file}").strip()
 
 
 def gpus() -> list[dict[str, Any]]:

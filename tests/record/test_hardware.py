@@ -166,3 +166,18 @@ def test_kernel_builds_stay_private(monkeypatch):
     assert hardware.operating_system() == "Linux 6.8.0 (Ubuntu 24.04.1 LTS)"
     monkeypatch.setattr("platform.release", lambda: "5.15.167.4-microsoft-standard-WSL2")
     assert hardware.operating_system() == "Linux 5.15.167.4 (Ubuntu 24.04.1 LTS), WSL"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_least_limit_of_all_groups_above_binds(monkeypatch, version):
+    """SLURM's and systemd's limits stand in nested groups, version 1 beside version 2."""
+    root = "/sys/fs/cgroup"
+    if version == 2:
+        texts = {"/proc/self/cgroup": "0::/slurm/job_7/step_0\n", f"{root}/slurm/job_7/memory.max": "1073741824\n"}
+        texts |= {f"{root}/slurm/job_7/step_0/memory.max": "max\n", f"{root}/slurm/cpu.max": "100000 100000\n"}
+    else:
+        texts = {"/proc/self/cgroup": "5:memory:/slurm/job_7\n3:cpu,cpuacct:/slurm/job_7\n0::/\n"}
+        texts |= {f"{root}/memory/slurm/memory.limit_in_bytes": "1073741824\n"}
+        texts |= {f"{root}/cpu/slurm/cpu.cfs_quota_us": "100000\n", f"{root}/cpu/slurm/cpu.cfs_period_us": "100000\n"}
+    monkeypatch.setattr(hardware, "read_system", lambda path: texts.get(path, ""))
+    assert hardware.memory_bytes()[0] == 2**30 and hardware.usable_threads() == 1

@@ -21,7 +21,10 @@ from labkit.errors import LabError
 
 def cache_root() -> Path:
     """Return $LABKIT_CACHE, or ~/.cache/labkit."""
-    return Path(os.environ.get("LABKIT_CACHE") or Path.home() / ".cache" / "labkit").expanduser()
+    try:
+        return Path(os.environ.get("LABKIT_CACHE") or Path.home() / ".cache" / "labkit").expanduser()
+    except RuntimeError:  # no HOME, and no entry in passwd
+        raise LabError("this user has no home folder: set LABKIT_CACHE to a folder that you may write to") from None
 
 
 def built_once(
