@@ -24,7 +24,7 @@ from grading.intake.downloads import Download, Known, read_download
 from grading.intake.names import count, forms, letters, printable, shown, some
 from grading.intake.rosters import Roster, read_roster
 from grading.intake.wrong_week import refuse_another_weeks
-from grading.register.deadlines import extend
+from grading.register.deadlines import extend, read_time
 from grading.register.people import everybody, learn, owner, person
 from grading.register.schema import SUBMITTED, Class
 from grading.register.submissions import Added, add_submission, end_collection
@@ -165,7 +165,7 @@ def command(cls: Class, week: Week, source: Path, worksheet: Path | None, receiv
     """`grade collect`: the collection with its progress, and one summary. Status 1: something was passed over."""
     console = Console()
     with _shown(Console(stderr=True)) as progress:
-        report = collect(cls, week, source, worksheet, _time(received, cls), progress)
+        report = collect(cls, week, source, worksheet, read_time(cls, received) if received else None, progress)
     for sentence in dict.fromkeys(report.notes):
         console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
     people = {one.id for _, added in report.kept for one in added.members}
@@ -176,20 +176,6 @@ def command(cls: Class, week: Week, source: Path, worksheet: Path | None, receiv
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
     return 1 if report.download.notes else 0
-
-
-def _time(text: str | None, cls: Class) -> datetime | None:
-    """--received as a time; without an offset it is in the class's zone."""
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-        found = found.replace(tzinfo=cls.zone) if found.tzinfo is None and cls.zone else found
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise LabError(f"--received {text!r} is no time with its offset from UTC: write 2026-11-20T23:59+01:00")
-    return found
 
 
 @contextlib.contextmanager

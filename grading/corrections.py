@@ -4,13 +4,13 @@ a misnamed file of it is called. Archives never change; a renamed file is read a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 
 from grading.intake.misnamed import refuse_rename
 from grading.intake.names import count, shown, some
 from grading.intake.submission import read_submission
 from grading.register.counting import counting, handed_in
+from grading.register.deadlines import read_time
 from grading.register.people import person, resolve
 from grading.register.schema import Class
 from grading.register.submissions import Attempt, attempt, attempts, leave_out, rename, retime, withdraw
@@ -34,8 +34,8 @@ def correct(cls: Class, which: str, words: Sequence[str], *, undo: bool = False)
         case ["withdraw"]:
             yield from _withdraw(cls, found, undo)
         case ["time", text] if len(found) == 1 and not undo:
-            retime(cls, found[0].id, _time(cls, text))
-            yield f"{named(cls, found[0])}: handed in {_time(cls, text).isoformat(' ', 'minutes')}"
+            retime(cls, found[0].id, read_time(cls, text))
+            yield f"{named(cls, found[0])}: handed in {read_time(cls, text).isoformat(' ', 'minutes')}"
         case ["without", member] if len(found) == 1:
             leave_out(cls, found[0].id, who := resolve(cls, member), undo)
             yield f"{named(cls, attempt(cls, found[0].id))} counts {'again' if undo else 'no more'} for {who.name}"
@@ -86,18 +86,6 @@ def _withdraw(cls: Class, found: Sequence[Attempt], undo: bool) -> Iterator[str]
                 else "nothing of theirs counts now"
             )
             yield f"{person(cls, id).name}, {week}: {now}"
-
-
-def _time(cls: Class, text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise LabError(f"{text!r} is no time: write it as 2026-11-20T18:00+01:00") from None
-    if time.tzinfo is None:
-        if cls.zone is None:
-            raise LabError(f"{text} needs its offset from UTC, as in {text}+01:00")
-        time = time.replace(tzinfo=cls.zone)
-    return time
 
 
 def _rename(cls: Class, one: Attempt, old: str, new: str) -> str:

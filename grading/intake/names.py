@@ -34,11 +34,12 @@ def same_letters(name: str, other: str) -> bool:
 def forms(name: str) -> tuple[str, ...]:
     """The letters of a name as it stands and the other way round: "Jane Doe" of "Doe, Jane"."""
     last, comma, first = name.partition(",")
-    return (letters(name), letters(first + last)) if comma else (letters(name),)
+    return (letters(name), letters(f"{first} {last}")) if comma else (letters(name),)
 
 
 def letters(name: str) -> str:
-    """The letters, marks and digits of a name, composed and in small letters."""
+    """The letters, marks and digits of a name, composed and in small letters: what is left of it in a platform's file
+    names, whichever signs that platform drops."""
     text = unicodedata.normalize("NFC", clean(name).casefold())
     return "".join(c for c in text if unicodedata.category(c)[0] in "LMN")
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grading.intake.names import count
+from grading.intake.names import count, letters
 from grading.marking.course import FOLDER
 from grading.publish.page import FEEDBACK, PUBLISHED, folder_name
-from grading.register.people import Person, fold, key_of
+from grading.register.people import Person, key_of
 from grading.register.rules import FILE
 from grading.register.schema import Class
 from labkit.errors import LabError
@@ -178,7 +178,7 @@ def _others(cls: Class, who: Person) -> Iterator[str]:
             continue
         if path.suffix == ".zip":
             members = _members(path)
-            if any(fold(who.name) in fold(name) or numbers & set(name.split("_")) for name in members):
+            if any(letters(who.name) in letters(name) or numbers & set(name.split("_")) for name in members):
                 yield f"{path} holds files of them: make it again, or delete it"
         elif any(name in _text(path) for name in names):
             yield f"{path} names them: " + (

@@ -27,6 +27,19 @@ def extend(cls: Class, person: int, week: str, until: datetime) -> None:
         )
 
 
+def read_time(cls: Class, text: str) -> datetime:
+    """A time that somebody types; without an offset it is in the class's zone. LabError for none."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise LabError(f"{text!r} is no time: write it as 2026-11-20T18:00+01:00") from None
+    if time.tzinfo is None:
+        if cls.zone is None:
+            raise LabError(f"{text} needs its offset from UTC, as in {text}+01:00")
+        time = time.replace(tzinfo=cls.zone)
+    return time
+
+
 def is_excused(cls: Class, person: int, week: str) -> bool:
     """Whether the week does not count for a person."""
     return person in cls.rules.excused.get(week, ())

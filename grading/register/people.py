@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grading.intake.arrival import Key
-from grading.intake.names import clean, shown, some
+from grading.intake.names import clean, forms, letters, shown, some
 from grading.intake.rosters import read_roster
 from grading.register.schema import Class, writing
 from labkit.errors import LabError
@@ -87,28 +86,21 @@ def propose(cls: Class, name: str) -> Person | None:
     """Who may be meant by a name, an e-mail or an id as a platform or a person writes it: the one whose name has the
     same letters, else the one whose name, account or id is most like it. None if nobody is, or several are. A proposal
     is shown and never taken."""
-    here, letters = everybody(cls), fold(name.partition("@")[0])  # one domain makes all e-mails alike
+    here, written = everybody(cls), letters(name.partition("@")[0])  # one domain makes all e-mails alike
     ids: dict[int, list[str]] = {}
     for row in cls.db.execute("SELECT person, value FROM alias WHERE platform = 'id'"):
         ids.setdefault(row["person"], []).append(row["value"].partition("@")[0])
-    same = [one for one in here if letters in map(fold, _names(one))]
-    if same or not letters:
+    same = [one for one in here if written in forms(one.name)]
+    if same or not written:
         return same[0] if len(same) == 1 else None
     alike: dict[int, float] = {}
     for one in here:
-        forms = map(fold, (*_names(one), one.email.partition("@")[0], *ids.get(one.id, ())))
-        alike[one.id] = max(difflib.SequenceMatcher(None, letters, form).ratio() for form in forms)
+        own = map(letters, (one.email.partition("@")[0], *ids.get(one.id, ())))
+        alike[one.id] = max(difflib.SequenceMatcher(None, written, form).ratio() for form in (*forms(one.name), *own))
     best = sorted(here, key=lambda one: -alike[one.id])[:2]
     if not best or alike[best[0].id] < CLOSE or (len(best) > 1 and alike[best[1].id] == alike[best[0].id]):
         return None
     return best[0]
-
-
-def fold(name: str) -> str:
-    """The letters and digits of a name, composed and in small letters, with their combining marks: what is left of it
-    in a platform's file names, whichever signs that platform drops."""
-    text = unicodedata.normalize("NFC", clean(name)).casefold()
-    return "".join(c for c in unicodedata.normalize("NFC", text) if unicodedata.category(c)[0] in "LMN")
 
 
 def _names(one: Person) -> tuple[str, ...]:
@@ -144,7 +136,7 @@ def owner(cls: Class, keys: Sequence[Key]) -> tuple[int | None, str]:
         return next(iter(found)), ""
     for key in keys:
         if key.platform == "name" and (who := _owner(cls, key)) is not None:
-            called = [one.id for one in everybody(cls) if fold(key.value) in map(fold, _names(one))]
+            called = [one.id for one in everybody(cls) if letters(key.value) in forms(one.name)]
             if set(called) <= {who}:
                 return who, ""
             return None, f"{len(called)} of the class are called so"

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from grading.intake.arrival import Key
-from grading.intake.names import in_moodles_files
+from grading.intake.names import in_moodles_files, letters
 from grading.register.classes import init_class, open_class
 from grading.register.deadlines import due, is_excused
-from grading.register.people import called, everybody, fold, key_of, owner, propose, resolve, who
+from grading.register.people import called, everybody, key_of, owner, propose, resolve, who
 from grading.register.problems import UNKNOWN, problems
 from grading.register.standing import MISSING, standings
 from grading.register.submissions import attempt
@@ -182,7 +182,7 @@ def test_who_can_be_said_again_and_says_nothing_against_the_roster(tmp_path):
 SIGNS = "'\u2019-. ,_\u0301\u093f\u0e35\xf6\xd6\xdf\ufb01\u0130\u0131\xd8"  # dropped, joined, folded, or of two forms
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")) | st.sampled_from(SIGNS), min_size=1, max_size=12)
 NAME = TEXT.map(lambda text: unicodedata.normalize("NFC", text).strip()).filter(
-    lambda text: fold(text) and '"' not in text
+    lambda text: letters(text) and '"' not in text
 )
 
 
@@ -200,7 +200,7 @@ def test_names_propose_and_keys_decide_whatever_the_names_are(names, data):
             for mangled in (name, in_moodles_files(name), name.upper(), unicodedata.normalize("NFD", name)):
                 assert owner(cls, [Key("name", mangled)])[0] is None
                 close = propose(cls, mangled)
-                same = [n for n, other in enumerate(names) if fold(mangled) in _forms(other)]
+                same = [n for n, other in enumerate(names) if letters(mangled) in _forms(other)]
                 if len(same) == 1:
                     assert close == people[f"s{same[0]}@x.org"], "who alone has these letters"
                 elif same:
@@ -212,7 +212,7 @@ def test_names_propose_and_keys_decide_whatever_the_names_are(names, data):
 
 def _forms(name):
     last, comma, first = name.partition(",")
-    return [fold(name), *([fold(f"{first} {last}")] if comma else [])]
+    return [letters(name), *([letters(f"{first} {last}")] if comma else [])]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -224,7 +224,7 @@ def test_names_alone_are_ids_whole_and_exact(names):
         with opened(Path(scratch) / "c", roster) as cls:
             people = {one.name: one.id for one in everybody(cls)}
             for name in names:
-                alone = sum(fold(name) in _forms(other) for other in names) == 1
+                alone = sum(letters(name) in _forms(other) for other in names) == 1
                 found, _ = owner(cls, [Key("name", name)])
                 assert found == (people[unicodedata.normalize("NFC", name)] if alone else None)
                 other, _ = owner(cls, [Key("name", f"{name}x")])
