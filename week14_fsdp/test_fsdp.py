@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkit.checks import call, expect, same, task
-from week14_fsdp.given.weighed import judge_under_way, judge_weighed
+from week14_fsdp.given.weighed import judge_second_gathers, judge_under_way, judge_weighed
 from week14_fsdp.given.whole_batch import (
     F64,
     TOL,
@@ -320,6 +320,7 @@ def judge_traffic(ledger, weights, N, backwards):
         rank=ledger.rank,
         what="the bytes of the reduce-scatters, sorted,",
     )
+    judge_second_gathers(ledger, sizes)
 
 
 def memory_case(seed, checkpointed):

@@ -78,6 +78,27 @@ def judge_weighed(ledger: Ledger, whole: int, root: int, block: int, blocks: int
     return left
 
 
+def judge_second_gathers(ledger: Ledger, sizes: list[int]) -> None:
+    """Between the last block's forward and a block's backward, it and the blocks behind it have come again."""
+    blocks = len(sizes) - 1
+    at: dict[str, int] = {}
+    for label, index in spans(ledger):
+        at.setdefault(label, index)  # of two forwards the first: the second is the recomputation
+        word, _, k = label.partition(" ")
+        if word == "backward" and int(k) < blocks - 1:  # the last one may have stayed
+            came = [e for e in carried(ledger) if e.kind == MESSAGE and at[f"forward {blocks - 1}"] < e.index < index]
+            came = [e.bytes for e in came if wait_of(ledger, e) < index]
+            needed = sorted(sizes[1 + int(k) : blocks])
+            expect(
+                all(came.count(size) >= needed.count(size) for size in needed),
+                f"rank {ledger.rank}: {len(came)} blocks have come when the backward of block {k} begins, since the "
+                f"last block's forward; of {blocks} that were freed {len(needed)} must have, the last one may stay",
+                cause=("each block is gathered once: then nothing was freed before the backward",) * (not came),
+            )
+        if label == "backward 0":
+            at = {}
+
+
 def judge_under_way(ledger: Ledger, blocks: int) -> None:
     """Pass if in each step of `scenarios.fsdp` gathers run one block ahead and gradients follow: what a message brings
     is memory from its post on, also while it waits in the group; so is a gradient until it is sent."""
