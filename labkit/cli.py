@@ -280,6 +280,12 @@ def plan(
     batch_tokens: Annotated[str, Option(help="Tokens a step: 4M, 512K.")] = "4M",
     precision: Annotated[str | None, Option(help="bf16 or fp8. Default: both, where the GPU can.")] = None,
     goal: Annotated[str, Option(help="time, cost (also on fewer GPUs), or memory (at most 25 % slower).")] = "time",
+    measured: Annotated[
+        float | None, Option(min=1e-6, help="Seconds of a step that you measured: all steps are scaled by it.")
+    ] = None,
+    of: Annotated[
+        str | None, Option(metavar="PLAN", help="With --measured: the plan, dp4.tp2. Default: the best.")
+    ] = None,
     peak: Annotated[float | None, Option(help="Dense BF16 TFLOP/s.")] = None,
     fp8_peak: Annotated[float | None, Option(help="Dense FP8 TFLOP/s; 0 without FP8.")] = None,
     memory: Annotated[float | None, Option(help="GB of a GPU.")] = None,
@@ -306,6 +312,8 @@ def plan(
         raise typer.Exit(measure(out, device))
     if out is not None or device is not None:
         raise LabError("--out and --device belong to --calibrate")
+    if of is not None and measured is None:
+        raise LabError("--of belongs to --measured")
     from labkit.plan.planner import plan as run
     from labkit.plan.request import Request
 
@@ -315,7 +323,7 @@ def plan(
     chip = dict(peak=peak, fp8_peak=fp8_peak, memory=memory, hbm=hbm)
     outputs = dict(explain=explain, as_json=as_json, figure=figure, write=write)
     given: dict[str, Any] = {**shape, **chip, **outputs}
-    raise typer.Exit(run(Request(precision=precision, goal=goal, **given)))
+    raise typer.Exit(run(Request(precision=precision, goal=goal, measured=measured, of=of, **given)))
 
 
 # END WITH week15

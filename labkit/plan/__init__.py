@@ -9,5 +9,5 @@ A step is a sum of parts, each a formula that fits on a line; every answer says 
     rows.py, fit.py, validate.py, calibrate.py      measured runs as cases, and what is made of them
     search.py, explain.py, request.py, planner.py, anatomy.py   every plan on a cluster, and what `lab plan` shows
 
-data/shown.csv: 41 public runs of A100 and H100, each with its source; data/own.csv: this course's, on H200.
+data/shown.csv: 81 public runs of A100, H100 and GB200, each with its source; data/own.csv: this course's, on H200.
 """

@@ -25,7 +25,7 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.plan.constants import Constants, constants
-from labkit.plan.machine import alone, find_chip
+from labkit.plan.machine import BOARD, GIB, alone, find_chip
 from labkit.plan.machine_file import DEFAULT, Machine, Rates, write_text
 from labkit.plan.wires import measure_links
 from labkit.plan.work import FULL_POWER, REACHED, product
@@ -208,7 +208,7 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
     memory = torch.cuda.get_device_properties(0).total_memory if cuda else memory_bytes()[0]
     link_gbs = known.nvlink if known else within.gbs if within else PCIE5
     chip = Chip(
-        known.tflops if known else best, 0.0, known.memory_gb if known else memory / G, rate / REACHED, sms, FULL_POWER,
+        known.tflops if known else best, 0.0, known.memory_gb if known else memory / (BOARD * GIB), rate / REACHED, sms, FULL_POWER,
         recent, link_gbs,
     )  # fmt: skip
     k, error = fit_products(chip, shapes, times, constants())

@@ -30,7 +30,7 @@ class Cases:
     topk: Array
     head_dim: Array
     seq: Array
-    # The plan. Sequences a step and a micro-batch; the degrees; flags 0 or 1.
+    # The plan. Sequences a step and a micro-batch; the degrees; flags 0 or 1; `half`: FP16.
     gbs: Array
     mbs: Array
     tp: Array
@@ -46,6 +46,7 @@ class Cases:
     tp_overlap: Array
     dp_overlap: Array
     fp8: Array
+    half: Array
     # The machine. FLOP/s dense; bytes/s; watts; bytes; bytes/s, one direction, a GPU.
     per_node: Array
     peak: Array

@@ -49,6 +49,7 @@ class Constants(NamedTuple):
     alpha: float
     tp_left: float
     drag: float
+    drag_near: float
 
 
 ABOUT = {
@@ -85,6 +86,7 @@ ABOUT = {
     "alpha": About(7e-6, 0, "seconds", "a ring's step", "week13_allreduce/results/h200-2.json, 4 KiB"),
     "tp_left": About(0.35, 0, "of it", "tensor-parallel messages that overlap leaves exposed", CHOICE),
     "drag": About(0.4, 0.6, "of it", "what a hidden message of data parallelism costs the kernels beside it", "fitted"),
+    "drag_near": About(0.3, 0.6, "of it", "the same where it never leaves its node", "fitted"),
 }
 
 
@@ -103,7 +105,14 @@ def constants() -> Constants:
     return Constants(**_fitted()["constants"])
 
 
+def share_of_stack(off: float, interval: float) -> float:
+    """Return how much of one run's log(measured / predicted) its software's other runs are likely to share: nearly all
+    of what is far beyond the interval, little of what lies inside, which is mostly that run's own noise."""
+    return off**3 / (off**2 + interval**2)
+
+
 def accuracy() -> dict[str, float]:
     """The errors that they leave. `interval`: of log(seconds), kept by four of five unseen stacks; `tie`: between plans
-    of one sweep."""
+    of one sweep; `memory`: of log(bytes), what four of five stacks need beyond plain software; `scaled_mean`: after one
+    step of a stack was shown."""
     return _fitted()["accuracy"]

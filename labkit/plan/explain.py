@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import LabError
+from labkit.plan import footprint
 from labkit.plan.cases import FULL
-from labkit.plan.footprint import GIB
+from labkit.plan.footprint import FITS, GIB
 from labkit.plan.search import PLAN, Found, ties
 from labkit.plan.step import Step
 
@@ -71,10 +72,31 @@ def next_constraint(found: Found, best: int) -> str:
     faster = np.flatnonzero(~found.fits & (found.seconds < (1 - WORTH) * found.seconds[best]))
     if not faster.size:
         return f"More memory would gain less than {100 * WORTH:.0f} %."
-    row = int(faster[np.argmin(found.memory.needed[faster])])
+    row = int(faster[np.argmin(found.room.least[faster])])
     gain = 1 - float(found.seconds[row] / found.seconds[best])
-    need, have = float(found.memory.needed[row]) / GIB, float(found.cases.memory[row]) / GIB
+    need, have = float(found.room.least[row]) / GIB, float(found.cases.memory[row]) / GIB
     return f"With {need:.1f} GiB in place of {have:.1f}, {name(found.plan(row))} would be {100 * gain:.0f} % faster."
+
+
+def doubt(found: Found, order: list[int]) -> list[str]:
+    """Say, where the best plan may not fit, what decides it, and which is the best that surely does."""
+    row = order[0]
+    if found.fit[row] == FITS:
+        return []
+    least, most, have = (float(one[row]) / GIB for one in (found.room.least, found.room.most, found.cases.memory))
+    sure = next((other for other in order if found.fit[other] == FITS), None)
+    more = (
+        "no plan fits whatever the software"
+        if sure is None
+        else (
+            f"{name(found.plan(sure))} fits whatever the software, and takes "
+            f"{100 * (float(found.seconds[sure] / found.seconds[row]) - 1):.0f} % longer"
+        )
+    )
+    return [
+        f"{name(found.plan(row))} may fit: it needs {least:.0f} to {most:.0f} GiB of {have:.0f}. The least is with "
+        f"gradients summed in BF16, a fused loss and the activation function computed again; {more}."
+    ]
 
 
 def neighbours(found: Found, best: int) -> list[str]:
@@ -104,9 +126,9 @@ def why_not(found: Found, best: int, rows: np.ndarray, key: str, value: int) -> 
     label = label or {"fp8": "FP8" if value else "BF16", "zero": f"ZeRO {value}"}.get(key) or f"{key} {value}"
     able = rows[found.fits[rows]]
     if not able.size:
-        row = int(rows[np.argmin(found.memory.needed[rows])])
+        row = int(rows[np.argmin(found.room.least[rows])])
         most = max(found.memory._fields, key=lambda kind: float(getattr(found.memory, kind)[row]))
-        need, have = float(found.memory.needed[row]) / GIB, float(found.cases.memory[row]) / GIB
+        need, have = float(found.room.least[row]) / GIB, float(found.cases.memory[row]) / GIB
         part = float(getattr(found.memory, most)[row]) / GIB
         return f"{label}: does not fit, {need:.0f} GiB of {have:.0f}, {part:.0f} of them {most}."
     row = int(able[np.argmin(found.seconds[able])])
@@ -161,7 +183,7 @@ def compare_lines(found: Found, a: int, b: int) -> list[tuple[str, float, float]
 
     seconds = [both(f"  {part}, s", column) for part, column in found.step._asdict().items()]
     kinds = [both(f"  {kind}, GiB", column, GIB) for kind, column in found.memory._asdict().items()]
-    of_step, of_memory = both("step, s", found.seconds), both("needed, GiB", found.memory.needed, GIB)
+    of_step, of_memory = both("step, s", found.seconds), both("needed, GiB", found.room.expected, GIB)
     there = [line for line in seconds if max(line[1:]) > 0.0005 * of_step[1]]
     return [of_step, *there, of_memory, *[line for line in kinds if max(line[1:]) > 0.005]]
 
@@ -178,7 +200,9 @@ def as_json(found: Found, rows: list[int], sigma: float) -> list[dict[str, Any]]
             "tie": tie,
             "tokens_s_gpu": float(found.tokens_s_gpu()[row]),
             "mfu": float(found.mfu()[row]),
-            "needed_gib": float(found.memory.needed[row]) / GIB,
+            "needed_gib": float(found.room.expected[row]) / GIB,
+            "range_gib": [float(one[row]) / GIB for one in (found.room.least, found.room.most)],
+            "fit": footprint.WORDS[int(found.fit[row])],
             "memory_gib": {kind: float(getattr(found.memory, kind)[row]) / GIB for kind in found.memory._fields},
             "parts_s": parts(found.step, row),
             "loses_to": binding(found, row),

@@ -20,9 +20,11 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.plan.cases import Array
-from labkit.plan.constants import ABOUT, DATA, Constants, start
+from labkit.plan.constants import ABOUT, DATA, Constants, share_of_stack, start
+from labkit.plan.footprint import GIB, room
 from labkit.plan.rows import Row, Runs, number, read, runs
 from labkit.plan.step import step
+from labkit.plan.validate import expected_bytes
 
 NOISE, DOUBT = 0.08, 0.10  # of a log: what releases of one stack differ by (5 to 10 %); beyond it a row is doubtful
 NUDGE, LEAP, ROUNDS = 1e-3, 0.3, 8  # of log(constant): for the slope; the longest step; steps
@@ -125,7 +127,35 @@ def fit_all(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
     say(f"a stack's mean error, all stacks alike: {100 * out['stacks_mean']:.1f} %")
     out["interval"] = kept_by(0.8, np.abs(stack_out), votes(stacks, everything))
     out["tie"] = within_sweeps(found.rows, row_out)
+    out["memory"] = memory_off()
+    say(f"memory: four of five stacks within {100 * out['memory']:.0f} % of what their runs took")
+    out["scaled_mean"] = one_row_shown(stack_out, stacks, out["interval"])
+    say(f"after one step of a stack was shown, its others: mean {100 * out['scaled_mean']:.1f} %")
     return k, out
+
+
+def memory_off() -> float:
+    """Return by what share four of five stacks leave the range from lean to plain software, of the rows whose memory
+    was measured."""
+    found = runs([row for name in ("shown", "own") for row in read(DATA / f"{name}.csv") if number(row, "mem_gib")])
+    need, expected = room(found.cases, 0.0), expected_bytes(found)
+    off = np.log([number(row, "mem_gib") or 0.0 for row in found.rows] / (expected / GIB))
+    above = off - np.log(found.spread(need.most)[2] / found.spread(need.expected)[0])
+    below = np.log(found.spread(need.least)[1] / found.spread(need.expected)[0]) - off
+    beyond = np.maximum(0.0, np.maximum(above, below))
+    return kept_by(0.8, beyond, votes([row["framework"] for row in found.rows], np.ones(len(off))))
+
+
+def one_row_shown(off: Array, stacks: list[str], interval: float) -> float:
+    """Return the mean error of a stack's other rows after each in turn has scaled them, all stacks alike."""
+    means = []
+    for stack in sorted(set(stacks)):
+        mine = off[[one == stack for one in stacks]]
+        left = [
+            np.expm1(b - share_of_stack(a, interval)) for i, a in enumerate(mine) for j, b in enumerate(mine) if i != j
+        ]
+        means += [float(np.mean(np.abs(left)))] if left else []
+    return float(np.mean(means))
 
 
 def kept_by(share: float, off: Array, weights: Array) -> float:

@@ -11,7 +11,8 @@ from labkit.plan.cases import COLUMNS, Cases, cases
 from labkit.record import chips
 from labkit.record.chips import PCIE5, Chip
 
-T, G = 1e12, 1e9
+T, GIB = 1e12, 2.0**30
+BOARD = 0.995  # GiB that the driver reports of a datasheet's GB: 81,559 MiB of 80, 143,771 of 141, 183,359 of 180
 HBM2E_H100 = 2.4 * T  # bytes/s of an H100 with HBM2e in place of HBM3
 # GPUs of a node as a plan finds them: cards without bridges. No cluster that is planned for has GeForce cards.
 CHIPS = {
@@ -53,7 +54,7 @@ def columns_of(chip: Chip) -> dict[str, float]:
         "sms": chip.sms,
         "watts": chip.watts,
         "recent": float(chip.recent),
-        "memory": chip.memory_gb * G,
+        "memory": BOARD * chip.memory_gb * GIB,
     }
 
 

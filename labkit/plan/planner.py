@@ -14,8 +14,8 @@ from labkit.errors import LabError
 from labkit.model.files import is_file
 from labkit.plan import explain
 from labkit.plan.cases import FULL
-from labkit.plan.constants import accuracy
-from labkit.plan.footprint import GIB
+from labkit.plan.constants import accuracy, share_of_stack
+from labkit.plan.footprint import FITS, GIB, MAY
 from labkit.plan.model import find_model
 from labkit.plan.request import LARGEST, G, Request, choose_precisions, count_sequences, find_cluster
 from labkit.plan.search import Found, Goal, ranked, search, ties
@@ -48,8 +48,10 @@ def plan(request: Request, console: Console | None = None) -> int:
         raise LabError(f"--goal is time, cost or memory, not '{request.goal}'")
     goal = cast(Goal, request.goal)
     found = search(model, cluster, gbs, precisions)
+    factor, notes = scale(found, request)
+    found = found.times(factor)
     if goal == "cost":
-        found = find_cheapest(found, gbs, precisions)
+        found = find_cheapest(found, gbs, precisions, factor)
     order = ranked(found, goal)
     if not order:
         raise LabError(explain_no_fit(found, gbs, precisions))
@@ -69,11 +71,25 @@ def plan(request: Request, console: Console | None = None) -> int:
         a, b = (explain.choose(found, text, order) for text in request.explain)
         show_two(found, a, b, console)
     else:
-        show(found, request, rows, console)
+        show(found, request, order, console, notes)
     return 0
 
 
-def find_cheapest(found: Found, gbs: int, precisions: tuple[str, ...]) -> Found:
+def scale(found: Found, request: Request) -> tuple[float, list[str]]:
+    """Return the factor for all steps that one measured step gives, and the sentence that says so."""
+    if request.measured is None:
+        return 1.0, []
+    row = explain.choose(found, request.of or "1", ranked(found, "time"))
+    seconds = float(found.seconds[row])
+    factor = float(np.exp(share_of_stack(float(np.log(request.measured / seconds)), accuracy()["interval"])))
+    return factor, [
+        f"{explain.name(found.plan(row))} took {request.measured:.4g} s and was predicted to take {seconds:.4g} s: all "
+        f"steps are scaled by {factor:.3f}. Of a difference within {100 * accuracy()['interval']:.0f} % little is taken "
+        "over, since a single run is off by as much; of a larger one nearly all."
+    ]
+
+
+def find_cheapest(found: Found, gbs: int, precisions: tuple[str, ...], factor: float = 1.0) -> Found:
     """Search on the number of GPUs, this one or half, a quarter ... of it, on which a token costs least."""
     best, cost = found, np.inf
     cluster = found.cluster
@@ -88,15 +104,15 @@ def find_cheapest(found: Found, gbs: int, precisions: tuple[str, ...]) -> Found:
         gpus = cluster.gpus // 2
         cluster = cluster._replace(gpus=gpus, per_node=min(cluster.per_node, gpus))
         try:
-            found = search(found.model, cluster, gbs, precisions)
+            found = search(found.model, cluster, gbs, precisions).times(factor)
         except LabError:
             return best
 
 
 def explain_no_fit(found: Found, gbs: int, precisions: tuple[str, ...]) -> str:
     """Say what is missing, and the smallest change that fits: more GPUs, or shorter sequences."""
-    row = int(np.argmin(found.memory.needed))
-    need, have = float(found.memory.needed[row]) / GIB, float(found.cases.memory[row]) / GIB
+    row = int(np.argmin(found.room.least))
+    need, have = float(found.room.least[row]) / GIB, float(found.cases.memory[row]) / GIB
     leanest = (
         f"nothing fits: the leanest plan, {explain.name(found.plan(row))}, with sequences of {found.model.seq} tokens needs {need:.0f} GiB a GPU where "
         f"{have:.0f} are, {need - have:.0f} too many"
@@ -113,9 +129,9 @@ def explain_no_fit(found: Found, gbs: int, precisions: tuple[str, ...]) -> str:
     return f"{leanest}; no number of such GPUs up to {LARGEST} helps: take GPUs with more memory, or shorter sequences"
 
 
-def show(found: Found, request: Request, rows: list[int], console: Console) -> None:
+def show(found: Found, request: Request, order: list[int], console: Console, notes: list[str]) -> None:
     """Print three tables (plans and speed, where the step goes, memory), then sentences. Each fits into 80 columns."""
-    c, chip, best = found.cluster, found.cluster.chip, rows[0]
+    c, chip, best, rows = found.cluster, found.cluster.chip, order[0], order[:SHOWN]
     tied, mfu, speed = ties(found, rows), found.mfu(), found.tokens_s_gpu()
     millions = found.model.parameters / 1e6
     size = f"{millions / 1e3:.3g} B" if millions >= 1e3 else f"{millions:.3g} M"
@@ -126,18 +142,19 @@ def show(found: Found, request: Request, rows: list[int], console: Console) -> N
     say(
         f"{size} parameters, {int(found.cases.gbs[best])} sequences of {found.model.seq} tokens a step, on "
         f"{c.gpus} {chip.name or request.gpu} ({c.per_node} a node, {c.intra / G:g} and {c.inter / G:g} GB/s a GPU, "
-        f"{chip.memory_gb:g} GB). {len(found.seconds):,} plans, {int(found.fits.sum()):,} fit."
+        f"{chip.memory_gb:g} GB). {len(found.seconds):,} plans, {int((found.fit == FITS).sum()):,} fit, "
+        f"{int((found.fit == MAY).sum()):,} may."
     )
     if request.seq is None and is_file(request.model):
         say(f"The sequences are as long as the file allows, {found.model.seq} tokens: --seq takes another length.")
     degrees = ("dp", "tp", "pp", "vp", "cp", "ep", "zero", "mbs")
     first = _table(("", *degrees, "again", "prec", "step s", "tok/s/GPU", "MFU %"))
     second = _table(("% of step", *[title for title, _ in COLUMNS]))
-    third = _table(("GiB", "needed", *KINDS, "loses most to"))
+    third = _table(("GiB", "least", "most", *KINDS, "loses most to"))
     for rank, (row, tie) in enumerate(zip(rows, tied), 1):
         p, of, seconds = found.plan(row), explain.parts(found.step, row), float(found.seconds[row])
         first.add_row(
-            f"{rank}{'=' if tie else ' '}",
+            f"{rank}{'=' if tie else ' '}{'?' if found.fit[row] == MAY else ' '}",
             *[str(p[key]) for key in degrees],
             "all" if p["recompute"] == FULL else "-",
             "fp8" if p["fp8"] else "bf16",
@@ -147,7 +164,7 @@ def show(found: Found, request: Request, rows: list[int], console: Console) -> N
         )
         shares = [100 * sum(of[key] for key in keys) / seconds for _, keys in COLUMNS]
         second.add_row(str(rank), *[_number(share) for share in shares])
-        gib = [float(column[row]) / GIB for column in (found.memory.needed, *found.memory)]
+        gib = [float(column[row]) / GIB for column in (found.room.least, found.room.most, *found.memory)]
         third.add_row(str(rank), *[_number(one) for one in gib], explain.binding(found, row)[0])
     for table in (first, second, third):
         console.print(table)
@@ -160,7 +177,12 @@ def show(found: Found, request: Request, rows: list[int], console: Console) -> N
     say("MFU: of the BF16 peak, in FP8 too; full attention, nothing that is computed again.")
     if sum(tied) > 1:
         say(f"=: a tie with the best, within {100 * error['tie']:.0f} %, by which plans of one sweep were misjudged.")
-    say(explain.next_constraint(found, best))
+    if found.fit[rows].min() == MAY:
+        say("?: it may fit, by what the software keeps.")
+    if found.model.experts:
+        say("Mixtures of experts: no run was fitted, and experts are taken as equally busy. Expect a longer step.")
+    for sentence in (*notes, *explain.doubt(found, order), explain.next_constraint(found, best)):
+        say(sentence)
     say(f"\nWhy {explain.name(found.plan(best))}, and not")
     for sentence in explain.neighbours(found, best):
         say(f"  {sentence}")
@@ -190,7 +212,8 @@ def as_json(found: Found, request: Request, rows: list[int]) -> dict[str, Any]:
         "goal": request.goal,
         "plans": explain.as_json(found, rows, accuracy()["interval"]),
         "tried": len(found.seconds),
-        "fit": int(found.fits.sum()),
+        "fit": int((found.fit == FITS).sum()),
+        "may_fit": int((found.fit == MAY).sum()),
         "next_constraint": explain.next_constraint(found, rows[0]),
         "why_not": explain.neighbours(found, rows[0]),
         "accuracy": accuracy(),

@@ -33,6 +33,8 @@ class Request:
     batch_tokens: str = "4M"
     precision: str | None = None
     goal: str = "time"
+    measured: float | None = None  # seconds of a step of the plan `of`
+    of: str | None = None
     peak: float | None = None
     fp8_peak: float | None = None
     memory: float | None = None

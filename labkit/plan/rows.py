@@ -176,6 +176,7 @@ def choices(row: Row) -> dict[str, list[float]]:
         "tp_overlap": flag(row, "tp_overlap", [0.0, 1.0] if degrees["tp"] > 1 else [0.0]),
         "dp_overlap": flag(row, "dp_overlap", [0.0, 1.0] if dp > 1 else [0.0]),
         "fp8": [1.0 if "8" in row.get("precision", "") else 0.0],
+        "half": [1.0 if row.get("precision", "").lower() == "fp16" else 0.0],
         **machine_columns(row, gpus or dp * product),
     }
     active = size(row, "active_params_b")
@@ -211,6 +212,8 @@ def machine_columns(row: Row, gpus: float) -> dict[str, list[float]]:
         who = row.get("id", "a row")
         raise LabError(f"{who}: the GPU '{row.get('gpu', '')}' is unknown, and peak_tflops_bf16 is no number")
     memory = size(row, "gpu_mem_gb") or (chip.memory_gb if chip else 80.0)
+    if chip and abs(memory / chip.memory_gb - 1) < 0.1:  # 192 GB of HBM on a B200, of which the datasheet sells 180
+        memory = chip.memory_gb
     chip = chip or described(peak, size(row, "peak_tflops_fp8") or 0.0, memory, None)
     fp8 = size(row, "peak_tflops_fp8") or chip.fp8_tflops
     columns = {

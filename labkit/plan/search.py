@@ -19,7 +19,7 @@ from labkit.errors import LabError
 from labkit.model.files import Model
 from labkit.plan.cases import COLUMNS, FLASH, FULL, NONE, Array, Cases, cases
 from labkit.plan.constants import accuracy, constants
-from labkit.plan.footprint import Memory, memory
+from labkit.plan.footprint import NOT, Memory, Room, memory, room
 from labkit.plan.machine import columns_of
 from labkit.plan.step import Step, step
 from labkit.precision.recipes import find_recipe
@@ -50,13 +50,24 @@ class Found(NamedTuple):
     cases: Cases
     step: Step
     memory: Memory
+    room: Room
+    fit: Array  # NOT, MAY or FITS (footprint.py)
     seconds: Array
-    fits: Array
     model: Model
     cluster: Cluster
 
+    @property
+    def fits(self) -> Array:
+        """True where a plan fits or may fit."""
+        return self.fit > NOT
+
     def plan(self, row: int) -> dict[str, int]:
         return {name: int(getattr(self.cases, name)[row]) for name in PLAN}
+
+    def times(self, factor: float) -> Found:
+        """The same plans, all steps so many times as long."""
+        step = Step(*(factor * part for part in self.step))
+        return self._replace(step=step, seconds=factor * self.seconds)
 
     def tokens_s_gpu(self) -> Array:
         return self.cases.gbs * self.cases.seq / self.seconds / self.cases.gpus
@@ -139,6 +150,7 @@ def enumerate_plans(model: Model, cluster: Cluster, gbs: int, precisions: tuple[
             "attention": FLASH,
             "tp_overlap": 1,
             "dp_overlap": 1,
+            "half": 0,
             "per_node": cluster.per_node,
             "intra": cluster.intra,
             "inter": cluster.inter,
@@ -150,12 +162,12 @@ def search(model: Model, cluster: Cluster, gbs: int, precisions: tuple[str, ...]
     """Predict every plan."""
     c = enumerate_plans(model, cluster, gbs, precisions)
     k = constants()._replace(**dict(cluster.chip.rates))
-    parts, held = step(c, k), memory(c)
-    return Found(c, parts, held, parts.total, held.needed <= c.memory, model, cluster)
+    parts, need = step(c, k), room(c, accuracy()["memory"])
+    return Found(c, parts, memory(c), need, need.fits(c.memory), parts.total, model, cluster)
 
 
 def ranked(found: Found, goal: Goal) -> list[int]:
-    """The rows of the plans that fit, best first; of plans alike in degrees, ZeRO stage and precision the best.
+    """The rows of the plans that fit or may fit, best first; of plans alike in degrees, ZeRO stage, precision the best.
 
     time: the shortest step. memory: the least among those at most a quarter slower. cost: as time, for the command
     searches on several numbers of GPUs.

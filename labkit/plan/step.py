@@ -87,7 +87,12 @@ def step(c: Cases, k: Constants) -> Step:
     of_one = per_layer + tensor_of_one + context_of_one + experts_of_one + host_of_one
     hop = links.stage_message(c, k)
     bubble = (c.pp - 1) / c.vp * (depth * of_one + 2 * hop)
-    pipeline = M * 2 * c.vp * hop
+    # Interleaved, a chunk's message travels while the next chunk is computed; else the next one waits for it.
+    chunk = depth / c.vp * of_one
+    exposed = sum(
+        (np.maximum(0, hop - part) + k.drag * np.minimum(hop, part) for part in (chunk / 3, 2 * chunk / 3)), 0 * hop
+    )
+    pipeline = M * c.vp * np.where(c.vp > 1, exposed, 2 * hop)
 
     backward = depth * of_one * 2 / 3
     data = data_exposed(c, k, np.where(c.zero >= 3, M * depth * of_one, backward))
@@ -114,6 +119,8 @@ def data_exposed(c: Cases, k: Constants, window: Array) -> Array:
     gradients = np.where(c.zero >= 3, 4.0, 2.0)
     down = links.data_lap(c, k, gradients * held)
     up = links.data_lap(c, k, 2 * held)
-    each = np.where(c.zero >= 3, c.micro * (down + 2 * up), down + up)
+    # Under a pipeline FSDP gathers once a step and sums gradients whole until its end (torchtitan's default).
+    each = np.where((c.zero >= 3) & (c.pp == 1), c.micro * (down + 2 * up), down + up)
     hidden = np.where(c.dp_overlap > 0, np.minimum(each, window), 0.0)
-    return each - hidden + k.drag * hidden
+    near = links.inside(c, c.dp * c.cp, c.tp) >= c.dp * c.cp
+    return each - hidden + np.where(near, k.drag_near, k.drag) * hidden

@@ -18,8 +18,8 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.plan.cases import Array
 from labkit.plan.constants import accuracy, constants
-from labkit.plan.footprint import FRAGMENTS, GIB, fits, memory
-from labkit.plan.rows import Row, number, read, runs
+from labkit.plan.footprint import FITS, FRAGMENTS, GIB, MAY, NOT, WORDS, Room, memory, room
+from labkit.plan.rows import Row, Runs, number, read, runs
 from labkit.plan.step import step
 
 NO = ("no", "oom", "false", "0")
@@ -44,21 +44,34 @@ def summary(errors: list[float]) -> dict[str, float]:
     return {"n": len(errors), "mean": float(size.mean()), "median": float(np.median(size)), "p90": p90}
 
 
+def expected_bytes(found: Runs) -> Array:
+    """Return the bytes of each row as its source counted them: by nvidia-smi, reserved, or allocated."""
+    total, need = found.spread(memory(found.cases).total)[0], found.spread(room(found.cases, 0.0).expected)[0]
+    kinds = [row.get("mem_kind", "") for row in found.rows]
+    return np.select(
+        [["smi" in kind for kind in kinds], ["reserved" in kind for kind in kinds]],
+        [need, total * (1 + FRAGMENTS)],
+        total,
+    )
+
+
 def judge(rows: list[Row]) -> dict[str, Any]:
     """Return everything that is printed, as JSON."""
     found = runs(rows)
     seconds, least, most = found.spread(step(found.cases, constants()).total)
-    room = accuracy()["interval"]
-    held = memory(found.cases)
-    bytes_ = found.spread(held.total)[0]
-    needed = found.spread(held.needed)[0]
-    fitting = np.ones(len(found.rows))
-    np.minimum.at(fitting, found.owner, fits(found.cases))  # whatever the row leaves open
+    sigma, of_memory = accuracy()["interval"], accuracy()["memory"]
+    need = room(found.cases, of_memory)
+    held, needed, lowest, highest = (
+        expected_bytes(found),
+        found.spread(need.expected)[0],
+        found.spread(need.least)[1],
+        found.spread(need.most)[2],
+    )
+    fit = Room(needed, lowest, highest).fits(found.spread(found.cases.memory)[0])  # whatever the row leaves open
     each = []
     for i, row in enumerate(found.rows):
         measured, gib = number(row, "step_s"), number(row, "mem_gib")
-        kind = row.get("mem_kind", "")
-        size = (needed if "smi" in kind else bytes_ * (1 + FRAGMENTS) if "reserved" in kind else bytes_)[i] / GIB
+        size = held[i] / GIB
         each.append(
             {
                 "id": row.get("id", str(i + 1)),
@@ -66,15 +79,17 @@ def judge(rows: list[Row]) -> dict[str, Any]:
                 "framework": row.get("framework", ""),
                 "sweep": row.get("sweep_group", ""),
                 "predicted_s": float(seconds[i]),
-                "least_s": float(least[i] * np.exp(-room)),
-                "most_s": float(most[i] * np.exp(room)),
+                "least_s": float(least[i] * np.exp(-sigma)),
+                "most_s": float(most[i] * np.exp(sigma)),
                 "measured_s": measured,
                 "error": float(seconds[i] / measured - 1) if measured else None,
                 "gib": float(size),
                 "measured_gib": gib,
                 "gib_error": float(size / gib - 1) if gib else None,
-                "mem_kind": kind,
-                "fits": bool(fitting[i]),
+                "mem_kind": row.get("mem_kind", ""),
+                "least_gib": float(lowest[i] / GIB),
+                "most_gib": float(highest[i] / GIB),
+                "fit": WORDS[int(fit[i])],
                 "ran": row.get("fits", "yes").lower() not in NO,
             }
         )
@@ -108,9 +123,10 @@ def summaries(each: list[dict[str, Any]]) -> dict[str, Any]:
         "sweeps": sweeps,
         "memory": {name: summary(kinds[name]) for name in sorted(kinds)},
         "out_of_memory": sum(not one["ran"] for one in each),
-        "called_fitting": sum(not one["ran"] and one["fits"] for one in each),
+        "called_fitting": sum(not one["ran"] and one["fit"] == WORDS[FITS] for one in each),
         "ran": sum(one["ran"] for one in each),
-        "called_too_large": sum(one["ran"] and not one["fits"] for one in each),
+        "called_too_large": sum(one["ran"] and one["fit"] == WORDS[NOT] for one in each),
+        "may_fit": sum(one["fit"] == WORDS[MAY] for one in each),
     }
 
 
@@ -123,7 +139,7 @@ def show(found: dict[str, Any]) -> None:
         measured = f"{one['measured_s']:.4g}" if one["measured_s"] else "-"
         error = f"{100 * one['error']:+.1f}" if one["error"] is not None else "-"
         gib = f"{one['measured_gib']:.1f}" if one["measured_gib"] else "-"
-        note = "" if one["ran"] else "  ran out of memory" + (": CALLED FITTING" if one["fits"] else ", as predicted")
+        note = f"  {one['fit']}" + ("" if one["ran"] else "; ran out of memory")
         print(
             f"{one['id'][:40]:40s} {one['predicted_s']:12.4f} {between:>19s} {measured:>11s} {error:>8s} "
             f"{one['gib']:7.1f} {gib:>7s}{note}"
@@ -143,7 +159,7 @@ def show(found: dict[str, Any]) -> None:
         print_line(f"memory, {name}", one)
     print(
         f"ran out of memory: {found['out_of_memory']}, of them called fitting: {found['called_fitting']}; "
-        f"ran: {found['ran']}, of them called too large: {found['called_too_large']}"
+        f"ran: {found['ran']}, of them called too large: {found['called_too_large']}; may fit: {found['may_fit']}"
     )
 
 

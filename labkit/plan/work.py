@@ -23,6 +23,7 @@ from labkit.plan.constants import Constants
 TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.9), (64, 128, 0.7))  # rows, columns, rate against the largest
 REACHED = 0.85  # of HBM's bandwidth, by a kernel that only copies
 ALIGNED, UNALIGNED = 8, 0.5  # numbers that a row of 16 bytes holds; the rate left where a side is no multiple of it
+HOPPER = 989e12 / 132  # FLOP/s of a multiprocessor of the chip on which `start` was chosen
 FULL_POWER = 700.0  # watts of the boards on which gemm_recent was measured; power goes about as the clock's cube
 
 
@@ -55,10 +56,13 @@ def product(
     """Return the seconds of `count` products [m, depth] @ [depth, n] of shape (m, n, depth) that run as one kernel."""
     m, n, depth = shape
     of_one = rate(c, k, fp8) / c.sms
+    # A tile's load and store take time, whatever multiplies: in depth, more where a multiprocessor multiplies faster.
+    quick = np.where(np.asarray(fp8) > 0, c.peak_fp8, c.peak) / c.sms / HOPPER
+    start = k.start * np.where(c.recent > 0, quick, 1.0)
     best = np.full(np.broadcast(m, n, depth).shape, np.inf)
     for rows, columns, speed in TILES:
         waves = np.ceil(count * np.ceil(m / rows) * np.ceil(n / columns) / c.sms)
-        best = np.minimum(best, waves * rows * columns * 2 * (depth + k.start) / (of_one * speed))
+        best = np.minimum(best, waves * rows * columns * 2 * (depth + start) / (of_one * speed))
     odd = (np.floor(m) % ALIGNED != 0) | (np.floor(n) % ALIGNED != 0) | (np.floor(depth) % ALIGNED != 0)
     size = np.where(np.asarray(fp8) > 0, 1.0, 2.0)
     moved = count * ((m + n) * depth * size + 2 * m * n) / (REACHED * c.hbm)
@@ -107,6 +111,7 @@ def moved(c: Cases, k: Constants) -> Array:
     # Norms, residual sums and dropout see whole rows of h on every rank, unless sequence parallelism cuts them, too.
     rows = 10 * c.hidden / np.where(c.sp > 0, c.tp, 1.0)
     inside = (4 * c.d_q + (2 + c.gated) * c.ffn * c.chosen) / c.tp
+    inside = inside + np.where(c.moe, 4 * c.hidden * c.chosen, 0.0)  # rows sorted by expert, and back: read and written
     times = np.where(c.attention == SDPA, k.elementwise_torch, k.elementwise)
     return times * 2 * c.tokens * (rows + inside) / c.hbm
 

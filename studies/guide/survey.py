@@ -28,7 +28,7 @@ from labkit.errors import LabError
 from labkit.plan import explain, fit
 from labkit.plan.cases import FULL
 from labkit.plan.constants import accuracy, constants, start
-from labkit.plan.footprint import GIB
+from labkit.plan.footprint import GIB, WORDS
 from labkit.plan.model import find_model
 from labkit.plan.request import Request, count_sequences, find_cluster
 from labkit.plan.search import Found, ranked, search, ties
@@ -98,7 +98,8 @@ def cell(model: str, gpus: int, fabric: str, precision: str) -> dict[str, Any]:
         "mfu": round(float(found.mfu()[row]), 4),
         "step_s": float(f"{found.seconds[row]:.5g}"),
         "loses": [lost, round(share, 4)],
-        "gib": round(float(found.memory.needed[row]) / GIB, 3),
+        "gib": round(float(found.room.expected[row]) / GIB, 3),
+        "have": round(float(found.cases.memory[row]) / GIB, 3),
         "memory": round(max(0.0, 1 - float(found.seconds.min() / found.seconds[row])), 4),  # what unlimited would save
         "ties": int(sum(ties(found, order))),
         "rules": rules(found, row),
@@ -178,8 +179,8 @@ def published() -> list[dict[str, Any]]:
                 "ours": short(found.plan(best)),
                 "our_mfu": float(found.mfu()[best]),
                 "their_mfu": float(found.mfu()[row]) if row is not None else None,
-                "fits": bool(found.fits[row]) if row is not None else None,
-                "needs": float(found.memory.needed[row]) / GIB if row is not None else None,
+                "fit": WORDS[int(found.fit[row])] if row is not None else None,
+                "needs": float(found.room.least[row]) / GIB if row is not None else None,
                 "gain": float(found.seconds[row] / found.seconds[best] - 1) if row is not None else None,
                 "mark": mark(found, best, row),
             }

@@ -10,6 +10,7 @@ import numpy as np
 
 from labkit.plan.anatomy import draw_bars
 from labkit.plan.constants import ABOUT, accuracy, constants
+from labkit.plan.footprint import MAY, NOT, WORDS
 from labkit.plan.machine import CHIPS, alone
 from labkit.plan.model import find_model
 from labkit.plan.work import rate
@@ -149,12 +150,24 @@ def others() -> str:
         run = f"{NAMES[one['model']]}, {one['gpus']:,} {one['gpu'].upper()}, {one['precision'].upper()}"
         run += " *" * one["seen"]
         predicted = "not tried" if one["their_mfu"] is None else f"{100 * one['their_mfu']:.0f}"
-        needs = f"{one['needs']:.0f}" if one["fits"] is False else ""
+        needs = f"{one['needs']:.0f}" if one["fit"] == WORDS[NOT] else "may fit" if one["fit"] == WORDS[MAY] else ""
         theirs = [f"`{one['theirs']}`", f"{100 * one['mfu']:.0f}", predicted, needs]
         rows.append(
             [run, *theirs, f"`{one['ours']}`", f"{100 * one['our_mfu']:.0f}", MARKS[one["mark"]], one["source"]]
         )
     return table(heads, rows)
+
+
+def lean_only() -> str:
+    """Count the fields whose best plan fits with lean software alone: "166 of 224"."""
+    cells = fitting()
+    return f"{sum(cell['gib'] > cell['have'] for cell in cells)} of {len(cells)}"
+
+
+def matched() -> str:
+    """Count the published plans that the planner's own agree or tie with: "8 of 10"."""
+    marks = [one["mark"] for one in record["published"]]
+    return f"{sum(mark != 'differs' for mark in marks)} of {len(marks)}"
 
 
 def by_stack() -> str:

@@ -10,8 +10,8 @@ import pytest
 
 from labkit.plan.cases import Cases
 from labkit.plan.constants import ABOUT, DATA, Constants, accuracy, constants, start
-from labkit.plan.footprint import GIB, memory
-from labkit.plan.machine import CHIPS, find_chip
+from labkit.plan.footprint import GIB, LEAN, PLAIN, memory, room
+from labkit.plan.machine import CHIPS, columns_of, find_chip
 from labkit.plan.rows import number, read, runs
 from labkit.plan.step import step
 from labkit.plan.work import product
@@ -267,3 +267,44 @@ def test_names_of_gpus():
 def test_files_have_the_same_columns():
     heads = [next(csv.reader((DATA / name).open())) for name in ("shown.csv", "own.csv")]
     assert heads[0] == heads[1]
+
+
+@pytest.mark.parametrize("gpu, gib", [("h100", 81559 / 1024), ("h200", 143771 / 1024), ("b200", 183359 / 1024)])
+def test_a_board_holds_what_its_driver_reports(gpu, gib):
+    """MiB as nvidia-smi prints them: an H100's 80 GB, an H200's 141, a B200's 180."""
+    assert columns_of(CHIPS[gpu])["memory"] / GIB == pytest.approx(gib, rel=0.002)
+
+
+def test_under_a_pipeline_fsdp_gathers_once_and_keeps_the_stage():
+    """torchtitan's default. ZeRO 3 without stages gathers with every micro-batch, and holds two layers."""
+    whole = dict(tp=8, pp=8, dp=8, gpus=512, gbs=256, mbs=1)
+    few, many = (parts(one("titan-405b-512-1f1b", **{**whole, "gbs": gbs}))["data"] for gbs in (128, 256))
+    alone = [
+        parts(one("titan-405b-512-1f1b", **{**whole, "gbs": gbs, "pp": 1, "gpus": 64}))["data"] for gbs in (128, 256)
+    ]
+    assert many <= few and alone[1] == pytest.approx(2 * alone[0], rel=0.05)
+    held, cut = (memory(one("titan-405b-512-1f1b", **more)) for more in ({}, dict(pp=1, gpus=64, layers=16)))
+    assert held.gathered.min() > cut.gathered.max() and held.gradients.min() > cut.gradients.max()
+
+
+def test_an_interleaved_pipelines_messages_travel_beside_its_products():
+    plan = dict(pp=8, vp=1, gpus=512, dp=8)
+    plain, interleaved = (parts(one("dgxc-n340b-fp8-256", **{**plan, "vp": vp}))["pipeline"] for vp in (1, 2))
+    assert interleaved < 2 * plain  # twice the messages, most of their time hidden
+    slow = {key: float(row("dgxc-n340b-fp8-256")[key]) / 1000 for key in LINKS}
+    assert (
+        parts(one("dgxc-n340b-fp8-256", **plan, **slow))["pipeline"]
+        < parts(one("dgxc-n340b-fp8-256", **{**plan, "vp": 2}, **slow))["pipeline"]
+    )  # but not where they take longer than the products
+
+
+def test_software_decides_the_range_of_memory():
+    c = one("dgxc-n15b-bf16-64")
+    lean, plain = memory(c, LEAN), memory(c, PLAIN)
+    assert lean.gradients * 2 == plain.gradients and lean.logits * 3.5 == pytest.approx(plain.logits)
+    assert lean.weights == plain.weights and lean.optimizer == plain.optimizer and lean.activations < plain.activations
+    need = room(c, 0.1)
+    have = np.linspace(0.9 * need.least, 1.1 * need.most, 200).ravel()
+    words = [int(need.fits(np.array([each]))[0]) for each in have]
+    assert words == sorted(words) and set(words) == {0, 1, 2}
+    assert memory(one("dgxc-n15b-fp8-64")).activations < plain.activations  # products keep their inputs in one byte

@@ -16,6 +16,7 @@ from rich.console import Console
 from labkit.errors import LabError
 from labkit.model.config import sizes
 from labkit.plan import explain
+from labkit.plan.footprint import FITS, MAY
 from labkit.plan.model import MODELS, find_model
 from labkit.plan.planner import plan
 from labkit.plan.request import Request, find_cluster
@@ -68,7 +69,7 @@ def test_the_list_is_ranked_and_all_of_it_fits(found):
     seconds = found.seconds[rows]
     assert np.all(np.diff(seconds) >= 0) and found.fits[rows].all()
     assert seconds[0] == found.seconds[found.fits].min()
-    assert found.memory.needed[rows].max() <= found.cases.memory[0]
+    assert found.room.least[rows].max() <= found.cases.memory[0]
     tied = ties(found, rows)
     assert tied[0] and not tied[-1] and sorted(tied, reverse=True) == tied
 
@@ -107,8 +108,8 @@ def test_a_neighbour_that_does_not_fit_says_by_how_much(found):
     best = ranked(found, "time")[0]
     rows = np.flatnonzero(~found.fits)[:1]
     words = explain.why_not(found, best, rows, "tp", 1)
-    need = found.memory.needed[rows[0]] / 2**30
-    assert f"does not fit, {need:.0f} GiB of 75" in words
+    need = found.room.least[rows[0]] / 2**30
+    assert f"does not fit, {need:.0f} GiB of 80" in words
 
 
 def test_two_plans_line_by_line(found):
@@ -121,8 +122,8 @@ def test_two_plans_line_by_line(found):
     assert explain.choose(found, "2", [a, b]) == b
     shown = said(model="70b", explain=("1", "tp8.pp8"))
     assert "B: dp1.tp8.pp8" in shown and "difference" in shown
-    ring = [found.cases.cp[explain.choose(found, text, [a])] for text in ("tp4.pp4", "tp4.pp4.cp1")]
-    assert ring[0] > 1 == ring[1]  # the quickest with cp, which a name does not tell where it is 1, and without
+    ring = [found.cases.cp[explain.choose(found, text, [a])] for text in ("tp4.pp4.cp2", "tp4.pp4.cp1")]
+    assert ring == [2, 1]  # also where it is 1, and a name leaves it out
     plain = explain.choose(found, "bf16.keep", [a])
     assert not found.cases.fp8[plain] and not found.cases.recompute[plain] and found.fits[plain]
     narrow = said(width=60, model="70b", explain=("1", "tp8.pp8"))
@@ -181,7 +182,7 @@ def test_nothing_fits_names_what_is_missing_and_what_would():
     with pytest.raises(LabError) as error:
         plan(Request(model="405b", gpus=8))
     words = str(error.value)
-    assert "nothing fits" in words and "GiB a GPU where 75 are" in words
+    assert "nothing fits" in words and "GiB a GPU where 80 are" in words
     gpus = int(words.split("it fits on ")[1].split()[0])
     assert found_for("405b", gpus, gbs=512).fits.any()
     assert not found_for("405b", gpus // 2, gbs=512).fits.any()
@@ -230,3 +231,36 @@ def test_it_answers_in_time(gpus, seconds):
 def test_torch_is_not_imported():
     code = "import sys; from labkit.plan.planner import Request, plan; plan(Request(gpus=8)); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
+def answer(capsys, **asked):
+    assert plan(Request(as_json=True, **asked)) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_what_may_fit_is_ranked_and_said_and_so_is_what_surely_fits(capsys):
+    found = found_for("8b", 8, precisions=("bf16",))
+    order = ranked(found, "time")
+    assert found.fit[order[0]] == MAY and {MAY, FITS} == set(found.fit[order])
+    sure = next(row for row in order if found.fit[row] == FITS)
+    (words,) = explain.doubt(found, order)
+    assert explain.name(found.plan(sure)) in words and explain.doubt(found, [sure]) == []
+    least, most, have = (float(one[sure]) for one in (found.room.least, found.room.most, found.cases.memory))
+    assert least < found.room.expected[sure] < most <= have
+    plans = answer(capsys, model="8b", gpus=8)["plans"]
+    assert (
+        plans[0]["fit"] == "may fit" and plans[0]["range_gib"][0] <= plans[0]["needed_gib"] <= plans[0]["range_gib"][1]
+    )
+
+
+def test_a_measured_step_scales_all_of_them(capsys):
+    plain, scaled = (answer(capsys, model="8b", gpus=8, **more) for more in ({}, dict(measured=1000.0)))
+    ratio = [b["step_s"] / a["step_s"] for a, b in zip(plain["plans"], scaled["plans"])]
+    assert [p["name"] for p in plain["plans"]] == [p["name"] for p in scaled["plans"]]
+    assert ratio == pytest.approx([ratio[0]] * len(ratio)) and scaled["plans"][0]["step_s"] == pytest.approx(
+        1000, rel=0.01
+    )
+    parts = scaled["plans"][0]["parts_s"]
+    assert sum(parts.values()) == pytest.approx(scaled["plans"][0]["step_s"])
+    other = answer(capsys, model="8b", gpus=8, measured=1000.0, of="tp4.recompute")
+    assert other["plans"][0]["step_s"] < scaled["plans"][0]["step_s"]  # a slower plan took as long

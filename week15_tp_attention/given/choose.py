@@ -69,7 +69,7 @@ def priced(**degrees: Any) -> Priced:
         explain.name(found.plan(row)),
         float(found.seconds[row]),
         {label: sum(of[key] for key in keys) for label, keys in PARTS.items()},
-        float(found.memory.needed[row]) / GIB,
+        float(found.room.expected[row]) / GIB,
         float(found.cases.memory[row]) / GIB,
     )
 
