@@ -1,13 +1,10 @@
 """A training that is paused and goes on, and then loses its rank: how C.5's record on a GPU is made.
 
     python -m studies.interrupted studies/c5.toml --out runs/c5
-    setsid nohup python -m studies.interrupted studies/c5.toml --out runs/c5 &      outlives the shell that started it
 
-It runs the capstone under torchrun, as C.5 has it. When `--pause` of the steps are done, torchrun gets a SIGTERM, and
-the same command goes on. When `--kill` of them are done, the rank gets a SIGKILL, and torchrun starts another.
-
-OUT.interrupted.json, beside the run's folder, has when each happened (UTC), torchrun's exit statuses, and the GPU's
-readings every five seconds, where there is one. It is written anew whenever something happens.
+It runs the capstone under torchrun. When `--pause` of the steps are done, torchrun gets a SIGTERM, and the same command
+goes on; at `--kill` the rank gets a SIGKILL. OUT.interrupted.json has when each happened (UTC), torchrun's exit
+statuses, and the GPU's readings every five seconds; it is replaced whenever something happens.
 """
 
 from __future__ import annotations

@@ -4,15 +4,11 @@
     python -m studies.parameters OUT.json --round-trip te-block-parameters     of a checkpoint, and nothing else
     python -m studies.parameters OUT.json --device cpu --arms emulated,emulated-parameters --set 'model="tiny"' ...
 
-Each arm trains on fresh ranks. In the step after the warm-up the rank counts what it holds when the backward has ended:
-weights, gradients and AdamW's state, each by the type of its numbers. An FP8 tensor of Transformer Engine's is a
-wrapper with the size of what it stands for, so what lies inside it is counted, piece by piece. What it sends is in the
-ledger of its mesh. "rest" is what the device has allocated beyond that; "peak" its most in that step.
+Each arm trains on fresh ranks. In the step after the warm-up the rank counts weights, gradients and AdamW's state by
+the type of their numbers; what lies inside an FP8 wrapper is counted piece by piece. What it sends is in the ledger of
+its mesh. "rest" is what the device has allocated beyond that; "peak" its most in that step.
 
-The checkpoint's round trip, which writes and reads four of them: weights in FP8, converted to ordinary ones and back
-(labkit.train.reformat), and the losses after each. Back in FP8 they are those of the run that was not converted; on a
-GPU, whose sums are not the same each time, the first one is. With the FP8 values as ordinary weights the first one is;
-with the masters none is, for these are rounded to BF16 before they are rounded to FP8.
+The round trip: weights in FP8, converted to ordinary ones and back (labkit.train.reformat), and the losses after each.
 """
 
 from __future__ import annotations
@@ -140,8 +136,8 @@ def losses(group: Group, settings: dict[str, Any], folder: str) -> list[float]:
 
 
 def round_trip(settings: dict[str, Any], size: int, device: str) -> dict[str, Any]:
-    """Return the loss of each of AFTER steps after a checkpoint: of the run itself, with its FP8 weights as ordinary
-    ones, and with those made FP8 again."""
+    """The loss of each of AFTER steps after a checkpoint: of the run itself, with its FP8 weights as ordinary ones, and
+    with those made FP8 again."""
     more = {**settings, "checkpoint_every": TRIP, "keep_checkpoints": 9, "steps": TRIP + AFTER}
     plain = {**more, "precision": {**settings["precision"], "fp8_parameters": False}}
 
@@ -169,12 +165,8 @@ def study(
     keep: Callable[[dict[str, Any]], None] | None = None,
     trip: str | None = None,
 ) -> dict[str, Any]:
-    """Return the record: of each arm, or of the round trip of one, `trip`. `keep`, if given, gets it after each arm, so
-    that an end before the last one loses nothing.
-
-    LabError: an arm that does not exist, a round trip of one without FP8 parameters, a setting that does not fit, an
-    arm that fails.
-    """
+    """The record: of each arm, or of the round trip of one, `trip`. `keep` gets it after each arm. LabError: no such
+    arm, one without FP8 parameters, a setting that does not fit, an arm that fails."""
     if unknown := [name for name in (names if trip is None else [trip]) if name not in ARMS]:
         raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
     if trip is not None and not ARMS[trip].get("fp8_parameters"):

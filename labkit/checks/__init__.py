@@ -1,11 +1,11 @@
-"""How a task is judged: tasks and points, `call`, diagnosis, and the one check behind `lab check`, pytest and the
-notebook.
+"""How a task is judged: tasks and points, `call`, diagnosis, and the one check behind `lab check`, pytest and
+notebooks.
 
     from labkit.checks import call, same, sent, task, tensors       # in a week's test file
     from labkit.checks import check; check("13.4")                  # in a notebook
 
-The rule that everything here serves: **a check calls by name and judges outside.** The student's function runs on
-ranks in other processes; numbers and the ledger come back by value; expected values, tests and scores never go there.
+A check calls by name and judges outside: the student's function runs on ranks in other processes; numbers and the
+ledger come back by value; expected values, tests and scores never go there.
 """
 
 from __future__ import annotations

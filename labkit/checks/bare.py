@@ -1,13 +1,8 @@
 """A function judged where some packages do not exist: `without = ["torch"]` in a week's tasks.toml.
 
-Task 16.1 asks for the bits of a number format that torch has a cast for. So it takes and returns NumPy arrays, and runs
-in an interpreter of its own, begun afresh: whatever rank process the job came to has torch in its memory. There the
-names in `without` cannot be imported. At home a finder refuses them, as it refuses parts of labkit that the task does
-not declare (labkit.checks.boundary): a message, and no guard. In grading their folders are gone as well: the
-sandbox mounts nothing over them before any code of a student's runs (grading/sandbox/inside).
-
-`Process` is this side, in the rank; `main` is the other. Values cross as everywhere (labkit.checks.values), and are
-NumPy arrays there. Nothing that `main` reaches imports torch.
+Task 16.1 asks for bits that torch has a cast for, so it takes NumPy arrays and runs in a fresh interpreter. At home a
+finder refuses the names in `without`; in grading their folders are gone as well (grading/sandbox/inside). `Process` is
+this side, in the rank; `main` is the other, and imports no torch.
 """
 
 from __future__ import annotations

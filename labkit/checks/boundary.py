@@ -2,10 +2,8 @@
 
     uses = ["labkit.model"]         # in tasks.toml, for a week or a task: packages or modules, with all in them
 
-Labkit is there to be read, and later weeks build on it; a task that could import what it asks for would ask for
-nothing. A grading sandbox holds no other file of labkit than what the week's tasks use (`grading.sandbox.command` binds
-what `files` names). At home everything lies on the disk. In both an import that the task at hand does not declare is
-refused, so that nobody learns of it from the marks.
+A task that could import what it asks for would ask for nothing. A grading sandbox holds no other file of labkit than
+`files` names; at home the import is refused, so that nobody learns of it from the marks.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ class Refused(ImportError):
 
 def hold(task: str, uses: Sequence[str], without: Sequence[str] = ()) -> None:
     """From here on this process imports of labkit what `task` ("task 13.4") may use, and none of the packages `without`
-    which it is judged. For ranks: whatever their process holds already stays."""
+    which it is judged. What a rank's process holds already stays."""
     _Gate.task, _Gate.uses, _Gate.without = task, uses, without
     if _Gate not in sys.meta_path:
         sys.meta_path.insert(0, _Gate)
@@ -38,8 +36,8 @@ def may_use(name: str, uses: Iterable[str]) -> bool:
 
 
 def files(uses: Sequence[str]) -> Iterator[Path]:
-    """The files and folders of labkit for a task: `__init__.py` and `errors.py`, packages whole, modules alone with the
-    `__init__.py` of the packages around them. LabError for a name that is no part of labkit."""
+    """The files and folders of labkit for a task: packages whole, modules alone with the `__init__.py` of the packages
+    around them. LabError for a name that is no part of labkit."""
     top = Path(__file__).resolve().parents[2]
     found: dict[Path, None] = {}
     for name in (*BASE, *uses):

@@ -1,5 +1,5 @@
-"""Does a rule over a record use what comes later? Judged by records that really end: the rest of a record is in no
-process that runs the rule, not even in a caller's variables.
+"""Does a rule over a record use what comes later? Judged by records that really end: the rest is in no process that
+runs the rule.
 
 The rule runs on whole records first. Then on each up to its first alarm, which must be the first there as well; and on
 each up to a few rows before, where nothing may ring. A record without an alarm is cut anywhere, and nothing may ring
@@ -27,9 +27,9 @@ def judge_causal(
     """Pass if every record, as it was at its first alarm, rings there, and as it was shortly before rings nowhere; else
     raise CheckFailed.
 
-    ask      so many rows of each record -> of each what rings there, as a list. It cuts before it sends
-    lengths  rows of each whole record
-    first    of each whole record the first thing that rang, whose [0] is its row; None if nothing did
+    ask      so many rows of each record -> of each what rings there, as a list. It cuts before it sends lengths  rows
+    of each whole record first    of each whole record the first thing that rang, whose [0] is its row; None if nothing
+    did
     """
     upto, short = list(lengths), list(lengths)
     for k, (length, alarm) in enumerate(zip(lengths, first, strict=True)):

@@ -1,5 +1,4 @@
-"""`lab check`, `lab race`, `lab open` and `lab handin`. Everything heavy is imported when a command runs, so that
-`lab --help` answers at once."""
+"""`lab check`, `lab race`, `lab open` and `lab handin`."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ class Draw:
         return times * int(self.rng.integers(least, most + 1))
 
     def whole(self, *shape: int, most: int = 9, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Whole numbers from -most to most without 0: sums of products of these are exact in float32, in any order,
-        while they stay below 2**24."""
+        """Whole numbers from -most to most without 0: sums of products are exact in float32, in any order, below 2**24."""
         size, sign = self.rng.integers(1, most + 1, shape), self.rng.integers(0, 2, shape) * 2 - 1
         return torch.from_numpy(np.asarray(size * sign)).to(dtype)
 
@@ -42,10 +41,8 @@ def tensors(seed: int, N: int, L: int, dtype: torch.dtype = torch.float32, whole
     """N random vectors of L numbers, for N ranks.
 
     whole=True: whole numbers from -999 to 999 without 0, whose sums over up to 8000 ranks are exact in fp32 in any
-    order, so that the order of additions is no mistake. whole=False: standard normal, for checks of rounding.
-
-    All bits of the seed count. (torch's own generator takes 32 of them: few enough to try, for whoever holds one
-    rank's numbers and wants the others'.)"""
+    order. whole=False: standard normal. All bits of the seed count: torch's generator takes 32, few enough to try.
+    """
     generator = np.random.default_rng(seed % 2**63)
     if not whole:
         return list(torch.from_numpy(generator.standard_normal((N, L))).to(dtype))

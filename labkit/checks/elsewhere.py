@@ -1,8 +1,7 @@
 """Does code put its tensors where its group moves them? Asked on a machine whose ranks all live on the CPU.
 
-With GPUs, `torch.tensor([1.0])` lies on the CPU and `group.device` is elsewhere, so a collective refuses it. On a CPU
-the two are one device, and the mistake shows nowhere. `Elsewhere` keeps track instead: a tensor lies on the group's
-device if it was made with a device, moved to one, or computed from tensors that lie there; else it lies elsewhere.
+`torch.tensor([1.0])` lies on the CPU, and with GPUs a collective refuses it. `Elsewhere` keeps track on a CPU: a tensor
+lies on the group's device if it was made with a device, moved to one, or computed from tensors that lie there.
 """
 
 from __future__ import annotations
@@ -19,13 +18,7 @@ _HERE = "_labkit_on_the_groups_device"
 
 
 class Elsewhere(TorchFunctionMode):
-    """Inside the `with`, this group notes which of its calls were given a tensor that lay elsewhere.
-
-    group = Elsewhere(group)
-    with group:
-        work(group)
-    group.astray        ["all_reduce"]: the names of these calls, in order
-    """
+    """`with Elsewhere(group) as group:` notes, in `group.astray`, which calls were given a tensor that lay elsewhere."""
 
     def __init__(self, group: Group) -> None:
         super().__init__()

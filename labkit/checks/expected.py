@@ -4,10 +4,8 @@
     def measured_cost(collective, N):
         return replayed(collective, N, ...)
 
-The value must depend on the arguments alone, never on an answer; both are plain data (numbers, texts, lists), and what
-comes back is a list where the function gave a tuple. Grading finds them with the reference, and its judges begin with
-what was found: `known` and `remember` carry it. At home each check begins with nothing (`forget`): a test file that was
-edited must not be judged by its old self.
+The value must depend on the arguments alone; both are plain data, and a tuple comes back as a list. Grading finds them
+with the reference and hands them on (`known`, `remember`); at home each check begins with nothing (`forget`).
 """
 
 from __future__ import annotations

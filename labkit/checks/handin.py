@@ -52,10 +52,7 @@ def read_manifest(data: bytes) -> Manifest | None:
 
 
 def hand_in(week: Week, to: Path, more: Sequence[Path] = ()) -> dict[str, int]:
-    """Pack a week's work into the zip `to`; the size of each file in it, by path.
-
-    more   further files and folders, for example the folder of a run
-
+    """Pack a week's work into the zip `to`, with `more` files and folders; the size of each file in it, by path.
     LabError for what is not there, is a link, or is more than grading reads."""
     root, found = week.folder.parent, dict[str, Path]()
     for path in _below(week.folder):

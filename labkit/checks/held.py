@@ -1,10 +1,8 @@
 """What a rank holds on to: the tensors that its objects reach (`reached`), and its memory from outside (`grown`).
 
-Attributes and containers are not all that keeps a tensor. So do a closure's variable, a default argument, a partial, a
-bound method, a generator that waits, a class, a module's global. `reached` follows whatever the garbage collector
-follows. It runs in the student's process, finds what somebody put aside, and can be fooled by who wants to fool it (a
-copy in NumPy). Grading therefore judges by `grown` as well: there the kernel says, outside, what a rank's processes
-hold (`call(..., weighed=True)`). At home nobody reads it.
+`reached` follows whatever the garbage collector follows (closures, defaults, generators, globals). It runs in the
+student's process, and can be fooled (a copy in NumPy). So grading judges by `grown` as well, where the kernel says what
+a rank's processes hold (`call(..., weighed=True)`). At home nobody reads it.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), CodeType, Traceback
 
 
 def reached(*roots: Any, package: str) -> Iterator[torch.Tensor]:
-    """All tensors that the roots refer to, each once. Where it stops: at groups, and at modules, classes and globals
-    that are not the student's, that is, not of `package` ("week14_fsdp") or of the course's parts of it."""
+    """All tensors that the roots refer to, each once. It stops at groups, and at modules, classes and globals that are
+    not of `package` ("week14_fsdp") or of the course's parts of it."""
     seen: set[int] = set()
     left = list(roots)
     while left:
@@ -70,8 +68,8 @@ _parsing = threading.Lock()  # two threads that make syntax trees at a time dist
 
 
 def bring_libraries(folder: Path, *modules: str) -> None:
-    """Import what these modules of a student's import that is neither the course's nor their own: what a library takes
-    of memory is nobody's store, so it comes before memory is first read. The modules themselves do not run."""
+    """Import what these modules of a student's import of libraries, before memory is first read. The modules do not
+    run."""
     for module in modules:
         try:
             with _parsing:
@@ -92,9 +90,8 @@ def grown(ledger: Ledger, base: str, mark: str, after: int) -> int | None:
     """Bytes of memory that the rank's processes hold more at the span called `mark` (the most, if several count) than
     at the first span, `base`; None where nobody reads memory. CheckFailed if there are no such spans.
 
-    base    noted before any code of the student's has run: it must be the first thing in the ledger
-    after   a `mark` counts once so many messages have arrived, before the next one is sent: whoever throws something
-            away for a moment, to look light, cannot have it back there
+    base    the first thing in the ledger: noted before any code of the student's has run after   a `mark` counts once
+    so many messages have arrived, before the next one is sent: nothing can be taken back there
     """
     if not ledger.weighed:
         return None

@@ -1,14 +1,9 @@
 """`same` and its kin: is this the right answer, and if not, what is it?
 
-A wrong answer is reported with what was expected, what came, and where the two first differ. The cause is named **only
-when it is recognised**: a check hands over fingerprints, `looks_like={cause: the answer that this mistake gives}`, and one
-of them must match the wrong answer exactly. No likeness, no guessing: otherwise "cause unknown".
-
-Two rules keep a cause true. A fingerprint must differ from the right answer in several places (`EVIDENCE`), since in a
-chunk of one number two mistakes agree by accident. And if several fingerprints match, all are named: then this case
-cannot tell them apart.
-
-Everything here gets plain values that crossed as bytes (see labkit.checks.values), never a student's object.
+A wrong answer is reported with what was expected, what came, and where the two first differ. The cause is named only
+when it is recognised: one of the fingerprints `looks_like={cause: the answer that this mistake gives}` matches exactly,
+and differs from the right answer in several places (`EVIDENCE`). If several match, all are named. Everything here gets
+plain values that crossed as bytes, never a student's object.
 """
 
 from __future__ import annotations

@@ -6,14 +6,11 @@ In a module, a solution stands between two comments, indented like the code it h
     ...
     ### END SOLUTION
 
-`strip` makes `raise NotImplementedError("Task 13.4: ring all-reduce")` of it. Inside a function that is the whole of
-it. In a class body or at module level a `raise` would end the import, and with it every other task of the file; there
-a solution may hold functions and classes only, and each keeps its signature and docstring while its body becomes the
-`raise`.
-
-In a notebook, code cells hold the same markers, and a solution in them becomes the same `raise`. A model answer in a
-markdown cell stands between `<!-- BEGIN SOLUTION 13.7 title -->` and `<!-- END SOLUTION -->` and becomes an invitation
-to write."""
+`strip` makes `raise NotImplementedError("Task 13.4: ring all-reduce")` of it. In a class body or at module level, where
+a `raise` would end the import, a solution holds functions and classes only, and each keeps its signature and docstring.
+In a notebook, code cells hold the same markers. A model answer in a markdown cell stands between `<!-- BEGIN SOLUTION
+13.7 title -->` and `<!-- END SOLUTION -->` and becomes an invitation to write.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +78,7 @@ def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list
 
 
 def strip(text: str, name: str = "this text", keep: Collection[str] = ()) -> str:
-    """The students' version of a module's source text (see above); solutions of the tasks in `keep` stay in. LabError
-    as `holes` gives it."""
+    """The students' version of a module's source text; solutions of the tasks in `keep` stay. LabError as of `holes`."""
     found = [hole for hole in holes(text, name) if hole.task not in keep]
     if not found:
         return text

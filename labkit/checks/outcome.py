@@ -1,5 +1,4 @@
-"""What a check found, as data: cases, points, diagnoses. The table, the JSON and the grader read this and nothing
-else."""
+"""What a check found, as data: cases, points, diagnoses. The table, the JSON and the grader read nothing else."""
 
 from __future__ import annotations
 
@@ -128,8 +127,8 @@ def gist(sentence: str) -> str:
 
 
 def decided(cases: Sequence[CaseResult]) -> list[CaseResult]:
-    """The cases; where one could not choose between causes, its task's others choose: the cause that one of them names
-    for certain, else the only one that fits all who could not choose, if these are several."""
+    """The cases; where one could not choose between causes, its task's others choose: by what one names for certain,
+    else by the only cause that fits all who could not choose."""
     certain: dict[str, set[str]] = {}
     for task in {case.task for case in cases}:
         named = [set(map(gist, case.cause)) for case in cases if case.task == task]
@@ -153,7 +152,6 @@ def points(cases: Sequence[CaseResult]) -> Fraction:
 
 
 def number(value: Fraction | float) -> int | float:
-    """Points as people write them: 6, 1.5, 3.33. Half a hundredth is rounded up, as by hand: 77.175 is 77.18, though
-    the float next to it lies a little below."""
+    """Points as people write them: 6, 1.5, 3.33. Half a hundredth is rounded up, as by hand: 77.175 is 77.18."""
     rounded = math.copysign(math.floor(100 * abs(float(value)) + 0.5 + 1e-7) / 100, value)
     return int(rounded) if rounded == int(rounded) else rounded

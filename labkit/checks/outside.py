@@ -7,12 +7,8 @@
         place.wait(60)                                          # torchrun's exit status
         data = place.read("run", "steps.jsonl")                 # what is left
 
-The test injects faults and judges what is left on the disk. Two folders: `given` is the test's to write, `left` the
-program's. Whoever wrote what is left may be hostile: `read` follows no link, and takes plain files of capped size
-alone. `site` is in labkit.checks.runner.
-
-At home the program runs with the reader's own rights, from the course's folder. In grading the runner makes another
-Site, whose processes are in a sandbox (grading.sandbox.site).
+`given` is the test's to write, `left` the program's, which may be hostile: `read` follows no link, and takes plain
+files of capped size alone. In grading the runner makes another Site, in a sandbox (grading.sandbox.site).
 """
 
 from __future__ import annotations
@@ -45,10 +41,7 @@ def torchrun(program: str, words: Sequence[str], ranks: int, restarts: int) -> l
 
 
 class Site:
-    """Two folders, and one program at a time.
-
-    root   the folder that holds the program's package
-    """
+    """Two folders, and one program at a time. root: the folder that holds the program's package."""
 
     def __init__(self, root: str | Path, folder: Path) -> None:
         self.root, self.folder = Path(root), folder
@@ -94,8 +87,8 @@ class Site:
                 os.kill(agent, signal.SIGTERM)
 
     def fill(self, rank: int, most: int | None, ranks: int = 2) -> bool:
-        """A rank's files may be of `most` bytes from now on, and each further byte is an error, as on a full disk;
-        None: as large as they like. False where another process's limits cannot be set (not Linux)."""
+        """A rank's files may be of `most` bytes from now on, as on a full disk; None: as large as they like. False
+        where another process's limits cannot be set (not Linux)."""
         import resource
 
         if not hasattr(resource, "prlimit") or (pid := (self.pids(ranks) or {}).get(rank)) is None:

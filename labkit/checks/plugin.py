@@ -1,7 +1,7 @@
 """The pytest side: task marks, points, the `seed` fixture, a runner for `call`, and verdicts in place of tracebacks.
 
-Plain `pytest week13_allreduce` loads it (by `-p labkit.checks.plugin` in pyproject.toml), and so does `lab check`,
-which passes a `Checks` of its own. Without torch: it is loaded in every run of pytest in this repository.
+Plain `pytest week13_allreduce` loads it (pyproject.toml), and so does `lab check`, which passes a `Checks` of its own.
+Every run of pytest in this repository loads it, so it imports no torch.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """Seed of a test's random data. It comes from the run's: at home a new one each time (printed; --seed repeats), in
-    grading the class's."""
+    """Seed of a test's random data, from the run's: at home a new one each time (--seed repeats it), in grading the
+    class's."""
     checks = next(plugin for plugin in request.config.pluginmanager.get_plugins() if isinstance(plugin, Checks))
     return seed_of(checks.seed, request.node)
 
@@ -123,8 +123,7 @@ class Checks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
-        """Run a case in a thread. While it takes long, the others of its task run beside it: what hangs, hangs
-        together. None: pytest is to run it."""
+        """Run a case in a thread, a slow one beside the others of its task. None: pytest is to run it."""
         if pyfuncitem not in self._waiting and pyfuncitem not in self._running:
             return None
         run = self._running.get(pyfuncitem) or self._begin(pyfuncitem)

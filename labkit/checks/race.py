@@ -1,6 +1,6 @@
 """A race: tracks on which a student's function runs for time, on the virtual wire; so nobody wins by a faster laptop.
 
-A week that has one brings `race.py`, beside its tests and like them read by the judge alone:
+A week that has one brings `race.py`, read by the judge alone:
 
     TITLE                    of the race
     TASK                     the entry's task: while it is not attempted there is no entry; another one's blank is a failure
@@ -8,8 +8,7 @@ A week that has one brings `race.py`, beside its tests and like them read by the
     lap(track, seed)         run the entry there by `call`, check its answer, and replay its ledgers:
                              (seconds, par). par is what an entry is compared with. CheckFailed if it is wrong
 
-A score is the geometric mean of par / seconds over all tracks: 2 means twice as fast as par. An entry that fails on one
-track has no score.
+A score is the geometric mean of par / seconds over all tracks; an entry that fails on one has none.
 """
 
 from __future__ import annotations

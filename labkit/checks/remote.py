@@ -1,8 +1,6 @@
-"""What runs in the rank's process: find the student's function, call it, pack what came of it.
-
-This is the other end of `call`. It knows the function's name and its arguments, and nothing of what is expected. Each
-call imports the week's package afresh, so that a global of the last case cannot help or hurt the next.
-"""
+"""What runs in the rank's process: find the student's function, call it, pack what came of it; nothing here knows what
+is expected. Each call imports the week's package afresh, so that a global of the last case cannot help or hurt the
+next."""
 
 from __future__ import annotations
 
@@ -117,8 +115,7 @@ def settle() -> None:
 
 
 def format_error(error: BaseException, root: str) -> str:
-    """An exception as its author wants it: the type, what it says, and the lines of the week's own files on the way.
-    `root` may hold labkit and installed packages as well: none of their lines is shown."""
+    """An exception as its author wants it: the type, what it says, and the lines of the week's own files on the way."""
     lines = [f"{type(error).__name__}: {error}".rstrip(": ")]
     if isinstance(error, SyntaxError) and error.filename:
         lines.append(f"  {_short(error.filename, root)}:{error.lineno}: {(error.text or '').strip()}")
@@ -170,8 +167,8 @@ class _Here:
 
 
 class _OrCourse(importlib.machinery.SourceFileLoader):
-    """Loads a module of another task than the one that is judged; if that fails, the course's text in its place: what
-    cannot be imported costs its own tasks, and no other."""
+    """Loads a module of another task than the one judged; if that fails, the course's text: it costs its own tasks
+    alone."""
 
     def __init__(self, name: str, path: str, text: Path) -> None:
         super().__init__(name, path)

@@ -1,8 +1,5 @@
-"""`run_checks`: one run of checks, behind `lab check`, the notebook's `check(...)` and the grader.
-
-It runs the weeks' test files by pytest in this process, away from whatever pytest configuration, plugins and conftest
-files lie around, and returns an `Outcome`. The students' functions run elsewhere (labkit.checks.runner).
-"""
+"""`run_checks`: one run of checks, behind `lab check`, the notebook's `check(...)` and the grader. It runs the weeks'
+test files by pytest in this process, away from whatever configuration lies around."""
 
 from __future__ import annotations
 

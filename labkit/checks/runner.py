@@ -159,9 +159,8 @@ _here: ContextVar[tuple[Runner, Case] | None] = ContextVar("labkit_checks", defa
 def call(
     name: str, inputs: list, *, timeout: float | None = None, weighed: bool = False, **kwargs: Any
 ) -> tuple[Answers, list[Ledger]]:
-    """Run "module.function" on len(inputs) ranks (see above). Returns (answers by rank, ledgers by rank).
-
-    Raises CheckFailed if there is no answer: hung, crashed, not attempted, no such function."""
+    """Run "module.function" on len(inputs) ranks (see above). Returns (answers by rank, ledgers by rank). CheckFailed
+    if there is no answer: hung, crashed, not attempted, no such function."""
     if not isinstance(inputs, list) or not inputs:
         raise TypeError("inputs is a list with one entry for each rank")
     by_rank = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in inputs)
@@ -177,8 +176,8 @@ def call_alone(name: str, *args: Any, timeout: float | None = None, **kwargs: An
 
 
 def call_each(name: str, arguments: list[tuple], *, timeout: float | None = None) -> list[Any]:
-    """Run "module.function" with each of these tuples of arguments, one after the other in one process, without ranks.
-    Returns the values in order; raises like `call`, for the first that has none."""
+    """Run "module.function" with each of these tuples, in one process, without ranks; the values in order. Raises like
+    `call`."""
     values = _run(name, (tuple(arguments),), timeout, with_group=False, each=True).values[0]
     # Who answers is the student's process: a list of no values would satisfy every loop over it.
     if not isinstance(values, (list, tuple)) or len(values) != len(arguments):
@@ -188,8 +187,7 @@ def call_each(name: str, arguments: list[tuple], *, timeout: float | None = None
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """A Site of the runner of the test that runs; nothing of it is left afterwards. What it printed goes with the case,
-    and is shown if that fails."""
+    """A Site of the runner of the test that runs; what it printed goes with the case."""
     runner, case = here()
     make = getattr(runner, "site", None)
     if make is None:
@@ -263,15 +261,11 @@ def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, **more: An
 class LocalRunner:
     """Runs jobs on pools of rank processes of this machine. Use it in a `with`, or `close()` it: no process stays.
 
-    It protects from accidents (an endless loop, a crash, a deadlock: each ends its own case), not from intent: the
-    ranks run with the reader's own rights. Grading puts a sandbox in its place.
+    It protects from accidents, not from intent: the ranks run with the reader's own rights. Several threads may call
+    `run`: jobs with ranks have pools of their own; jobs without compute, one after the other.
 
-    Several threads may call `run`: each job with ranks has a pool of its own while it runs. Jobs without ranks compute,
-    and some are judged by their time, so one goes after the other.
-
-    root        take the students' package from this folder instead of the job's (the folder that holds
-                `week13_allreduce`)
-    reference   a folder with the solutions; a job's `stands_on` functions are taken from there
+    root        take the students' package from this folder instead of the job's reference   a folder with the
+    solutions; a job's `stands_on` functions are taken from there
     """
 
     side_by_side = True  # see `Runner`
@@ -317,8 +311,8 @@ class LocalRunner:
                 self._free.append(pool)
 
     def site(self, case: Case, folder: Path) -> Site:
-        """Where a program runs under torchrun (labkit.checks.outside): the students' course; with a reference, that,
-        and of the students' the modules of the task."""
+        """Where a program runs under torchrun: the students' course, or the reference with the task's modules of the
+        students'."""
         from labkit.checks.outside import Site, composed
 
         root = self.root or case.root

@@ -97,9 +97,8 @@ class Registry(Config):
 
 @dataclass(frozen=True)
 class Week:
-    """One week's folder. `name` is what one types: "week13"; `package` is the folder's name: "week13_allreduce"; `uses`
-    is what any of its tasks may import of labkit (labkit.checks.boundary), `records` patterns below its results/,
-    `weeks` the earlier packages that its modules import."""
+    """One week's folder. `name`: "week13"; `package`: "week13_allreduce"; `uses`: what any of its tasks may import of
+    labkit; `records`: patterns below its results/; `weeks`: the earlier packages that its modules import."""
 
     name: str
     title: str
@@ -165,8 +164,7 @@ def load_week(folder: str | Path) -> Week:
 
 
 def find_weeks(start: str | Path | None = None) -> list[Week]:
-    """The weeks of the course that `start` (default: the working directory) lies in, else of the one with labkit. In
-    the order in which they are taught: the capstone last."""
+    """The weeks of the course that `start` (default: the working directory) lies in, else of labkit's; in order."""
     start = Path(start or Path.cwd()).resolve()
     for root in (start, *start.parents, Path(__file__).resolve().parents[2]):
         folders = [path.parent for name in FOLDERS for path in sorted(root.glob(f"{name}/{REGISTRY}"))]
@@ -176,8 +174,7 @@ def find_weeks(start: str | Path | None = None) -> list[Week]:
 
 
 def find_week(name: str, weeks: Sequence[Week] | None = None) -> Week:
-    """The week called "week13" or "week13_allreduce", of `weeks` (default: `find_weeks()`). LabError with the nearest
-    name for an unknown one."""
+    """The week called "week13" or "week13_allreduce". LabError with the nearest name for an unknown one."""
     weeks = find_weeks() if weeks is None else weeks
     wanted = name.strip().rstrip("/")
     found = next((week for week in weeks if wanted in (week.name, week.package)), None)
@@ -187,10 +184,8 @@ def find_week(name: str, weeks: Sequence[Week] | None = None) -> Week:
 
 
 def select(names: Sequence[str], weeks: Iterable[Week]) -> list[tuple[Week, tuple[str, ...]]]:
-    """What "13.4", "week13", "week13_allreduce" or nothing mean: weeks with the ids of the tasks to check.
-
-    A whole week means its tasks that give points; a stretch task is checked when it is named. An unknown name is a
-    LabError with the nearest known one."""
+    """What "13.4", "week13", "week13_allreduce" or nothing mean: weeks with the ids of the tasks to check; of a whole
+    week those that give points. LabError with the nearest name for an unknown one."""
     ids: dict[str, tuple[str, ...]] = {}  # by every name that one may type
     for week in (weeks := list(weeks)):
         ids[week.name] = ids[week.package] = tuple(task.id for task in week.tasks if task.kind != "stretch")

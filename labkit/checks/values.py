@@ -1,14 +1,9 @@
 """Values as bytes: how inputs go to the ranks and answers come back, without pickle.
 
 8 bytes length of a JSON header, the header, the arrays' memory one after another. Every length is checked, and nothing
-is executed: this is what a grading sandbox can let out. What the judge holds are its own objects: no method, no
-`__eq__`, no shared memory of the student's comes along.
-
-What changes on the way: a named tuple becomes a dict of its fields, a NumPy array a tensor, a NumPy scalar a number, a
-tensor loses its gradient and device. Anything else becomes `Opaque`, which says what it was.
-
-Arrays are torch tensors (`Tensors`), or NumPy arrays in a process that must do without torch (labkit.checks.bare). So
-torch is imported where a tensor is handled, and not with this file.
+is executed. On the way a named tuple becomes a dict, a NumPy array a tensor, a NumPy scalar a number, and a tensor
+loses its gradient and device; anything else becomes `Opaque`. Arrays are torch tensors (`Tensors`), or NumPy arrays in
+a process without torch, which is imported where a tensor is handled.
 """
 
 from __future__ import annotations

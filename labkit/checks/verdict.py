@@ -23,11 +23,8 @@ UNKNOWN = "cause unknown"
 
 
 class CheckFailed(AssertionError):
-    """A case is not passed: `verdict` (one of the words above) and a text that says what, where and why.
-
-    cause    one or more sentences if the mistake was recognised, else (). Whoever reads results reads it from here.
-    ledgers  of a call that gave no answer: what each rank had done by then, where that is known
-    """
+    """A case is not passed: `verdict` (one of the words above) and a text that says what, where and why. cause:
+    sentences if the mistake was recognised; ledgers: of a call that gave no answer, what each rank had done by then."""
 
     def __init__(self, verdict: str, text: str, *, cause: tuple[str, ...] = (), ledgers: Sequence[Ledger] = ()) -> None:
         super().__init__(text)
@@ -35,15 +32,14 @@ class CheckFailed(AssertionError):
 
 
 def wrong(what: str, expected: str, got: str, cause: tuple[str, ...] = (), *, known: bool = False) -> CheckFailed:
-    """The standard text of a wrong answer: what is wrong, both sides, and the cause or that it is unknown. `known`: the
-    text itself says what is wrong, so without a `cause` nothing is said of one."""
+    """The standard text of a wrong answer: both sides, and the cause or that it is unknown; `known`: the text says it
+    already."""
     line = "" if known and not cause else f"\n  {cause_line(cause)}"
     return CheckFailed(WRONG, f"{what}\n  expected  {expected}\n  got       {got}{line}", cause=cause)
 
 
 def cause_line(cause: tuple[str, ...]) -> str:
-    """One line on the cause. Several sentences: this case cannot tell the mistakes apart, and saying so is the
-    truth."""
+    """One line on the cause. Several sentences: this case cannot tell the mistakes apart, and says so."""
     if not cause:
         return UNKNOWN
     if len(cause) == 1:

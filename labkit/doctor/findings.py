@@ -1,15 +1,8 @@
 """What can this machine run? Each finding with its reason and, where something is missing, the fix in one line.
 
-The doctor must answer where nothing else works: torch that crashes on import, a driver that hangs, a full disk. So
-
-- every probe (machine.py, frameworks.py, grading.py) runs in a process of its own with a time limit. One that raises,
-  crashes, hangs or prints rubbish becomes a failed check with its reason; the others do not notice;
-- probes try the thing itself (two gloo ranks exchange numbers, the GPU multiplies, a sandbox starts) rather than ask
-  whether it is installed;
-- this module imports nothing but the standard library, and labkit.errors, which does the same.
-
-`ok` is True (works), False (does not), or None: not here, and only some readers need it (a GPU, nbgrader). `GROUPS`
-says what each purpose needs; `verdicts` turns findings into one sentence a purpose.
+The doctor must answer where nothing else works. So every probe runs in a process of its own with a time limit, and one
+that raises, crashes or hangs becomes a failed check; probes try the thing itself (two gloo ranks exchange numbers, the
+GPU multiplies, a sandbox starts); and this module imports nothing but the standard library and labkit.errors.
 """
 
 from __future__ import annotations
@@ -32,8 +25,7 @@ from labkit.errors import in_words
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `ok`: True, False, or None (not here; needed for some purposes only). `fix`: what to
-    do, unless ok is True."""
+    """One finding. `ok`: True, False, or None (not here, and only some purposes need it). `fix`: unless ok is True."""
 
     name: str
     ok: bool | None
@@ -43,8 +35,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Probe:
-    """`target` is "module:function", a generator of Checks with these `names`; `fix` is for when it does
-    not even answer."""
+    """`target`: "module:function", a generator of Checks with these `names`; `fix`: for when it does not answer."""
 
     target: str
     names: tuple[str, ...]
@@ -54,8 +45,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Group:
-    """A purpose: all checks in `needs` must be True, and one of `one_of`; without `wants` it works, less well. `start`
-    says how to begin."""
+    """A purpose: all checks in `needs` must be True, and one of `one_of`; without `wants` it works, less well."""
 
     name: str
     needs: tuple[str, ...]
@@ -118,8 +108,8 @@ GROUPS = (
 
 
 def run_doctor(probes: Sequence[Probe] = PROBES) -> list[Check]:
-    """Run all probes at the same time, and return one Check for each of their names, in the probes' order. Never raises
-    for anything a probe does."""
+    """Run all probes at once, and return one Check for each of their names, in order. Never raises for what a probe
+    does."""
     begin, running = time.monotonic(), []
     try:
         for probe in probes:
@@ -175,9 +165,8 @@ def to_json(checks: Sequence[Check]) -> str:
 
 
 def render(checks: Sequence[Check], console: Any = None) -> None:
-    """Print the findings as a table, by purpose, with each purpose's verdict. `console`: a rich Console (default: a new
-    one). Words say what colours say: ok, NO, or - for "not here". What only instructors need is left out where
-    there is no grading/, that is, with students."""
+    """Print the findings as a table, by purpose, with each purpose's verdict: ok, NO, or - for "not here". What only
+    instructors need is left out where there is no grading/."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -268,8 +257,7 @@ def _kill(process: subprocess.Popen | OSError) -> None:
 
 
 def _answer(target: str) -> None:
-    """In the probe's process: one JSON line on stdout for each Check, as soon as it is known. Whatever else is printed,
-    also by C libraries, goes to stderr."""
+    """In the probe's process: one JSON line on stdout for each Check; whatever else is printed goes to stderr."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:

@@ -69,12 +69,10 @@ def shard(
 ) -> None:
     """Shard the blocks one by one, the head, then `model`, over all ranks of `group`; in place.
 
-    param_dtype: what the forward computes in (None: the weights' own). Gradients are summed in FP32.
-    reshard_after_forward: free a block's weights after its forward (True), or keep them for the backward (False).
-    head_apart: False leaves the head to the root. mesh: the group's ranks as a dimension of a larger mesh, of a model
-    that is cut along another one already (labkit.parallel.tensor); None: the group's own. The model may be on the meta
-    device: see `materialize`.
-    Raises LabError for ranks on threads (they have no process group) and for weights that are not FP32.
+    param_dtype: what the forward computes in (None: the weights' own); gradients are summed in FP32.
+    reshard_after_forward: free a block's weights after its forward, or keep them. head_apart: False leaves the head to
+    the root. mesh: the group's ranks as a dimension of a larger mesh; None: the group's own. The model may be on the
+    meta device: see `materialize`. LabError: ranks on threads, weights that are not FP32.
     """
     low = next((name for name, p in model.named_parameters() if p.dtype != torch.float32), None)
     if low is not None:
@@ -98,12 +96,11 @@ def shard(
 class ReduceScatter:
     """FSDP2's own, but for where its memory comes from.
 
-    torch's allocator keeps what is freed for the stream that allocated it. FSDP2 allocates the sharded gradients on the
-    stream of its messages, so the activations' memory, free by then, cannot serve them: a rank takes its activations
-    and its gradients from the GPU, one beside the other (8B on two GPUs: 15 GiB). Here both come from the stream that
-    computes. That is safe: the stream of the messages waits for it between the last use of what is freed and the
-    message, and it waits for the gradients before it updates. A gradient that is only added to an earlier micro-batch's
-    is freed at once, while the messages' stream still works with it: the allocator is told of that stream, and waits.
+    FSDP2 allocates the sharded gradients on the stream of its messages, where the activations' freed memory cannot
+    serve them (8B on two GPUs: 15 GiB). Here both come from the stream that computes. That is safe: the messages'
+    stream waits for it before the message, and it waits for the gradients before it updates. A gradient that is only
+    added to an earlier micro-batch's is freed while the messages' stream still works with it: the allocator is told of
+    that stream, and waits.
     """
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -128,13 +125,9 @@ def materialize(
 ) -> Transformer:
     """Give a model built on the meta device its memory on `device`, then its values: `init(model)`. Returns the model.
 
-    Built on `meta`, a model has shapes and no memory, so the 8b size (32 GB in FP32) is never whole anywhere: it is
-    sharded first, then each rank allocates its 1/N and `init` fills it (`labkit.model.weights.init_weights` draws the
-    same values whatever the sharding). A model that already has memory is only moved and initialised.
-
-    quantised: some weights will be replaced by FP8 tensors next. FSDP2 must then meet those first, at its first
-    forward: once it knows an ordinary shard's memory it asks every later one for its own, and such a tensor (a wrapper
-    around codes and scales) has none. `to_empty` would show it the ordinary one; setting parameters does not.
+    It is sharded first, so that it is whole nowhere; a model that has memory is only moved and initialised. quantised:
+    some weights will be replaced by FP8 tensors, which FSDP2 must meet first: once it knows an ordinary shard's memory
+    it asks every later one for its own. `to_empty` would show it the ordinary one; setting parameters does not.
     """
     if quantised:
         _allocate(model, device)
@@ -158,22 +151,16 @@ def _allocate(model: nn.Module, device: torch.device) -> None:
 
 
 def expect_more(model: nn.Module, more: bool, *, keep_weights: bool) -> None:
-    """Before a micro-batch: do `more` of the same step follow? Then its gradients wait, unreduced, for the last one's.
-
-    keep_weights: gathered weights wait too. To be called before every micro-batch, the last included. Nothing to do
-    for a model that is not sharded.
-    """
+    """Before every micro-batch: do `more` of the same step follow? Then its gradients wait, unreduced, for the last
+    one's, and with keep_weights gathered weights too."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(not more)
         model.set_reshard_after_backward(not (more and keep_weights))
 
 
 def release(model: nn.Module) -> None:
-    """Free the gathered weights that a forward without a backward (an evaluation) leaves behind: the root's, at least.
-
-    They would cost memory, and whoever looks at the parameters next would find copies in the compute type. Nothing to
-    do for a model that is not sharded.
-    """
+    """Free the gathered weights that a forward without a backward (an evaluation) leaves behind: copies in the compute
+    type."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -1,12 +1,9 @@
 """Checkpoints: everything a run needs to go on as if nothing had happened.
 
-What "everything" is: the FP32 weights and AdamW's state (sharded: each rank writes its own part), the step, the
-history of the run so far, the state of every rank's random generators, and the state of hooks and precision backend.
-What FP8 means in it stands in the manifest, and a run that means something else refuses it (precision.flags).
-The data needs no state: a step's batch is a function of (seed, step). A run of 6 steps, and a run of 3, a resume and 3
-more, are the same bit for bit on the same number of ranks. On another number of ranks the parts are cut anew while
-they are read (torch.distributed.checkpoint, DCP, knows where each part lies), and the runs agree up to rounding, since
-sums are taken in another order.
+That is: the FP32 weights and AdamW's state (each rank writes its own part), the step, the history, every rank's random
+generators, and the state of hooks and precision backend; what FP8 means in it stands in the manifest (precision.flags).
+The data needs no state. A resumed run is the same bit for bit on the same number of ranks; on another the parts are cut
+anew (torch.distributed.checkpoint, DCP), and the runs agree up to rounding.
 
 How a save survives a kill at any moment:
 
@@ -15,10 +12,8 @@ How a save survives a kill at any moment:
     3. rank 0 renames step-N.partial to step-N: now, and only now, it is the newest checkpoint
     4. rank 0 deletes what is older than `keep`
 
-How a load survives a bad disk: newest first, the ranks check the files against the manifest (each rank a share of
-them) and agree; a damaged checkpoint is passed over and said, and the one before it is used.
-
-The folder must be one that all ranks see. What lies in it: labkit.train.manifest.
+A load checks the files against the manifest, newest first, each rank a share; a damaged checkpoint is passed over and
+reported. All ranks must see the folder (its content: labkit.train.manifest).
 """
 
 from __future__ import annotations
@@ -55,10 +50,9 @@ T = TypeVar("T")
 class Checkpoints:
     """The checkpoints of one run, in `folder`. Every method is called by all ranks together.
 
-    config, data_hash: written into each checkpoint, and compared at load; config says how many to keep, too.
-    precision: gives the flags (labkit.precision.flags) of the run as it is, or, called with a step, as it must
-    have been after that step; written and compared likewise.
-    say(kind, step, message, **fields): called with everything worth a line in the run's events.
+    config, data_hash: written into each checkpoint, and compared at load. precision: gives the flags
+    (labkit.precision.flags) of the run as it is, or as it must have been after a step; likewise. say(kind, step,
+    message, **fields): called with everything worth a line in the run's events.
     """
 
     def __init__(
@@ -79,10 +73,7 @@ class Checkpoints:
 
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, own: dict[str, Any]) -> Path:
         """Write the checkpoint of `step`; returns its folder. own: what belongs to this rank, anything that pickles.
-
-        Raises LabError, on every rank, if a parameter was cut by hand (it would be saved as one rank's part for all),
-        or if it cannot be written (a full disk); earlier checkpoints are then intact.
-        """
+        LabError, on every rank: a parameter cut by hand, or a full disk; earlier checkpoints are then intact."""
         self._together(lambda: refuse_hand_sharded(model), str)
         final = self.folder / manifest.folder_name(step)
         beside = final.with_name(final.name + manifest.PARTIAL)
@@ -159,14 +150,10 @@ class Checkpoints:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, at_most: int | None = None
     ) -> tuple[int, dict[str, Any]] | None:
         """Fill model, optimizer and this rank's generators (if there are as many ranks) from the newest checkpoint that
-        is whole: (its step, what this rank passed as `own`). None if there is none at all. Removes what killed saves
-        left.
+        is whole: (its step, what this rank passed as `own`); None if there is none. Removes what killed saves left.
 
-        at_most: go back, to a checkpoint of this step or an earlier one. Those after the one that is loaded are
-        deleted then: the run has given up what they hold, and a resume would take it for the newest.
-
-        Raises LabError, on every rank, if every checkpoint is damaged, or the newest is of another model or
-        configuration, or if a parameter of `model` was cut by hand.
+        at_most: go back to this step or an earlier one; later checkpoints are deleted, or a resume would take them.
+        LabError, on every rank: all are damaged, another model or configuration, a parameter cut by hand.
         """
         self._together(lambda: refuse_hand_sharded(model), str)
         damaged: dict[int, str] = {}

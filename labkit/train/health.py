@@ -57,11 +57,11 @@ class Vitals:
 
 @torch.no_grad()
 def check(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -> Vitals:
-    """Loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce, one wait.
+    """Loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce, one wait; every rank
+    calls.
 
-    loss: scalar, this rank's mean loss, on `group.device`. Every rank must call this, also the one that saw a NaN, and
-    every rank of `group` must hold a part of every parameter. LabError: a parameter that was cut by hand.
-    A gradient tensor with a norm above 1.8e19 may count as not finite: FP32 cannot hold its square.
+    loss: scalar, this rank's mean loss, on `group.device`. LabError: a parameter that was cut by hand. A gradient
+    tensor with a norm above 1.8e19 may count as not finite: FP32 cannot hold its square.
     """
     squares = _sum_of_squares(model, group)
     loss = loss.detach().to(squares)
@@ -86,12 +86,9 @@ def check(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -
 
 @torch.no_grad()
 def norms(model: nn.Module, group: Group, held: Callable[[Tensor], Tensor] = lambda w: w) -> dict[str, Any]:
-    """{"param_norm": L2 norm of all weights, "grad_norms": {block: L2 norm of its gradient}}, over all ranks and the
-    same on each; as they are now, so before clipping and the update. A block is "layers.0", or what stands beside the
-    layers ("tok_embed", "head"). held: a weight as an ordinary tensor, sharded alike, where it may be an FP8 one.
-
-    One all-reduce, one wait; all ranks together. LabError: a parameter that was cut by hand.
-    """
+    """{"param_norm": L2 norm of all weights, "grad_norms": {block: L2 norm of its gradient}}, over all ranks, before
+    clipping. A block is "layers.0", or what stands beside the layers. held: a weight as an ordinary tensor, sharded
+    alike."""
     config = getattr(model, "config", None)
     names = config.weight_shapes() if isinstance(config, ModelConfig) else [name for name, _ in named_weights(model)]
     place = {block: at for at, block in enumerate(dict.fromkeys(map(block_of, names)), 1)}  # alike on every rank
@@ -121,19 +118,17 @@ def block_of(name: str) -> str:
 def clip(model: nn.Module, grad_norm: float, clip_norm: float) -> None:
     """Scale all gradients, in place, so that their common norm is at most `clip_norm` (arXiv:1211.5063). 0: off.
 
-    `grad_norm` is the norm over all ranks, as `check` gives it, so every rank scales by the same number. It must be
-    finite: scaling by clip_norm / inf would turn the one infinite element into NaN and every other gradient into 0.
+    `grad_norm` is `check`'s. It must be finite: clip_norm / inf would turn the one infinite element into NaN, the
+    others into 0.
     """
     if clip_norm and grad_norm > clip_norm and (gradients := local_gradients(model)):
         torch._foreach_mul_([grad for _, _, grad in gradients], clip_norm / grad_norm)
 
 
 def local_gradients(model: nn.Module) -> list[tuple[str, nn.Parameter, Tensor]]:
-    """(name, parameter, the gradient that this rank holds of it, a plain tensor): a (possibly empty) part or all of it.
-
-    Tensor parallelism can leave a gradient placed otherwise than its weight: a part of a sum, or whole on every rank.
-    It is brought to its weight's placement first, so all ranks must call this. LabError: a parameter cut by hand.
-    """
+    """(name, parameter, the part of its gradient that this rank holds, a plain tensor). A gradient that tensor
+    parallelism placed otherwise is brought to its weight's placement first, so all ranks call this. LabError: one cut
+    by hand."""
     refuse_hand_sharded(model)
     found = []
     for name, parameter in named_weights(model):
@@ -158,8 +153,7 @@ def _sum_of_squares(model: nn.Module, group: Group) -> Tensor:
 
 
 def culprits(model: nn.Module, most: int = 3) -> str:
-    """The parameters whose gradient is not finite on this rank, by name, as text. Waits for the device; for the rare
-    step that was refused. All ranks together."""
+    """The parameters whose gradient is not finite on this rank, as text. Waits for the device. All ranks together."""
     names = [name for name, _, grad in local_gradients(model) if not bool(grad.isfinite().all())]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -142,8 +142,8 @@ class Hook:
         """The gradients of the whole step are there, summed over micro-batches, not yet checked or clipped."""
 
     def after_step(self, loop: Loop) -> None:
-        """The update was made, or refused (`loop.skipped`). `loop.vitals` holds loss and norm; numbers put into
-        `loop.fields` go into the step's line."""
+        """The update was made, or refused (`loop.skipped`). `loop.vitals` holds loss and norm; `loop.fields` go into
+        the line."""
 
     def after_eval(self, loop: Loop) -> None:
         """`loop.history.heldout[loop.step]` is new."""
@@ -159,8 +159,8 @@ class Hook:
 
 
 class Loop:
-    """One training run, as hooks see it. Attributes beyond the arguments: `step`, `lr`, `micro`, `vitals` (this step's
-    loss and gradient norm, after the check), `skipped`, `fields` (goes into this step's line), `history`, `clock`."""
+    """One training run, as hooks see it. Also `step`, `lr`, `micro`, `vitals` (this step's loss and gradient norm,
+    after the check), `skipped`, `fields` (goes into this step's line), `history`, `clock`."""
 
     def __init__(self, group: Group, config: TrainConfig, corpus: Corpus, parts: Parts) -> None:
         self.group, self.config, self.corpus, self.model = group, config, corpus, parts.model
@@ -251,8 +251,8 @@ class Loop:
         )
 
     def _gradients(self) -> Tensor:
-        """Forward and backward of this rank's part of the batch. Returns its mean loss, scalar, on the device; the
-        parameters' `grad` hold the gradient of the mean over the whole batch."""
+        """Forward and backward of this rank's part of the batch. Returns its mean loss, scalar, on the device; `grad`
+        holds the gradient of the mean over the whole batch."""
         number = self.step + self.recovery.shift
         tokens = self.corpus.batch(number, self.config.batch_size, self.config.seq_len, self.config.seed)
         total = torch.zeros((), device=self.group.device)
@@ -287,7 +287,7 @@ class Loop:
 
     def _calibrate(self, passes: int) -> None:
         """Forward and backward over this step's batch, `passes` times, without an update: delayed scaling gathers its
-        amax values. One pass is not enough: what it flushes to zero hides the gradients of the layers below."""
+        amax. What one pass flushes to zero hides the gradients of the layers below."""
         with self.clock.pause("calibration"):
             for _ in range(passes):
                 self._gradients()
@@ -296,8 +296,8 @@ class Loop:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Mean loss over `eval_batches` held-out batches: the same each time, for every seed and number of ranks.
-        All ranks take part; all get the mean."""
+        """Mean loss over `eval_batches` held-out batches, the same for every seed and number of ranks; all ranks take
+        part."""
         self.model.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.group.device)
         for index in range(self.config.eval_batches):
@@ -317,8 +317,7 @@ class Loop:
         self.say("stopped", self.step, reason)
 
     def pause(self, reason: str) -> None:
-        """End the run after this step, with a checkpoint if there is a place for one, to be taken up again later: the
-        record says "interrupted". All ranks must call it in the same step."""
+        """End the run after this step, with a checkpoint, as "interrupted". All ranks must call it in the same step."""
         self.stopped, self.paused = reason, True
         self.say("paused", self.step, reason)
 

@@ -52,12 +52,8 @@ def read_whole(folder: Path) -> dict[str, Any]:
 
 def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = "fp8") -> Path:
     """Write the checkpoint `source` (a run's newest, or a checkpoint's folder) as one of the new run folder `target`,
-    with FP8 parameters (to="fp8") or without (to="bf16"); return its folder.
-
-    weights, for to="bf16": "fp8" takes what the model computed with, "master" the optimizer's FP32 weights.
-    LabError: a damaged or too old checkpoint, one that is so already, a recipe without FP8 parameters, a target that
-    has that checkpoint.
-    """
+    with FP8 parameters (to="fp8") or without (to="bf16"); return its folder. weights, for to="bf16": "fp8" takes what
+    the model computed with, "master" the optimizer's FP32 weights. LabError: whatever cannot be converted."""
     if to not in FORMATS or weights not in WEIGHTS:
         raise LabError(
             f"a checkpoint is converted to {' or '.join(FORMATS)}, with weights {' or '.join(WEIGHTS)}; not "
@@ -124,8 +120,7 @@ def _convertible_flags(folder: Path, body: dict[str, Any], fp8: bool) -> dict[st
 
 
 def load_flat(folder: Path) -> dict[str, Any]:
-    """Load all that the ranks wrote together, whole: {"model.<name>": tensor, "optimizer.state.<name>.exp_avg": ...,
-    "optimizer.param_groups...": ...}."""
+    """All that the ranks wrote together, whole: {"model.<name>": tensor, "optimizer.state.<name>.exp_avg": ..., ...}."""
     reader = dcp.FileSystemReader(folder)
     stored = reader.read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {
@@ -138,8 +133,7 @@ def load_flat(folder: Path) -> dict[str, Any]:
 
 
 def _round_as_fp8(weight: Tensor, epsilon: float) -> Tensor:
-    """Return the values of an FP8 parameter made of FP32 `weight` [M, N]: torchao's tensorwise rounding, tile by tile.
-
+    """The values of an FP8 parameter made of FP32 `weight` [M, N]: torchao's tensorwise rounding, tile by tile.
     epsilon: the least amax of a 128 x 128 tile, as in the checkpoint's flags."""
     torchaos, e4m3, held = float8_utils(), torch.float8_e4m3fn, weight.clone()
     for tile in (tile for rows in held.split(TILE) for tile in rows.split(TILE, dim=1)):

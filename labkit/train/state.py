@@ -1,7 +1,4 @@
-"""What a checkpoint consists of: the tensors of a model and its optimizer, by name; the generators; the configuration.
-
-Kept apart from `labkit.train.checkpoint`, which is about writing all this safely.
-"""
+"""What a checkpoint consists of: the tensors of a model and its optimizer, by name; the generators; the configuration."""
 
 from __future__ import annotations
 
@@ -29,11 +26,10 @@ MAY_CHANGE |= {f"recovery.{key}" for key in RecoveryConfig.model_fields}  # good
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return ({"model": ..., "optimizer": ...}, this rank's extra state). The tensors are the live ones, but of FP8
-    parameters copies of the values in FP32, beside the master weights that the optimizer's state holds.
+    """({"model": ..., "optimizer": ...}, this rank's extra state), the live tensors, but FP32 copies of FP8 parameters'
+    values.
 
-    They stand under the parameters' own names: wrappers (compile, checkpointing) and the order of parameters leave no
-    trace, so a checkpoint fits however the model is wrapped and sharded next time.
+    They stand under the parameters' own names, so a checkpoint fits however the model is wrapped and sharded next time.
     """
     weights = dcp.get_model_state_dict(model)
     extra = {name: weights.pop(name) for name in list(weights) if name.endswith(EXTRA)}
@@ -107,10 +103,8 @@ def difference_in_settings(was: dict[str, Any], now: dict[str, Any]) -> str | No
 
 
 def difference(was: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Name the first thing in which a checkpoint's run and this one differ, in a sentence without its end; or None.
-
-    Both are {"config": settings() or None, "data_hash": ... or None, "parameters": shapes()}.
-    """
+    """The first thing in which a checkpoint's run and this one differ, in a sentence without its end; or None. Both are
+    {"config": settings() or None, "data_hash": ... or None, "parameters": shapes()}."""
     if was["config"] and now["config"] and (other := difference_in_settings(was["config"], now["config"])):
         return other
     if was["data_hash"] and now["data_hash"] and was["data_hash"] != now["data_hash"]:

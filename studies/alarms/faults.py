@@ -17,9 +17,7 @@ EARLY = 2  # the step whose scales come back
 
 
 class Fault(Hook):
-    """Does to a training what `trial` says, from its step on. A clean one's scales are right at every step.
-
-    scales: those of step EARLY, by module, filled by the clean run."""
+    """Does to a training what `trial` says, from its step on. scales: those of step EARLY, filled by the clean run."""
 
     def __init__(self, trial: Any, backend: Any, scales: dict[str, dict[str, Tensor]]) -> None:
         self.trial, self.backend, self.scales = trial, backend, scales

@@ -6,23 +6,18 @@
     python -m studies.alarms.study runs/tuning --tuning            runs of other seeds, to find thresholds on
     ... --judge --record results/DATE-alarms.json                what is committed
 
-Stop it whenever you like: a seed that is done is three files, and the same command does the rest. Several at a time
-share the work (`--share 0/2` and `--share 1/2`). A seed takes some 15 seconds of an idle core.
-
-Each seed is trained once clean, and twice with a fault that begins at a step drawn from the seed, on the same data from
-the same weights. So the clean run says what the fault did: harm begins at the first evaluation whose held-out loss is
-2 % above the clean run's, or no number. A fault that does no harm counts as a clean run. All train in FP8 (per-tensor
-scales, E4M3 and E5M2, rounded by torch's casts), so that a fault in the scales is one.
+Several at a time share the work (`--share 0/2` and `--share 1/2`). Each seed is trained once clean, and twice with a
+fault that begins at a step drawn from the seed, on the same data from the same weights. Harm begins at the first
+evaluation whose held-out loss is 2 % above the clean run's, or no number; a fault that does no harm counts as a clean
+run. All train in FP8 (per-tensor scales, E4M3 and E5M2, rounded by torch's casts).
 
     rate      the learning rate is 10 times as large from that step on
     batch     some steps read random tokens, and train towards them
     growth    the weights of one layer grow by 4 to 10 per cent at each step
     epsilon   the norms' epsilon is 0 and the embedding fades, so that the gradients through the norms grow
-    stale     all scales are those of an early step again, as after a resume that takes the wrong ones up, and one to
-              three octaves too large
+    stale     all scales are those of an early step again, and one to three octaves too large
 
-What is kept of a run is what the alarms read. Rules about the machine (throughput, slow rank, silence) are left out:
-they would judge the machine that this runs on.
+Rules about the machine (throughput, slow rank, silence) are left out: they would judge the machine that this runs on.
 """
 
 from __future__ import annotations
@@ -96,10 +91,9 @@ def trials(tuning: bool = False) -> Iterator[Trial]:
 
 
 def run(group: Group, wanted: list[Trial], whole: bool = False) -> list[dict[str, Any]]:
-    """Train a clean run and the faulty ones of its seed; return of each {"trial", "lines", "events"}.
-
-    Up to its fault a faulty run is the clean one, so it is trained from there on, and until AFTER steps after the harm.
-    whole: it is trained from the first step to the last, which gives the same lines."""
+    """Train a clean run and the faulty ones of its seed; return of each {"trial", "lines", "events"}. Up to its fault a
+    faulty run is the clean one, so it begins there, and ends AFTER steps after the harm. whole: from first step to
+    last."""
     from labkit.model.decoder import Transformer, init_weights
     from labkit.precision.config import PrecisionSpec
     from labkit.precision.registry import get_backend
@@ -176,9 +170,9 @@ def over(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> bool:
 
 
 def rows(out: Path, tuning: bool = False) -> list[dict[str, Any]]:
-    """Return a row for each run that is there: "run", "fault", "begin", "strength"; "harm", the step at which it began;
-    "rang", the first step of each kind of alarm; for the folklore "drops", the steps at which some scale fell to 1 /
-    DROP from one probe to the next, and "bad", the first step that was no number."""
+    """A row for each run that is there: "run", "fault", "begin", "strength"; "harm", the step at which it began;
+    "rang", the first step of each kind of alarm; for the folklore "drops" and "bad", the first step that was no number.
+    """
     found: list[dict[str, Any]] = []
     clean: dict[str, Any] = {}
     for trial in trials(tuning):
@@ -259,8 +253,7 @@ def judge(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def in_time(row: dict[str, Any], without: str = "") -> list[int]:
-    """List the steps at which it rang from the fault's begin on, and no later than the evaluation that shows the harm;
-    one kind may be left out."""
+    """The steps at which it rang from the fault's begin on, up to the evaluation that shows the harm. without: a kind."""
     return [step for kind, step in row["rang"].items() if kind != without and row["begin"] <= step <= row["harm"]]
 
 

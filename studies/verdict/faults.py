@@ -1,16 +1,13 @@
 """FP8 that is wrong by a dose: from nothing that anyone would see to a training that fails.
 
-labkit.precision.broken holds mistakes at full strength, for a verdict to reject. How small a mistake it can tell is
-another question, and takes mistakes that can be small. Each is the correct recipe (one scale per tensor, found anew
-each time; E4M3 forward, E5M2 for gradients) with one thing spoilt, in the first `blocks` blocks of the decoder:
+Each is the correct recipe (one scale per tensor, found anew each time; E4M3 forward, E5M2 for gradients) with one thing
+spoilt, in the first `blocks` blocks of the decoder:
 
     stale      scales are those of `dose` steps ago, as delayed scaling without a margin has them
     unscaled   the scale of activations and weights is 2^-dose, whatever they hold: 1 for dose 0
     mantissa   activations and weights keep `dose` bits of mantissa; E4M3 keeps 3
     flush      gradients below `dose` times the largest of their tensor become zero
     e5m2       activations and weights in the gradients' format
-
-Values pass through the format and come back to BF16, as in labkit.precision.broken.
 """
 
 from __future__ import annotations

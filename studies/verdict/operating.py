@@ -2,19 +2,13 @@
 
     python -m studies.verdict.operating POOL OUT       writes the record OUT, and prints its rates
 
-A comparison is drawn from the pool (studies.verdict.pool) as it would have been run: some BF16 runs, two runs of
-the candidate and of a companion without a gap, two more if the candidate is undecided. labkit.compare.statistic judges
-it. The pool knows the true gap: the difference of the means over all runs.
+A comparison is drawn from the pool (studies.verdict.pool) as it would have been run, and judged by
+labkit.compare.statistic; the pool's means are the true gap. One half of the runs of BF16 and of correct FP8 gives the
+standard deviations that "records" know, comparisons are drawn from the other.
 
-The runs of BF16 and of correct FP8 are cut in two. One half gives the standard deviations that "records" know;
-comparisons are drawn from the other. So no comparison knows its own pool.
-
-A comparison's runs are independent draws from the pool's runs, each moved a little at random, by half their standard
-deviation, and the whole brought back to the pool's mean and variance (the smoothed bootstrap, Silverman and Young 1987,
-doi:10.1093/biomet/74.3.469): two copies of one run would hide its variation.
-
-**How sure.** The pool is a sample too. So every rate is computed again on pools drawn from its runs with replacement,
-whose truth is their own mean; the range reported holds 90 % of those rates.
+Draws are moved by half the runs' standard deviation, and the whole brought back to the pool's mean and variance (the
+smoothed bootstrap, Silverman and Young 1987, doi:10.1093/biomet/74.3.469): two copies of one run would hide its
+variation. Every rate is computed again on pools drawn from the pool; the range reported holds 90 % of those rates.
 """
 
 from __future__ import annotations
@@ -94,8 +88,8 @@ class Scene:
 
 
 def simulate(rng: np.random.Generator, design: Design, scene: Scene, comparisons: int) -> dict[str, float]:
-    """Return rates over so many comparisons: of each word; covered, that the interval at the end holds the true gap;
-    runs of the candidate, on average; half the interval's width, the median, in per cent."""
+    """Rates over so many comparisons: of each word; covered, that the interval at the end holds the true gap; runs of
+    the candidate, on average; half the interval's width, the median, in per cent."""
     spreads = [spread * design.wrong_by for spread in scene.records]
     prior = Spread(spreads[0], spreads[1], design.weight) if design.weight else None
     there = float(scene.candidate.mean() - scene.bf16.mean())

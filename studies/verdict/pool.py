@@ -2,17 +2,12 @@
 
     python -m studies.verdict.pool FILE [--at-once 2] [--minutes 45]
 
-A verdict's error rates cannot be argued from one comparison: nobody knows that comparison's true answer. Here BF16 is
-trained 48 times, correct FP8 24 times, and FP8 8 times with each fault at each dose (studies.verdict.faults): all
-on the same data in the same order, each from the same weights moved by a BF16 rounding error of its own. The mean over
-all runs is the truth, to a known error; comparisons are then drawn from the pool (studies.verdict.operating).
+BF16 is trained 48 times, correct FP8 24 times, and FP8 8 times with each fault at each dose (studies.verdict.faults),
+on the same data, each from weights moved by a BF16 rounding error of its own. The mean over all runs is the truth, to a
+known error. Two blocks of width 64 at a learning rate at which two BF16 runs drift about as far apart as 124M
+parameters do on a GPU; FP8 is emulated, products in BF16: what is tested is the statistic.
 
-**The training.** Two blocks of width 64 at a learning rate at which two BF16 runs drift about as far apart as 124M
-parameters do on a GPU. The demo's decoder varies by a sixth of that, and would make any statistic look good. FP8 is
-emulated, products in BF16: what is tested is the statistic.
-
-The file is JSON lines: a first one with hardware, versions and settings, then a run each. The same command goes on with
-the runs that it lacks.
+The file is JSON lines: a first one with hardware, versions and settings, then a run each. The same command goes on.
 """
 
 from __future__ import annotations
@@ -99,8 +94,7 @@ def train_job(job: Job) -> list[dict[str, Any]]:
 
 
 def read_pool(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(what the pool is, its runs). Steps of `heldout` are numbers; a line cut short by a kill is left out.
-    LabError: no such file, or no pool."""
+    """(what the pool is, its runs). Steps of `heldout` are numbers; a line cut short is left out. LabError: no pool."""
     try:
         about, *runs = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line[-1:] == "}"]
         for run in runs:

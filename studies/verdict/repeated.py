@@ -3,18 +3,13 @@
     python -m studies.verdict.repeated OUT FOLDER[,FOLDER...] ...      writes the record OUT, and prints what it says
     python -m studies.verdict.repeated OUT RECORD FOLDER ...           goes on from an earlier record
 
-Each FOLDER is what `lab compare --part safety` left, `arms/` and all, on whatever GPU and day. Those with commas
-between them come from one GPU, one after another, and count as one call. RECORD, a name that ends in .json, stands for
-the calls that it was made from. The training is one: same model, data, order and steps; runs differ in precision and in
-the rounding error that their weights were moved by.
+Each FOLDER is what `lab compare --part safety` left. Those with commas between them come from one GPU, one after
+another, and count as one call. RECORD, a name that ends in .json, stands for the calls that it was made from.
 
-**Repetitions** are what somebody who rents that GPU for that hour would read. In the order in which they were trained,
-each takes the next two runs of a candidate of that call, and an undecided one the next two as well, as `lab compare`
-gives them; their baseline is the call's first four BF16 runs. So no two repetitions share a candidate's run, and those
-of one call share its BF16. BF16 itself is a candidate too: two runs of one call, against the four of the next.
-
-**Rates** come from comparisons drawn from all runs, as in studies.verdict.operating, which also says how sure they are.
-The records' standard deviation is the preset's. Runs that it was taken from may be among these.
+Repetitions are what somebody who rents that GPU for that hour would read: each takes the next two runs of a candidate
+of that call, an undecided one the next two as well; their baseline is the call's first four BF16 runs. BF16 itself is a
+candidate too, against the four of the next call. Rates come from comparisons drawn from all runs, as in
+studies.verdict.operating; the records' standard deviation is the preset's.
 """
 
 from __future__ import annotations
@@ -73,8 +68,8 @@ class Repetition:
 
 
 def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, Any]]:
-    """Return the runs of one call that trained to the end, in the order in which they began, and the training that they
-    share. LabError: a folder that is no comparison or has no such run, or two trainings."""
+    """The runs of one call that trained to the end, in order, and the training that they share. LabError: a folder that
+    is no comparison or has no such run, or two trainings."""
     found: list[tuple[str, Run]] = []
     shared = None
     for folder in folders:
@@ -107,8 +102,8 @@ def training_of(config: TrainConfig) -> dict[str, Any]:
 
 
 def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[Any]]:
-    """Return the runs of an earlier record, its calls numbered from `first` on, their training, and what is known of
-    each call. LabError: no record of this study, or settings that are none."""
+    """The runs of an earlier record, its calls numbered from `first` on, their training, and what is known of each
+    call. LabError: no record of this study, or settings that are none."""
     try:
         found = restore(json.loads(record.read_text(encoding="utf-8")))
         steps, about = [int(step) for step in found["steps"]], list(found["calls"])
@@ -154,8 +149,7 @@ def quads_of(runs: Iterable[Run]) -> dict[int, list[Run]]:
 
 
 def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
-    """Return all that is reported of these calls, as plain values. LabError: as `runs_of` and `calls_of`, or trainings
-    that differ."""
+    """All that is reported of these calls, as plain values. LabError: as `runs_of`, or trainings that differ."""
     runs: list[Run] = []
     known: list[Any] = []
     shared = None
@@ -236,7 +230,7 @@ def _judge(base: Sequence[Run], candidates: dict[str, list[Run]], prior: Spread 
 
 def _of_bf16(quads: dict[int, list[Run]], prior: Spread | None) -> list[Repetition]:
     """Judge BF16 as a candidate: of each call its first two runs, and all four if they are undecided, against the next
-    call's four. No run is a candidate twice."""
+    four."""
     out, calls = [], list(quads)
     for place, call in enumerate(calls if len(calls) > 1 else ()):
         base, own = calls[(place + 1) % len(calls)], quads[call]

@@ -1,10 +1,8 @@
 """Many runs of one small decoder trained as one: the same data and the same steps, each run with weights of its own.
 
-A decoder of 40,000 parameters spends its time in Python, not in products. So R runs share each operation: weights have
-a first dimension of R, and the runs' activations lie behind one another in the batch. No run reads another's numbers:
-every sum goes along rows, features or positions of one run, amax and gradient norm are each run's own, and AdamW works
-element by element. It is labkit.model's decoder, with linears, embedding, norms and loss that know of R; FP32 weights
-are multiplied as BF16 copies, as labkit.parallel.shard has it from FSDP2.
+All R runs share each operation: weights have a first dimension of R, and the runs' activations lie behind one another in
+the batch. Every sum goes along one run's rows, features or positions; amax and gradient norm are each run's own. It is
+labkit.model's decoder, with linears, embedding, norms and loss that know of R.
 
 Shape suffixes: R runs, N rows (B sequences of T tokens), D and F features, V vocabulary.
 """
@@ -129,8 +127,7 @@ def train_together(
 
 @torch.no_grad()
 def clip(weights: list[nn.Parameter], most: float) -> None:
-    """Scale each run's gradients so that their common norm is at most `most`. A run whose gradients are not finite
-    keeps NaN, and its losses show it."""
+    """Scale each run's gradients to a common norm of at most `most`. Gradients that are not finite stay NaN."""
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     norm_R = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
     factor_R = (most / norm_R).clamp(max=1.0)
