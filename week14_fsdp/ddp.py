@@ -14,7 +14,8 @@ Experiences on Accelerating Data Parallel Training", arXiv:2006.15704).
 **When is a gradient complete?** Autograd adds up all contributions to a parameter (a tied weight has several) and then
 calls its hook *after accumulation*, once in each backward. A parameter that the graph does not reach gets no call at
 all. That is why whoever waits for "all hooks fired" waits for ever, and why `finish()` exists: the backward is over,
-whatever did not come is zero.
+and what p.grad holds now is what travels, zeros where it is None. (A silent hook does not mean zero: an earlier
+micro-batch may have left a gradient.)
 
 **Buckets.** A message costs alpha + n beta (13.1), and a model has hundreds of parameters, many tiny. So gradients are
 laid side by side in buckets of some MiB, and a bucket leaves when its last gradient is there. Too small and you pay
@@ -162,7 +163,7 @@ class DataParallel:
         Every parameter has a gradient then: zeros where no rank used it."""
         ### BEGIN SOLUTION 14.2 finish
         while self.left < len(self.buckets):
-            self.leave()  # something in it never became ready: its zeros travel in its place
+            self.leave()  # something in it never became ready: what p.grad holds travels
         for bucket in self.buckets:
             flat = bucket.handle.wait()
             for p, mean in zip(bucket.params, flat.split([p.numel() for p in bucket.params])):

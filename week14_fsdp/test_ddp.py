@@ -11,6 +11,7 @@ from itertools import permutations
 from typing import NamedTuple
 
 import pytest
+import torch
 
 from labkit.checks import call, expect, same, task
 from labkit.checks.verdict import WRONG, CheckFailed
@@ -171,6 +172,12 @@ def judge_gradients(got, by_rank, weights):
             }
             if len(by_rank[r][step]) > 1:
                 causes |= {"the last micro-batch alone: those before it must add up": last}
+                reached = added(*[gradient(w, [rank[step][-1]]) for rank in by_rank])
+                dropped = {name: g if bool(reached[name].any()) else torch.zeros_like(g) for name, g in want.items()}
+                if any(not torch.equal(dropped[name], g) for name, g in want.items()):
+                    causes["zeros for what the last micro-batch did not reach: those before it left a gradient"] = (
+                        dropped
+                    )
             gradients_agree(found[step], want, r, causes, f"step {step + 1}: the gradients")
 
 
@@ -215,12 +222,19 @@ def test_graphs_that_differ(uses, seed):
 
 @task("14.2", points=4)
 @pytest.mark.parametrize(
-    "interrupted", [pytest.param(False, id="micro-batches"), pytest.param(True, id="left by an exception")]
+    "interrupted, last_use",
+    [
+        pytest.param(False, None, id="micro-batches"),
+        pytest.param(True, None, id="left by an exception"),
+        pytest.param(False, [0, 2], id="the last skips a block"),
+    ],
 )
-def test_no_sync(interrupted, seed):
-    """no_sync: gradients add up here, and travel once"""
+def test_no_sync(interrupted, last_use, seed):
+    """no_sync: gradients add up here, and travel once, also those that the last micro-batch does not reach"""
     weights, generator = draw(seed + 20)
     by_rank = ddp_steps(seed, 2, [None] * 2, weights, generator, micro=[3, 1, 2])
+    if last_use:
+        by_rank = [[[*step[:-1], a_batch(weights, generator, last_use)] for step in steps] for steps in by_rank]
     limit = a_limit(weights, seed)
     got, ledger = call(
         "scenarios.data_parallel", [(s,) for s in by_rank], weights=weights, bucket_bytes=limit, interrupted=interrupted
@@ -238,6 +252,8 @@ def test_no_sync(interrupted, seed):
             f"rank {r} sent {amount} bytes; 3 steps send {3 * total}, whatever the micro-batches",
             cause=("every micro-batch is sent: inside no_sync nothing travels",) if amount == 6 * total else (),
         )
+        if last_use:
+            continue  # a bucket with what was not reached waits for finish(), and others wait for it
         expect(any(not e.blocking for e in events), f"rank {r}: nothing is under way while the backward runs")
         # Each step's last backward must hide something again: whoever never leaves no_sync sends all in finish().
         # Step 2 has one micro-batch. So no later no_sync ends what an exception left.

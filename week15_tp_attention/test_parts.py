@@ -139,16 +139,18 @@ def parts_sum(parts, peaks):
 
 
 @task("15.4", points=4)
-@pytest.mark.parametrize("size", [1, 300], ids=["small", "hundreds"])
-def test_cross_entropy(size, seed):
-    """The loss, from a few numbers a token"""
-    N, draw = 4, Draw(seed, "loss", size)
+@pytest.mark.parametrize("size, apart", [(1, 0), (300, 0), (300, 100)], ids=["small", "hundreds", "far apart"])
+def test_cross_entropy(size, apart, seed):
+    """The loss, from a few numbers a token; far apart: tokens by hundreds, and on each of them the ranks"""
+    N, draw = 4, Draw(seed, "loss", size + apart)
     B, T, V = draw.size(1, 2), draw.size(9, 12), draw.size(9, 12, times=N) + 3
     logits, targets, scale = draw.normal(B, T, V), targets_of(draw, V, N, B, T), float(draw.size(2, 9))
     # Every rank's largest logit is at a place of its own, a few units (or hundreds) from the others'.
     heights = torch.stack([torch.from_numpy(draw.rng.permutation(N)) for _ in range(B * T)]).reshape(B, T, N) - 1.5
     for r, part in enumerate(logits.tensor_split(N, -1)):
-        part += 2 * heights[..., r : r + 1] + (size if size > 1 else 0)
+        part += (apart or 2) * heights[..., r : r + 1] + (size if size > 1 else 0)
+    if apart:
+        logits -= size * (torch.arange(B * T) % 3).reshape(B, T, 1)
     z = logits.double().requires_grad_()
     want = mean_loss(z, targets)
     (want * scale).backward()

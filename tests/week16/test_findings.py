@@ -160,7 +160,7 @@ def test_what_code_says_of_the_records_is_in_them():
     assert f"(4 GPUs: {gain[0]:.1f} % in BF16, {gain[1]:.1f} % in FP8)" in words("labkit/compare/presets/8b.toml")
     four = f"{ONCE}/four"
     lost = [100 - findings.against(f"{ONCE}/lone0", four, BF16), 100 - findings.shares(four, BF16, min)]
-    sentence = f"held against GPU 0 the four lost {lost[0]:.1f} %, held against that one {lost[1]:.1f} % (BF16;"
+    sentence = f"against GPU 0 the four lost {lost[0]:.1f} %, against that one {lost[1]:.1f} % ("
     assert sentence in words("labkit/compare/scaling.py")
 
 
