@@ -29,142 +29,81 @@ UNHIDDEN = ("test_exposed", "test_unions", "test_nothing_to_expose")
 # ---- 14.1
 memory = At("14.1", "memory")
 MEMORY = [
-    memory(
-        "masters are never cut",
-        "memory",
+    memory("masters are never cut", "memory",
         "masters=held * master",
         "masters=P * master",
-        STAGES,
-        "whole: this stage cuts it",
-    ),
-    memory(
-        "gradients are cut one stage late",
-        "memory",
+        STAGES, "whole: this stage cuts it"),
+    memory("gradients are cut one stage late", "memory",
         "if cut >= 2:",
         "if cut >= 3:",
-        "test_stage[zero2]",
-        "whole: this stage cuts it",
-    ),
+        "test_stage[zero2]", "whole: this stage cuts it"),
     memory("one moment", "memory", "moments=held * 8", "moments=held * 4", METERED, "one moment"),
-    memory(
-        "cut as one vector",
-        "memory",
+    memory("cut as one vector", "memory",
         "part = -(-sizes.root // N) + sizes.blocks * -(-sizes.block // N)",
         "part = -(-P // N)",
-        STAGES,
-        "cut as one vector",
-    ),
-    memory(
-        "rounded down",
-        "memory",
+        STAGES, "cut as one vector"),
+    memory("rounded down", "memory",
         "part = -(-sizes.root // N) + sizes.blocks * -(-sizes.block // N)",
         "part = P // N",
-        STAGES,
-    ),
-    memory(
-        "all blocks gathered",
-        "memory",
+        STAGES),
+    memory("all blocks gathered", "memory",
         "at_once = min(2, sizes.blocks)",
         "at_once = sizes.blocks",
-        "test_stage[zero3]",
-        "all blocks at once",
-    ),
-    memory(
-        "one block gathered",
-        "memory",
+        "test_stage[zero3]", "all blocks at once"),
+    memory("one block gathered", "memory",
         "at_once = min(2, sizes.blocks)",
         "at_once = 1",
-        "test_stage[zero3]",
-        "one block: the next one",
-    ),
-    memory(
-        "masters in FP32, too",
-        "memory",
+        "test_stage[zero3]", "one block: the next one"),
+    memory("masters in FP32, too", "memory",
         "master = 4 if itemsize < 4 else 0",
         "master = 4",
-        METERED,
-        "FP32 weights need no masters",
-    ),
-    memory(
-        "checkpointing changes nothing",
-        "memory",
+        METERED, "FP32 weights need no masters"),
+    memory("checkpointing changes nothing", "memory",
         "if checkpointed else",
         "if False else",
-        "test_against_the_meter[checkpointed]",
-        "as without checkpointing",
-    ),
-    memory(
-        "inputs of the blocks alone",
-        "memory",
+        "test_against_the_meter[checkpointed]", "as without checkpointing"),
+    memory("inputs of the blocks alone", "memory",
         "sizes.blocks * sizes.width + sizes.saved",
         "sizes.blocks * sizes.width",
-        "test_against_the_meter[checkpointed]",
-        "the inputs of the blocks alone",
-    ),
-    memory(
-        "activations of one block",
-        "memory",
+        "test_against_the_meter[checkpointed]", "the inputs of the blocks alone"),
+    memory("activations of one block", "memory",
         "else sizes.blocks * sizes.saved",
         "else sizes.saved",
-        ("test_against_the_meter[plain]", "test_stage"),
-        "one block alone",
-    ),
+        ("test_against_the_meter[plain]", "test_stage"), "one block alone"),
     memory("logits once", "memory", "(2 * itemsize + 4)", "itemsize", METERED, "one copy"),
     memory("a batch too many", "largest_batch", "// (one - none))", "// (one - none) + 1)", "test_largest_batch"),
-    memory(
-        "tokens for sequences",
-        "largest_batch",
+    memory("tokens for sequences", "largest_batch",
         "// (one - none))",
         "// (one - none) * seq_len)",
-        "test_largest_batch",
-        "in tokens",
-    ),
-    memory(
-        "weights of two bytes",
-        "memory",
+        "test_largest_batch", "in tokens"),
+    memory("weights of two bytes", "memory",
         "gradients = P * itemsize, 0, P * itemsize",
         "gradients = P * 2, 0, P * itemsize",
         ("test_against_the_meter", "test_stage[ddp]", "test_stage[zero1]", "test_stage[zero2]"),
-        "two bytes a parameter",
-    ),
-    memory(
-        "a negative batch",
-        "largest_batch",
+        "two bytes a parameter"),
+    memory("a negative batch", "largest_batch",
         "return max(0, (capacity - none)",
         "return max(-99, (capacity - none)",
-        "test_largest_batch",
-        "a negative batch",
-    ),
-    memory(
-        "logits in b bytes", "memory", "(2 * itemsize + 4)", "3 * itemsize", "test_stage", "three copies of b bytes"
-    ),
-    memory(
-        "the shards' gradients in b bytes",
-        "memory",
+        "test_largest_batch", "a negative batch"),
+    memory("logits in b bytes", "memory",
+        "(2 * itemsize + 4)",
+        "3 * itemsize",
+        "test_stage", "three copies of b bytes"),
+    memory("the shards' gradients in b bytes", "memory",
         "gradients = part * 4 +",
         "gradients = part * itemsize +",
-        "test_stage[zero3]",
-        "the shards' gradients in b bytes",
-    ),
-    memory(
-        "any stage",
-        "memory",
+        "test_stage[zero3]", "the shards' gradients in b bytes"),
+    memory("any stage", "memory",
         """    if stage not in STAGES:
         raise ValueError(f"stage must be one of {', '.join(STAGES)}, not {stage!r}")
     P, cut = parameters(sizes), STAGES.index(stage)
 """,
         """    P, cut = parameters(sizes), (*STAGES, stage).index(stage) % len(STAGES)
 """,
-        "test_unknown_stage",
-    ),
-    memory(
-        "every stage is refused",
-        "memory",
-        "",
+        "test_unknown_stage"),
+    memory("every stage is refused", "memory", "",
         "raise ValueError('no')",
-        ("test_unknown_stage", "test_stage", "test_against_the_meter", "test_largest_batch"),
-        verdicts=ANY,
-    ),
+        ("test_unknown_stage", "test_stage", "test_against_the_meter"), verdicts=ANY),
 ]
 
 # ---- 14.2
@@ -176,69 +115,42 @@ FULL = """        while self.left < len(self.buckets) and len(self.buckets[self.
 ddp = At("14.2", "ddp")
 DDP = [
     ddp("summed", "DataParallel.leave", 'op="mean"', 'op="sum"', REPLICAS, "the sum over the ranks"),
-    ddp(
-        "divided twice",
-        "DataParallel.finish",
+    ddp("divided twice", "DataParallel.finish",
         "p.grad = mean.view_as(p).clone()",
         "p.grad = mean.view_as(p) / self.group.size",
-        REPLICAS,
-        "divided twice",
-    ),
-    ddp(
-        "forward order",
-        "DataParallel.fill",
+        REPLICAS, "divided twice"),
+    ddp("forward order", "DataParallel.fill",
         "in reversed(params)",
         "in params",
-        (*HIDES, "test_buckets", "test_leaves_early"),
-        "in the order of registration",
-        "all buckets leave after the backward",
-    ),
-    ddp(
-        "leaves before it is full",
-        "DataParallel.on_ready",
+        (*HIDES, "test_buckets", "test_leaves_early"), "in the order of registration",
+        "all buckets leave after the backward"),
+    ddp("leaves before it is full", "DataParallel.on_ready",
         FULL,
         """        while self.left < len(self.buckets) and self.buckets[self.left].ready:
             self.leave()
 """,
-        REPLICAS,
-        "a bucket leaves before it is full",
-    ),
-    ddp(
-        "leaves when another one is full",
-        "DataParallel.on_ready",
+        REPLICAS, "a bucket leaves before it is full"),
+    ddp("leaves when another one is full", "DataParallel.on_ready",
         FULL,
         """        if len(bucket.ready) == len(bucket.params):
             self.leave()
 """,
-        "test_leaves_early",
-        "a bucket leaves before it is full",
-        may="test_graphs_that_differ",
-    ),
-    ddp(
-        "a bucket that waited stays",
-        "DataParallel.on_ready",
+        "test_leaves_early", "a bucket leaves before it is full", may="test_graphs_that_differ"),
+    ddp("a bucket that waited stays", "DataParallel.on_ready",
         FULL,
         """        if bucket is self.buckets[self.left] and len(bucket.ready) == len(bucket.params):
             self.leave()
 """,
-        "test_leaves_early",
-        "a bucket that waited",
-    ),
-    ddp(
-        "leaves in the order of readiness",
-        "DataParallel.on_ready",
+        "test_leaves_early", "a bucket that waited"),
+    ddp("leaves in the order of readiness", "DataParallel.on_ready",
         FULL,
         """        if len(bucket.ready) == len(bucket.params):
             self.buckets.remove(bucket)
             self.buckets.insert(self.left, bucket)
             self.leave()
 """,
-        ("test_graphs_that_differ", "test_leaves_early"),
-        verdicts=ANY,
-    ),
-    ddp(
-        "what never became ready never leaves",
-        "DataParallel.finish",
+        ("test_graphs_that_differ", "test_leaves_early"), verdicts=ANY),
+    ddp("what never became ready never leaves", "DataParallel.finish",
         """        while self.left < len(self.buckets):
             self.leave()
         for bucket in self.buckets:
@@ -247,45 +159,25 @@ DDP = [
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         for bucket in self.buckets[: self.left]:
 """,
-        (
-            "test_data_parallel",
-            "test_graphs_that_differ[one rank skips a block]",
-            "test_no_sync[the last skips a block]",
-        ),
-        verdicts=ANY,
-    ),
-    ddp(
-        "a tied weight twice",
-        "trainable",
+        ("test_data_parallel", "test_graphs_that_differ[one rank skips a block]",
+         "test_no_sync[the last skips a block]"), verdicts=ANY),
+    ddp("a tied weight twice", "trainable",
         "[p for p in module.parameters() if p.requires_grad]",
         "[p for _, p in module.named_parameters(remove_duplicate=False) if p.requires_grad]",
-        REPLICAS,
-        verdicts=ANY,
-        may="test_second_backward",
-    ),
-    ddp(
-        "every backward is refused",
-        "DataParallel.on_ready",
+        REPLICAS, verdicts=ANY, may="test_second_backward"),
+    ddp("every backward is refused", "DataParallel.on_ready",
         """        if not self.sync:
             return
 """,
         """        raise RuntimeError('no')
 """,
-        (*REPLICAS, "test_second_backward"),
-        verdicts=ANY,
-    ),
-    ddp(
-        "zeros where no hook came",
-        "DataParallel.leave",
+        (*REPLICAS, "test_second_backward"), verdicts=ANY),
+    ddp("zeros where no hook came", "DataParallel.leave",
         "torch.zeros_like(p) if p.grad is None else p.grad",
         "p.grad if p in bucket.ready else torch.zeros_like(p)",
-        "test_no_sync[the last skips a block]",
-        "zeros for what the last micro-batch did not reach",
-    ),
+        "test_no_sync[the last skips a block]", "zeros for what the last micro-batch did not reach"),
     ddp("no_sync ignored", "DataParallel.no_sync", "self.sync, False", "self.sync, True", "test_no_sync", verdicts=ANY),
-    ddp(
-        "every micro-batch travels",
-        "DataParallel.on_ready",
+    ddp("every micro-batch travels", "DataParallel.on_ready",
         """        if not self.sync:
             return
         bucket = self.bucket_of[p]
@@ -298,22 +190,14 @@ DDP = [
             self.finish()
             p.grad = mine
 """,
-        ("test_no_sync", "test_second_backward"),
-        "every micro-batch is sent",
-        verdicts=ANY,
-    ),
-    ddp(
-        "no_sync is never left",
-        "DataParallel.no_sync",
+        ("test_no_sync", "test_second_backward"), "every micro-batch is sent", verdicts=ANY),
+    ddp("no_sync is never left", "DataParallel.no_sync",
         """            self.sync = before
 """,
         """            pass
 """,
-        HIDES,
-    ),
-    ddp(
-        "no_sync is not left by an exception",
-        "DataParallel.no_sync",
+        HIDES),
+    ddp("no_sync is not left by an exception", "DataParallel.no_sync",
         """        try:
             yield
         finally:
@@ -322,11 +206,8 @@ DDP = [
         """        yield
         self.sync = before
 """,
-        "test_no_sync[left by an exception]",
-    ),
-    ddp(
-        "after an exception the next no_sync ends it",
-        "DataParallel.no_sync",
+        "test_no_sync[left by an exception]"),
+    ddp("after an exception the next no_sync ends it", "DataParallel.no_sync",
         """        before, self.sync = self.sync, False
         try:
             yield
@@ -337,236 +218,136 @@ DDP = [
         yield
         self.sync = True
 """,
-        "test_no_sync[left by an exception]",
-        "no_sync is not left by an exception",
-    ),
-    ddp(
-        "finish forgets who never became ready",
-        "DataParallel.finish",
+        "test_no_sync[left by an exception]", "no_sync is not left by an exception"),
+    ddp("finish forgets who never became ready", "DataParallel.finish",
         """                p.grad = mean.view_as(p).clone()
 """,
         """                p.grad = mean.view_as(p).clone() if p in bucket.ready else None
 """,
-        (
-            "test_data_parallel",
-            "test_graphs_that_differ[one rank skips a block]",
-            "test_no_sync[the last skips a block]",
-        ),
-    ),
-    ddp(
-        "micro-batches are forgotten",
-        "DataParallel.no_sync",
+        ("test_data_parallel", "test_graphs_that_differ[one rank skips a block]",
+         "test_no_sync[the last skips a block]")),
+    ddp("micro-batches are forgotten", "DataParallel.no_sync",
         """            self.sync = before
 """,
         """            self.sync = before
             for p in self.params:
                 p.grad = None
 """,
-        "test_no_sync",
-        "the last micro-batch alone",
-    ),
-    ddp(
-        "waits where it posts",
-        "DataParallel.leave",
+        "test_no_sync", "the last micro-batch alone"),
+    ddp("waits where it posts", "DataParallel.leave",
         """        self.left += 1
 """,
         """        bucket.handle.wait()
         self.left += 1
 """,
-        "test_leaves_early",
-        "it is waited for where it is posted",
-    ),
-    ddp(
-        "all leave in finish",
-        "DataParallel.on_ready",
+        "test_leaves_early", "it is waited for where it is posted"),
+    ddp("all leave in finish", "DataParallel.on_ready",
         FULL,
         "",
-        (*HIDES, "test_leaves_early"),
-        "all buckets leave after the backward",
-    ),
-    ddp(
-        "a message for every parameter",
-        "DataParallel.fill",
+        (*HIDES, "test_leaves_early"), "all buckets leave after the backward"),
+    ddp("a message for every parameter", "DataParallel.fill",
         "last.nbytes + p.nbytes > bucket_bytes",
         "True",
-        ("test_buckets", "test_leaves_early"),
-        "a message for every parameter",
-    ),
-    ddp(
-        "one bucket",
-        "DataParallel.fill",
+        ("test_buckets", "test_leaves_early"), "a message for every parameter"),
+    ddp("one bucket", "DataParallel.fill",
         "last.nbytes + p.nbytes > bucket_bytes",
         "False",
-        (*HIDES, "test_buckets", "test_leaves_early"),
-        "all in one bucket",
-    ),
-    ddp(
-        "the limit is reached, then closed",
-        "DataParallel.fill",
+        (*HIDES, "test_buckets", "test_leaves_early"), "all in one bucket"),
+    ddp("the limit is reached, then closed", "DataParallel.fill",
         "last.nbytes + p.nbytes > bucket_bytes",
         "last.nbytes > bucket_bytes",
-        ("test_buckets", "test_leaves_early"),
-        may="test_no_sync",
-    ),
-    ddp(
-        "its own gradient stays",
-        "DataParallel.finish",
+        ("test_buckets", "test_leaves_early"), may="test_no_sync"),
+    ddp("its own gradient stays", "DataParallel.finish",
         "p.grad = mean.view_as(p).clone()",
         "p.grad = torch.zeros_like(p) if p.grad is None else p.grad",
-        REPLICAS,
-        "this rank's own gradient",
-    ),
-    ddp(
-        "what was ready stays ready",
-        "DataParallel.finish",
+        REPLICAS, "this rank's own gradient"),
+    ddp("what was ready stays ready", "DataParallel.finish",
         """            bucket.ready.clear()
 """,
         "",
-        REPLICAS,
-        verdicts=ANY,
-        may="test_second_backward",
-    ),
-    ddp(
-        "a second backward is let in",
-        "DataParallel.on_ready",
+        REPLICAS, verdicts=ANY, may="test_second_backward"),
+    ddp("a second backward is let in", "DataParallel.on_ready",
         "if p in bucket.ready:",
         "if False:",
-        "test_second_backward",
-    ),
+        "test_second_backward"),
 ]
 
 # ---- 14.3
 zero = At("14.3", "zero")
 ZERO = [
-    zero(
-        "moments are parts of whole ones",
-        "ShardedAdamW.__init__",
+    zero("moments are parts of whole ones", "ShardedAdamW.__init__",
         """        self.m = self.params[0].new_zeros(self.S)
         self.v = self.params[0].new_zeros(self.S)
 """,
         """        self.m = self.params[0].new_zeros(group.size * self.S)[: self.S]
         self.v = self.params[0].new_zeros(group.size * self.S)[: self.S]
 """,
-        "test_zero_holds",
-        "a view of the whole vector",
-    ),
-    zero(
-        "a part of the weights that keeps them all",
-        "ShardedAdamW.__init__",
+        "test_zero_holds", "a view of the whole vector"),
+    zero("a part of the weights that keeps them all", "ShardedAdamW.__init__",
         """        self.v = self.params[0].new_zeros(self.S)
 """,
         """        self.v = self.params[0].new_zeros(self.S)
         self.w_S = flatten(self.params, group.size * self.S)[group.rank * self.S : (group.rank + 1) * self.S]
 """,
-        "test_zero_holds",
-        "a view of the whole vector",
-    ),
-    zero(
-        "whole vectors are kept",
-        "ShardedAdamW.__init__",
+        "test_zero_holds", "a view of the whole vector"),
+    zero("whole vectors are kept", "ShardedAdamW.__init__",
         """        self.v = self.params[0].new_zeros(self.S)
 """,
         """        self.v = self.params[0].new_zeros(self.S)
         self.kept = flatten(self.params, group.size * self.S), flatten(self.params, group.size * self.S)
 """,
-        "test_zero_holds",
-        "whole vectors on every rank",
-    ),
-    zero(
-        "the norm of one part",
-        "ShardedAdamW.step",
+        "test_zero_holds", "whole vectors on every rank"),
+    zero("the norm of one part", "ShardedAdamW.step",
         "self.group.all_reduce(g_S.square().sum()).sqrt()",
         "g_S.square().sum().sqrt()",
-        "test_zero_clipping",
-        "the norm of this rank's part alone",
-    ),
-    zero(
-        "norms added",
-        "ShardedAdamW.step",
+        "test_zero_clipping", "the norm of this rank's part alone"),
+    zero("norms added", "ShardedAdamW.step",
         "self.group.all_reduce(g_S.square().sum()).sqrt()",
         "self.group.all_reduce(g_S.norm())",
-        "test_zero_clipping",
-        "the sum of the parts' norms",
-    ),
-    zero(
-        "the norm's square",
-        "ShardedAdamW.step",
+        "test_zero_clipping", "the sum of the parts' norms"),
+    zero("the norm's square", "ShardedAdamW.step",
         "self.group.all_reduce(g_S.square().sum()).sqrt()",
         "self.group.all_reduce(g_S.square().sum())",
-        "test_zero_clipping",
-        "the square of it",
-    ),
-    zero(
-        "the norm of its own gradient",
-        "ShardedAdamW.step",
+        "test_zero_clipping", "the square of it"),
+    zero("the norm of its own gradient", "ShardedAdamW.step",
         "self.group.all_reduce(g_S.square().sum()).sqrt()",
         "sum(p.grad.square().sum() for p in self.params if p.grad is not None).sqrt()",
-        "test_zero_clipping",
-        "this rank's own gradient, not the mean",
-    ),
-    zero(
-        "the mean of the ranks' norms",
-        "ShardedAdamW.step",
+        "test_zero_clipping", "this rank's own gradient, not the mean"),
+    zero("the mean of the ranks' norms", "ShardedAdamW.step",
         "self.group.all_reduce(g_S.square().sum()).sqrt()",
         """sum(p.grad.square().sum() for p in self.params if p.grad is not None).sqrt()
         norm = self.group.all_reduce(norm, op="mean")""",
-        "test_zero_clipping",
-        "the mean of the ranks' own norms",
-    ),
-    zero(
-        "the squares of the ranks' own gradients",
-        "ShardedAdamW.step",
+        "test_zero_clipping", "the mean of the ranks' own norms"),
+    zero("the squares of the ranks' own gradients", "ShardedAdamW.step",
         "self.group.all_reduce(g_S.square().sum()).sqrt()",
         """sum(p.grad.square().sum() for p in self.params if p.grad is not None)
         norm = self.group.all_reduce(norm).sqrt()""",
-        "test_zero_clipping",
-        "the norm of the ranks' own gradients together",
-    ),
-    zero(
-        "a norm only where it clips",
-        "ShardedAdamW.step",
+        "test_zero_clipping", "the norm of the ranks' own gradients together"),
+    zero("a norm only where it clips", "ShardedAdamW.step",
         """        return norm.item()
 """,
         """        return norm.item() if max_norm else 0.0
 """,
-        "test_zero_clipping",
-    ),
-    zero(
-        "gradients summed",
-        "ShardedAdamW.step",
+        "test_zero_clipping"),
+    zero("gradients summed", "ShardedAdamW.step",
         'op="mean"',
         'op="sum"',
-        ("test_zero_weights", "test_zero_clipping", "test_zero_holds"),
-        may="test_zero_traffic",
-    ),
+        ("test_zero_weights", "test_zero_clipping", "test_zero_holds"), may="test_zero_traffic"),
     zero("padding of ones", "flatten", "flat.new_zeros(", "flat.new_ones(", "test_zero_clipping"),
-    zero(
-        "nobody reads the new weights",
-        "ShardedAdamW.step",
+    zero("nobody reads the new weights", "ShardedAdamW.step",
         "p.copy_(new.view_as(p))",
         "pass",
-        ALL_OF_ZERO,
-        "the weights as they came in",
-    ),
-    zero(
-        "the neighbour's weights",
-        "ShardedAdamW.step",
+        ALL_OF_ZERO, "the weights as they came in"),
+    zero("the neighbour's weights", "ShardedAdamW.step",
         "[r * S : (r + 1) * S].clone()",
         "[(r + 1) % N * S : ((r + 1) % N + 1) * S].clone()",
-        ALL_OF_ZERO,
-    ),
+        ALL_OF_ZERO),
     zero("always the first step", "ShardedAdamW.step", "self.steps += 1", "self.steps = 1", ALL_OF_ZERO),
-    zero(
-        "nothing is clipped",
-        "ShardedAdamW.step",
+    zero("nothing is clipped", "ShardedAdamW.step",
         "g_S * clip_scale(norm, max_norm)",
         "g_S",
-        "test_zero_clipping",
-        may="test_zero_traffic",
-    ),
-    zero(
-        "whole moments in a closure",
-        "ShardedAdamW.__init__",
+        "test_zero_clipping", may="test_zero_traffic"),
+    zero("whole moments in a closure", "ShardedAdamW.__init__",
         """        self.v = self.params[0].new_zeros(self.S)
 """,
         """        self.v = self.params[0].new_zeros(self.S)
@@ -593,17 +374,11 @@ class Rest:
     def rest(self):
         pass
 """,
-        "test_zero_holds",
-        "whole vectors on every rank",
-    ),
-    zero(
-        "the whole gradient to everybody",
-        "ShardedAdamW.step",
+        "test_zero_holds", "whole vectors on every rank"),
+    zero("the whole gradient to everybody", "ShardedAdamW.step",
         'self.group.reduce_scatter(flatten(grads, N * S), op="mean")',
         'self.group.all_reduce(flatten(grads, N * S), op="mean")[r * S : (r + 1) * S]',
-        "test_zero_traffic",
-        verdicts=ANY,
-    ),
+        "test_zero_traffic", verdicts=ANY),
 ]
 
 # ---- 14.4
@@ -616,42 +391,23 @@ BEFORE = """        if i + 1 < len(self.blocks):
 fsdp = At("14.4", "fsdp")
 zero = At("14.4", "zero")
 FSDP = [
-    fsdp(
-        "the neighbour's shard",
-        "FlatParameter.__init__",
+    fsdp("the neighbour's shard", "FlatParameter.__init__",
         "flat[r * self.S : (r + 1) * self.S].clone()",
         "flat[(r + 1) % N * self.S : ((r + 1) % N + 1) * self.S].clone()",
-        FLAT_UNITS,
-        "the neighbour's part",
-    ),
-    fsdp(
-        "a shard that keeps everything",
-        "FlatParameter.__init__",
+        FLAT_UNITS, "the neighbour's part"),
+    fsdp("a shard that keeps everything", "FlatParameter.__init__",
         "(r + 1) * self.S].clone()",
         "(r + 1) * self.S]",
-        ("test_flat_parameter[2]", "test_flat_parameter[3]", "test_fsdp_memory"),
-        "a view of the whole vector",
-    ),
-    fsdp(
-        "views that copy",
-        "FlatParameter.wait",
+        ("test_flat_parameter[2]", "test_flat_parameter[3]", "test_fsdp_memory"), "a view of the whole vector"),
+    fsdp("views that copy", "FlatParameter.wait",
         "p.data = view",
         "p.data = view.clone()",
-        ("test_flat_parameter", "test_fsdp_memory[plain]"),
-        "a copy",
-        verdicts=ANY,
-    ),
-    fsdp(
-        "a shard in BF16",
-        "FlatParameter.__init__",
+        ("test_flat_parameter", "test_fsdp_memory[plain]"), "a copy", verdicts=ANY),
+    fsdp("a shard in BF16", "FlatParameter.__init__",
         "(r + 1) * self.S].clone()",
         "(r + 1) * self.S].clone().to(dtype or flat.dtype)",
-        "test_flat_parameter_bf16",
-        "rounded to BF16",
-    ),
-    fsdp(
-        "scatter in BF16",
-        "FlatParameter.reduce",
+        "test_flat_parameter_bf16", "rounded to BF16"),
+    fsdp("scatter in BF16", "FlatParameter.reduce",
         """        return self.group.reduce_scatter(g_NS, op="mean", async_op=True)
 """,
         """        g_S = self.group.reduce_scatter(g_NS.to(self.full.dtype), op="mean").to(self.shard.dtype)
@@ -662,95 +418,51 @@ FSDP = [
 
         return Done()
 """,
-        "test_flat_parameter_bf16",
-        "a sum of BF16 numbers in BF16",
-        may="test_fsdp_memory",
-    ),
-    fsdp(
-        "never freed",
-        "FlatParameter.free",
+        "test_flat_parameter_bf16", "a sum of BF16 numbers in BF16", may="test_fsdp_memory"),
+    fsdp("never freed", "FlatParameter.free",
         "        self.full.untyped_storage().resize_(0)",
         "        self.full.untyped_storage()",
-        ("test_flat_parameter", "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"),
-    ),
-    fsdp(
-        "freed in name",
-        "FlatParameter.free",
+        ("test_flat_parameter", "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch")),
+    fsdp("freed in name", "FlatParameter.free",
         """            p.data = stand_in(view)
         self.full.untyped_storage().resize_(0)""",
         """            p.data = stand_in(view)
         self.full, self.kept = self.full.new_empty(self.full.shape), self.full
         self.full.untyped_storage().resize_(0)""",
-        (
-            "test_flat_parameter",
-            "test_flat_parameter_bf16",
-            "test_fsdp",
-            "test_fsdp_memory",
-            "test_fsdp_prefetch",
-            "test_fsdp_recovers",
-        ),
-        verdicts=ANY,
-    ),
-    fsdp(
-        "gathered once for both directions",
-        "FSDP.after_forward",
+        ("test_flat_parameter", "test_flat_parameter_bf16", "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch",
+         "test_fsdp_recovers"), verdicts=ANY),
+    fsdp("gathered once for both directions", "FSDP.after_forward",
         "self.blocks[i].free()",
         "pass",
-        ("test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"),
-        "each block is gathered once",
-    ),
-    fsdp(
-        "no prefetch in the forward",
-        "FSDP.before_forward",
+        ("test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"), "each block is gathered once"),
+    fsdp("no prefetch in the forward", "FSDP.before_forward",
         "self.blocks[i + 1].gather()",
         "pass",
-        "test_fsdp_prefetch",
-        "it is posted after the other block",
-    ),
-    fsdp(
-        "prefetch waits in the forward",
-        "FSDP.before_forward",
+        "test_fsdp_prefetch", "it is posted after the other block"),
+    fsdp("prefetch waits in the forward", "FSDP.before_forward",
         "self.blocks[i + 1].gather()",
         "self.blocks[i + 1].wait()",
-        "test_fsdp_prefetch",
-        "it is waited for where it is posted",
-    ),
-    fsdp(
-        "no prefetch in the backward",
-        "FSDP.before_backward",
+        "test_fsdp_prefetch", "it is waited for where it is posted"),
+    fsdp("no prefetch in the backward", "FSDP.before_backward",
         "self.blocks[i - 1].gather()",
         "pass",
-        "test_fsdp_prefetch",
-        "it is posted after the other block",
-    ),
-    fsdp(
-        "prefetch waits in the backward",
-        "FSDP.before_backward",
+        "test_fsdp_prefetch", "it is posted after the other block"),
+    fsdp("prefetch waits in the backward", "FSDP.before_backward",
         "self.blocks[i - 1].gather()",
         "self.blocks[i - 1].wait()",
-        "test_fsdp_prefetch",
-        "it is waited for where it is posted",
-    ),
-    fsdp(
-        "prefetch in the wrong direction",
-        "FSDP.before_backward",
+        "test_fsdp_prefetch", "it is waited for where it is posted"),
+    fsdp("prefetch in the wrong direction", "FSDP.before_backward",
         "self.blocks[i - 1].gather()",
         "self.blocks[min(i + 1, len(self.blocks) - 1)].gather()",
-        ("test_fsdp[2 ranks]", "test_fsdp[3 ranks, checkpointed]", "test_fsdp_memory", "test_fsdp_prefetch"),
-    ),
-    fsdp(
-        "two blocks ahead",
-        "FSDP.before_forward",
+        ("test_fsdp[2 ranks]", "test_fsdp[3 ranks, checkpointed]", "test_fsdp_memory", "test_fsdp_prefetch")),
+    fsdp("two blocks ahead", "FSDP.before_forward",
         """            self.blocks[i + 1].gather()
 """,
         """            for block in self.blocks[i + 1 : i + 3]:
                 block.gather()
 """,
-        "test_fsdp_memory",
-    ),
-    fsdp(
-        "three blocks whole in the backward",
-        "FSDP.before_backward",
+        "test_fsdp_memory"),
+    fsdp("three blocks whole in the backward", "FSDP.before_backward",
         BEFORE,
         """        self.blocks[i].wait()
         if self.prefetch and i > 0:
@@ -758,214 +470,125 @@ FSDP = [
         if i + 1 < len(self.blocks):
             self.blocks[i + 1].free()
 """,
-        "test_fsdp_memory",
-    ),
-    fsdp(
-        "everything at the start",
-        "FSDP.begin",
+        "test_fsdp_memory"),
+    fsdp("everything at the start", "FSDP.begin",
         """        self.root.wait()
 """,
         """        for unit in self.units:
             unit.wait()
 """,
-        ("test_fsdp_memory", "test_fsdp_prefetch"),
-        "it is waited for where it is posted",
-    ),
+        ("test_fsdp_memory", "test_fsdp_prefetch"), "it is waited for where it is posted"),
     fsdp("summed", "FlatParameter.reduce", 'op="mean"', 'op="sum"', FLAT_UNITS, "the sum over the ranks"),
-    fsdp(
-        "the last micro-batch alone",
-        "FlatParameter.add",
+    fsdp("the last micro-batch alone", "FlatParameter.add",
         "self.shard.grad = g_S if self.shard.grad is None else self.shard.grad + g_S",
         "self.shard.grad = g_S",
-        "test_fsdp",
-        "the last micro-batch alone",
-    ),
-    fsdp(
-        "the neighbour's gradient",
-        "FlatParameter.reduce",
+        "test_fsdp", "the last micro-batch alone"),
+    fsdp("the neighbour's gradient", "FlatParameter.reduce",
         "reduce_scatter(g_NS,",
         "reduce_scatter(g_NS.roll(-self.S),",
-        FLAT_UNITS,
-        "the neighbour's part of the gradient",
-    ),
-    fsdp(
-        "the recomputation prefetches",
-        "FSDP.before_forward",
+        FLAT_UNITS, "the neighbour's part of the gradient"),
+    fsdp("the recomputation prefetches", "FSDP.before_forward",
         "if self.prefetch and not self.backward and",
         "if self.prefetch and",
         ("test_fsdp[3 ranks, checkpointed]", "test_fsdp_memory[checkpointed]", "test_fsdp_prefetch[checkpointed]"),
-        verdicts=ANY,
-    ),
-    fsdp(
-        "gradients are not dropped",
-        "FlatParameter.reduce",
+        verdicts=ANY),
+    fsdp("gradients are not dropped", "FlatParameter.reduce",
         """        for param in self.params:
             param.grad = None
 """,
         "",
         ("test_flat_parameter", "test_flat_parameter_bf16", "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"),
-        "gradients that were averaged before",
-        verdicts=ANY,
-    ),
-    fsdp(
-        "an earlier forward is left",
-        "FSDP.begin",
+        "gradients that were averaged before", verdicts=ANY),
+    fsdp("an earlier forward is left", "FSDP.begin",
         """            unit.free()
 """,
         """            pass
 """,
-        "test_fsdp_recovers",
-        verdicts=ANY,
-    ),
-    fsdp(
-        "a gradient is lost",
-        "FSDP.send_gradient",
+        "test_fsdp_recovers", verdicts=ANY),
+    fsdp("a gradient is lost", "FSDP.send_gradient",
         """        self.settle()
 """,
         "",
-        ("test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch", "test_fsdp_recovers"),
-        verdicts=ANY,
-    ),
-    fsdp(
-        "an all-reduce, and a cut",
-        "FlatParameter.add",
+        ("test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch", "test_fsdp_recovers"), verdicts=ANY),
+    fsdp("an all-reduce, and a cut", "FlatParameter.add",
         "g_S = handle.wait()",
         "g_S = self.group.all_reduce(handle.wait().clone()) / self.group.size",
-        FLAT_UNITS,
-        verdicts=ANY,
-    ),
-    zero(
-        "the padding is not zero",
-        "flatten",
+        FLAT_UNITS, verdicts=ANY),
+    zero("the padding is not zero", "flatten",
         "flat.new_zeros(",
         "flat.new_ones(",
-        (
-            "test_flat_parameter[2]",
-            "test_flat_parameter[3]",
-            "test_flat_parameter_bf16",
-            "test_fsdp",
-            "test_fsdp_prefetch",
-            "test_fsdp_recovers",
-        ),
-        may="test_fsdp_memory",
-    ),
-    fsdp(
-        "every backward is refused",
-        "FSDP.before_backward",
+        ("test_flat_parameter[2]", "test_flat_parameter[3]", "test_flat_parameter_bf16", "test_fsdp",
+         "test_fsdp_prefetch", "test_fsdp_recovers"), may="test_fsdp_memory"),
+    fsdp("every backward is refused", "FSDP.before_backward",
         """        if i in self.begun:
             raise""",
         """        if True:
             raise""",
         ("test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch", "test_fsdp_recovers", "test_fsdp_refuses"),
-        verdicts=ANY,
-    ),
-    fsdp(
-        "a second backward is let in",
-        "FSDP.before_backward",
+        verdicts=ANY),
+    fsdp("a second backward is let in", "FSDP.before_backward",
         "if i in self.begun:",
         "if False:",
         ("test_fsdp_refuses[a second backward of one forward]", "test_fsdp_refuses[a second backward, of one block]"),
-        verdicts=ANY,
-    ),
-    fsdp(
-        "a second backward of one block is let in",
-        "FSDP.before_backward",
+        verdicts=ANY),
+    fsdp("a second backward of one block is let in", "FSDP.before_backward",
         "if i in self.begun:",
         "if i in self.reduced:",
-        "test_fsdp_refuses[a second backward, of one block]",
-    ),
-    fsdp(
-        "finish is not missed",
-        "FSDP.begin",
+        "test_fsdp_refuses[a second backward, of one block]"),
+    fsdp("finish is not missed", "FSDP.begin",
         "if self.backward:",
         "if False:",
-        "test_fsdp_refuses[a forward after a backward without finish()]",
-        verdicts=ANY,
-    ),
-    fsdp(
-        "freed before it computes",
-        "FSDP.before_forward",
+        "test_fsdp_refuses[a forward after a backward without finish()]", verdicts=ANY),
+    fsdp("freed before it computes", "FSDP.before_forward",
         """        self.blocks[i].wait()
 """,
         """        self.blocks[i].wait()
         self.blocks[i].free()
 """,
-        ("test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch", "test_fsdp_recovers"),
-        verdicts=ANY,
-    ),
-    fsdp(
-        "the recomputation frees",
-        "FSDP.after_forward",
+        ("test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch", "test_fsdp_recovers"), verdicts=ANY),
+    fsdp("the recomputation frees", "FSDP.after_forward",
         "if not self.backward and i + 1",
         "if i + 1",
         ("test_fsdp[3 ranks, checkpointed", "test_fsdp_memory[checkpointed", "test_fsdp_prefetch[checkpointed"),
-        verdicts=ANY,
-    ),
+        verdicts=ANY),
 ]
 
 # ---- 14.5
 KERNELS = 'kernels = [e for e in trace["traceEvents"] if e.get("ph") == "X" and e.get("cat") == "kernel"]'
 overlap = At("14.5", "overlap")
 OVERLAP = [
-    overlap(
-        "hidden is exposed",
-        "exposed",
+    overlap("hidden is exposed", "exposed",
         "if running[True] and not running[False] else 0",
         "if running[True] else 0",
-        "test_exposed",
-        "hidden communication is counted",
-    ),
-    overlap(
-        "overlapping messages are summed",
-        "exposed",
+        "test_exposed", "hidden communication is counted"),
+    overlap("overlapping messages are summed", "exposed",
         "alone += piece if running[True] and not running[False] else 0",
         "alone += piece * running[True] if not running[False] else 0",
-        "test_exposed",
-        "lengths are summed",
-    ),
-    overlap(
-        "copies compute",
-        "exposed",
+        "test_exposed", "lengths are summed"),
+    overlap("copies compute", "exposed",
         'e.get("cat") == "kernel"',
         'e.get("cat") in ("kernel", "gpu_memcpy")',
-        UNHIDDEN,
-        "copies count as computing",
-    ),
-    overlap(
-        "copies communicate",
-        "exposed",
+        UNHIDDEN, "copies count as computing"),
+    overlap("copies communicate", "exposed",
         KERNELS,
         KERNELS.replace('== "kernel"', 'in ("kernel", "gpu_memcpy")').replace(
             "[e for", '[e | {"name": e["name"].replace("Memcpy", "ncclKernel")} for'
         ),
-        UNHIDDEN,
-        "copies count as communication",
-    ),
-    overlap(
-        "what the host asked for",
-        "exposed",
+        UNHIDDEN, "copies count as communication"),
+    overlap("what the host asked for", "exposed",
         KERNELS,
         """kernels = [
         e | {"name": e["name"].replace("nccl:", "ncclKernel")}
         for e in trace["traceEvents"]
         if e.get("ph") == "X" and (e.get("cat") == "kernel" or e["name"].startswith("nccl"))
     ]""",
-        UNHIDDEN,
-        "what the host asked for",
-    ),
-    overlap(
-        "the difference of lengths",
-        "exposed",
+        UNHIDDEN, "what the host asked for"),
+    overlap("the difference of lengths", "exposed",
         "    return Exposed(",
         """    alone = max(0, communication - computing)
     return Exposed(""",
-        "test_exposed",
-        "the difference of two lengths",
-    ),
-    overlap(
-        "a kernel inside another",
-        "exposed",
-        "",
+        "test_exposed", "the difference of two lengths"),
+    overlap("a kernel inside another", "exposed", "",
         """
 kernels = [e for e in trace["traceEvents"] if e.get("ph") == "X" and e.get("cat") == "kernel"]
 
@@ -987,41 +610,23 @@ both = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in comm for b in work
 alone = length(comm) - both
 return Exposed(length(work), length(comm), alone, 1 - alone / length(comm) if length(comm) else 1.0)
 """,
-        ("test_exposed", "test_unions"),
-        "a kernel inside a longer one",
-        may="test_nothing_to_expose",
-    ),
-    overlap(
-        "the exposed share",
-        "exposed",
+        ("test_exposed", "test_unions"), "a kernel inside a longer one", may="test_nothing_to_expose"),
+    overlap("the exposed share", "exposed",
         "1 - alone / communication",
         "alone / communication",
-        "test_exposed",
-        "the exposed share",
-    ),
-    overlap(
-        "computing is summed",
-        "exposed",
+        "test_exposed", "the exposed share"),
+    overlap("computing is summed", "exposed",
         "computing += piece if running[False] else 0",
         "computing += piece * running[False]",
-        ("test_unions", "test_nothing_to_expose"),
-        "the sum of the kernels' lengths",
-    ),
-    overlap(
-        "communication is summed",
-        "exposed",
+        ("test_unions", "test_nothing_to_expose"), "the sum of the kernels' lengths"),
+    overlap("communication is summed", "exposed",
         "communication += piece if running[True] else 0",
         "communication += piece * running[True]",
-        ("test_exposed", "test_unions"),
-        "the sum of the kernels' lengths",
-    ),
-    overlap(
-        "nothing is hidden where nothing was sent",
-        "exposed",
+        ("test_exposed", "test_unions"), "the sum of the kernels' lengths"),
+    overlap("nothing is hidden where nothing was sent", "exposed",
         "if communication else 1.0",
         "if communication else 0.0",
-        "test_nothing_to_expose",
-    ),
+        "test_nothing_to_expose"),
 ]
 
 MUTANTS = [*MEMORY, *DDP, *ZERO, *FSDP, *OVERLAP]
