@@ -404,7 +404,7 @@ TASK_16_5 = [
         "casts.unscaled((dy8_MN.t() @ x8_MK)",
         "casts.unscaled(((dy_MN * s_dy).t() @ x8_MK)",
         ("test_bf16_input", "test_frozen_input", "test_linear[E4M3 only]", "test_linear[hybrid]", "test_micro_batches"),
-        "dy is not rounded"),
+        "dy is not rounded", may="test_within_the_bound"),
     linear("master in the backward", "FP8Product.forward",
         "ctx.save_for_backward(x8_MK, w8_NK, s_x, s_w)",
         "ctx.save_for_backward(x8_MK, (w_NK.detach() * s_w).to(x_MK.dtype), s_x, s_w)",
