@@ -48,6 +48,15 @@ def test_our_lines_are_read_as_nccl_tests_lines(tmp_path):
     file.write_text(nccl_tests.HEADER + "\n" + nccl_tests.line(row, "float32", "sum") + "\n")
     found = nccl_tests.read(file)["rows"]
     assert found == [pytest.approx(row, rel=1e-3)]
+    table = file.read_text()
+    slow = table.replace("9306", "99306")
+    file.write_text(
+        f"# 4 ranks\n#\n# all_gather: ring\n{slow}#\n# all_reduce: library\n{table}#\n# all_reduce: ring\n{slow}"
+    )
+    assert nccl_tests.read(file)["rows"] == found
+    file.write_text(f"# 4 ranks\n#\n# all_gather: library\n{table}#\n# reduce_scatter: ring\n{table}")
+    with pytest.raises(LabError, match="no all-reduce"):
+        nccl_tests.read(file)
 
 
 def test_a_real_file_of_nccl_tests():
@@ -292,7 +301,9 @@ def test_on_four_processes(tmp_path, capsys):
             assert row["busbw"] == pytest.approx(factor * row["size"] / row["seconds"])
     assert record["wire"] == 2e9 and record["transport"] == "gloo" and record["ranks"] == 4
     assert (tmp_path / "busbw_all_reduce.png").exists() and "redop" in (tmp_path / "bench.txt").read_text()
-    assert nccl_tests.read(tmp_path / "bench.txt")["rows"][0]["size"] == 1024 and "busbw" in out
+    read = nccl_tests.read(tmp_path / "bench.txt")["rows"]
+    assert [row["size"] for row in read] == [1024, 65536] and "busbw" in out
+    assert read[1]["seconds"] == pytest.approx(record["series"][0]["rows"][1]["seconds"], rel=1e-2)
     assert str(Path.home()) not in (tmp_path / "bench.json").read_text()
 
 

@@ -39,13 +39,14 @@ HEAD = re.compile(r"#\s*(?:size|bytes)\s+(?:count|N)\s+type\b(.*)")
 LINE = re.compile(
     r"(?<!\S)(?:\S*[:>\]|])?(\d+)\s+(\d+)\s+([a-z]\w*)\s+(\S.*)"
 )  # a launcher may have put its mark in front
+OURS = re.compile(r"^# (?=(?:all_reduce|all_gather|reduce_scatter): \w+\s*$)", re.M)
 BARE = {n: ["redop", "root"][: 1 + n % 2] + ["time", "algbw", "busbw", "#wrong"] * (n // 4 - 1) for n in (8, 9, 12, 13)}
 REFUSED = "{path} holds {what}, and what is compared here is an all-reduce: give the output of one all_reduce_perf."
 
 
 def read(path: str | Path) -> dict[str, Any]:
     """The content of a file that all_reduce_perf wrote: its standard output, other lines in between and a launcher's
-    marks in front allowed, or the JSON of `--output_file`.
+    marks in front allowed, or the JSON of `--output_file`. Of our own bench.txt the first all-reduce is read.
 
     Returns {"ranks", "rows", "in_place", "unread"}: rows as in our records (size, count, seconds, algbw, busbw, wrong;
     of the out-of-place call; wrong None: not checked), in_place the same of the in-place call or []. ranks is counted
@@ -59,6 +60,10 @@ def read(path: str | Path) -> dict[str, Any]:
     made = re.findall(r"\b(\w+)_perf\b", text)
     if other := next((name for name in made if name != "all_reduce" and "all_reduce" not in made), None):
         raise LabError(REFUSED.format(path=path, what=f"a run of {other}_perf"))
+    if len(ours := OURS.split(text)) > 1:  # our own bench.txt: a table a collective and contender
+        text = next((part for part in ours if part.startswith("all_reduce:")), "")
+        if not text:
+            raise LabError(REFUSED.format(path=path, what="no all-reduce"))
     found = _from_json(text) if text.lstrip("\ufeff \r\n").startswith("{") else _from_table(text, path)
     out, inner, kinds, ranks, unread = found
     if not out:
