@@ -135,7 +135,12 @@ def flat_parameter(tensors, grads, group, dtype=None):
     wanted = None if dtype is None else getattr(torch, dtype)
     params = [nn.Parameter(t.clone()) for t in tensors]
     flat = fsdp.FlatParameter(params, group, wanted)
-    told = {"shard": flat.shard.detach().clone(), "begins": flat.full.untyped_storage().nbytes(), "whole": flat.whole}
+
+    def memory():
+        return flat.full.untyped_storage().nbytes() + sum(p.untyped_storage().nbytes() for p in params)
+
+    told = {"shard": flat.shard.detach().clone(), "begins": memory(), "whole": flat.whole}
+    told["owned"] = {"before it is gathered": owned(flat, fsdp, without=params).storages}
     told["is_parameter"] = isinstance(flat.shard, nn.Parameter)
     told["kept"] = flat.shard.untyped_storage().nbytes()
     flat.gather()
@@ -149,7 +154,7 @@ def flat_parameter(tensors, grads, group, dtype=None):
     for p, g in zip(params, grads):
         p.grad = None if g is None else g.to(p.dtype)
     flat.free()
-    told["freed"] = flat.full.untyped_storage().nbytes() + sum(p.untyped_storage().nbytes() for p in params)
+    told["freed"] = memory()
     told["shapes"] = [list(p.shape) for p in params]
     flat.add(flat.reduce())
     told["grad"] = grad_of(flat.shard)
@@ -158,7 +163,14 @@ def flat_parameter(tensors, grads, group, dtype=None):
         flat.shard.add_(1)
     flat.wait()  # begins by itself, with the new shards
     told["again"] = [p.detach().clone() for p in params]
+    flat.free()
+    told["owned"]["after free()"] = owned(flat, fsdp, without=params).storages
     return told
+
+
+def _beside_shards(sharded, model, *modules):
+    """Bytes that these objects and modules hold, beside the shards."""
+    return owned(sharded, model, *modules, without=sharded.shards()).storages
 
 
 class Watch(StorageMeter):
@@ -231,7 +243,7 @@ def fsdp(steps, group, weights, prefetch=True, checkpointed=False, dtype=None, l
         "peak": meter.peak,
         "whole": meter.most,
         "in_backward": meter.backward,
-        "held": sum(unit.full.untyped_storage().nbytes() for unit in sharded.units),
+        "held": _beside_shards(sharded, model, fsdp),
     }
 
 
@@ -253,7 +265,7 @@ def hybrid(steps, group, weights, lr=0.03125, **sizes):
         told["grads"].append([grad_of(unit.shard) for unit in sharded.units])
         descend(sharded.shards(), lr)
     told["shards"] = [unit.shard.detach().clone() for unit in sharded.units]
-    told["held"] = sum(unit.full.untyped_storage().nbytes() for unit in sharded.units)
+    told["held"] = _beside_shards(sharded, model, hsdp)
     return told
 
 
