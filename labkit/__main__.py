@@ -1,7 +1,5 @@
 """`python -m labkit` is `lab`; with --detached OUT first, it leaves in OUT how it ended (labkit.compare.background)."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

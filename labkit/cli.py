@@ -1,7 +1,5 @@
 """The `lab` command. Each command imports what it needs when it runs, so that `lab --help` answers at once."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any

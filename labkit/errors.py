@@ -1,7 +1,5 @@
 """The one exception type that a user is meant to read, and any other as one line."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -15,8 +15,6 @@ Where nobody is there to guess (a notebook that is executed by a program), set L
 count as skipped, and nothing is written.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import json

@@ -5,8 +5,6 @@ the new ones; objects keep their class. %autoreload changes old objects in place
 does not end on a `torch.autograd.Function`, and `from .blockwise import BlockProduct` keeps the old class.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

@@ -6,8 +6,6 @@ is in and, for an unknown key, the nearest valid one:
     run.toml: in [data], 'vocab_sise' is not a known key; did you mean 'vocab_size'?
 """
 
-from __future__ import annotations
-
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping

@@ -7,8 +7,6 @@ goes on; at `--kill` the rank gets a SIGKILL. OUT.interrupted.json has when each
 statuses, and the GPU's readings every five seconds; it is replaced whenever something happens.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ step at the kill, the step from which the run went on, the seconds from the kill
 torchrun's exit status, run.json's, and whether every step stands in the record once. Status 1 if something is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -11,8 +11,6 @@ its mesh. "rest" is what the device has allocated beyond that; "peak" its most i
 The round trip: weights in FP8, converted to ordinary ones and back (labkit.train.reformat), and the losses after each.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

@@ -3,8 +3,6 @@
 Nothing is downloaded and no driver is needed: the protocol is JSON over a websocket, and `websocket-client` comes with
 JupyterLab. Both programs choose free ports themselves."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import itertools

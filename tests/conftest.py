@@ -1,7 +1,5 @@
 """For all tests: what a whole run may cost, the order of files, and signals."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Edits of a reference: a mutant is one place of one function, said in code, whatever comments stand beside it."""
 
-from __future__ import annotations
-
 import io
 import tokenize
 

@@ -1,7 +1,5 @@
 """FP8 by brute force, for tests: the nearest value of a format, and scales, written without the week's own code."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ What is done to a run in the middle of it must find it there, on a machine that 
 that looks after a second. So the program's ranks wait where they write a step's line, in whatever process that is.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A call costs milliseconds, since no sandbox, fork or import lies between. What e
 communicates, would end or hang the judge: that is for the real machinery.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -12,8 +12,6 @@ comes first, and the first failure is enough. The reference must pass every case
 Entries of mutants that were not judged now stay as they are, so that a new mutant costs its own minutes only.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

@@ -1,7 +1,5 @@
 """A mutant: a week's reference with one place changed. Each week's are in `mutants13.py` and so on."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from textwrap import dedent, indent

@@ -4,8 +4,6 @@
 a cause that is printed is the one given here (or one of the given); where none is given, no case may print one.
 """
 
-from __future__ import annotations
-
 from tests.mutant import At
 
 # ---- 13.1

@@ -5,8 +5,6 @@ wrong, whatever the checks do. Their causes were added when the checks were writ
 reported. `tests/kills.py` runs them beside `mutants13.py`, each on many seeds.
 """
 
-from __future__ import annotations
-
 from tests.mutant import At, Mutant
 
 

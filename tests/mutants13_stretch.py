@@ -1,7 +1,5 @@
 """Mutants of week 13's stretch tasks, 13.8 to 13.13: see `mutants13.py`."""
 
-from __future__ import annotations
-
 from tests.mutant import ANY, At
 
 # ---- 13.8

@@ -5,8 +5,6 @@ told.
 the checks named here; a cause that is printed is one of those given here; where none is given, no case may print one.
 """
 
-from __future__ import annotations
-
 from tests.mutant import ANY, At
 
 # Checks that fail together.

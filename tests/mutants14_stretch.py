@@ -1,7 +1,5 @@
 """Mutants of week 14's stretch tasks: see `mutants14.py`."""
 
-from __future__ import annotations
-
 from tests.mutant import ANY, At
 
 # Checks that fail together.

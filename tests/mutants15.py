@@ -5,8 +5,6 @@ machinery. A mutant fails the checks named here and no others; a cause that is p
 is given, no case may print one.
 """
 
-from __future__ import annotations
-
 from tests.mutant import At
 
 # Checks that fail together.

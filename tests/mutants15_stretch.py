@@ -1,7 +1,5 @@
 """Mutants of week 15's later stretch tasks, 15.10 to 15.13: see `mutants15.py`."""
 
-from __future__ import annotations
-
 from tests.mutant import ANY, At
 
 # ---- 15.10

@@ -3,8 +3,6 @@
 `tests/test_mutants16.py` runs each through the real machinery.
 """
 
-from __future__ import annotations
-
 from tests.mutant import At
 
 # Checks that fail together.

@@ -5,8 +5,6 @@ told.
 real machinery. A mutant fails the checks named here and no others; a cause that is printed is one of those given.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tests.mutant import ANY, At

@@ -4,8 +4,6 @@
 `STRUCK` under torchrun, where processes are stopped and killed.
 """
 
-from __future__ import annotations
-
 from tests.mutant import At
 
 SLOW, HANGS, ACTS, SAID = "test_who_is_slow", "test_who_hangs", "test_who_acts", "test_one_message"

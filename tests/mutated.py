@@ -1,7 +1,5 @@
 """Mutants through the real machinery, and what every week's checks must do besides."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A week's lab.ipynb: its cells, what must be true of them in every week, and a run from top to bottom."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Reading pages: links, anchors, and the commands that a reader would type."""
 
-from __future__ import annotations
-
 import functools
 import html
 import re

@@ -1,7 +1,5 @@
 """A week's files in the grading sandbox."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

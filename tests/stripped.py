@@ -1,7 +1,5 @@
 """A week's folder as students get it, for tests that change it or run in it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The `lab` command itself: help that answers, commands that are there, errors that are one sentence."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of FP8 settings in other frameworks and here: what it calls ours is there, and none of ours is missing."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

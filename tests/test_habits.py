@@ -1,7 +1,5 @@
 """The linters' settings, the hooks and CONTRIBUTING.md: they say the same, and what they forbid fails."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,8 +1,6 @@
 """Week 13's checks are themselves checked: every mutant fails what it must and nothing else, and reports its true
 cause. On thread ranks by `tests.kills`; hangs, crashes and one mutant of each task through the real machinery too."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.checks.verdict import PASSED

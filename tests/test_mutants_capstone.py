@@ -1,8 +1,6 @@
 """The capstone's checks are themselves checked: every mutant fails what it must and nothing else, and reports its true
 cause. On thread ranks by `tests.kills`; crashes and one mutant through the real machinery too."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.checks.verdict import PASSED

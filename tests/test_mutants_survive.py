@@ -5,8 +5,6 @@ Site whose ranks are threads: a start costs milliseconds there, and not the impo
 is judged under torchrun.
 """
 
-from __future__ import annotations
-
 import importlib
 import shutil
 import threading

@@ -1,8 +1,6 @@
 """The shape of every week's lab.ipynb: its cells, its predictions, its rubric. Runs from top to bottom are beside the
 weeks' other tests."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """The ways to install give one set: pyproject.toml (ranges), requirements.lock (pins), environment.yml (conda), and the
 container's list."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Links, anchors, pictures, commands and options of every page are there, and what a page shows happens."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

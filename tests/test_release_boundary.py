@@ -1,8 +1,6 @@
 """What a task of week 16 asks for exists in the week's folder alone: labkit, which students read, holds no answer, and
 works while every hole is open."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

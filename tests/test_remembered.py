@@ -1,8 +1,6 @@
 """A table of answers, kept from an earlier run, earns nothing: what a case asks comes from the seed, and is not asked
 again with another one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

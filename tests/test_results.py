@@ -1,7 +1,5 @@
 """The committed pages are what `lab results` makes of the committed records; the records are whole."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The later weeks in the grading sandbox: the reference, handed in, has all points there, and a released week none."""
 
-from __future__ import annotations
-
 import pytest
 
 from grading.run import reference_submission

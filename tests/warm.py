@@ -10,8 +10,6 @@ it. It pays (November 2026, one core): its imports take 4.6 s once; a command's 
 3.7 s (`lab compare`), and as much again where it runs ranks. `make test` runs nine of them in labkit's tests alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import importlib

@@ -8,8 +8,6 @@ A check calls by name and judges outside: the student's function runs on ranks i
 ledger come back by value; expected values, tests and scores never go there.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -6,8 +6,6 @@ A task that could import what it asks for would ask for nothing. A grading sandb
 `files` names; at home the import is refused, so that nobody learns of it from the marks.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

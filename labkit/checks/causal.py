@@ -7,8 +7,6 @@ there: a threshold from the whole record is another one then. The kinds of endin
 the end of what is cut" earns nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

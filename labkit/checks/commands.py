@@ -1,7 +1,5 @@
 """`lab check`, `lab race`, `lab open` and `lab handin`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """A case's random data, all of them from its seed: `Draw`, and `tensors` for a vector on each rank."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@
 lies on the group's device if it was made with a device, moved to one, or computed from tensors that lie there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

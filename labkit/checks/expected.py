@@ -8,8 +8,6 @@ The value must depend on the arguments alone; both are plain data, and a tuple c
 with the reference and hands them on (`known`, `remember`); at home each check begins with nothing (`forget`).
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ hello.py                            modules of one's own in the course's root fo
 handin.json                         the manifest: the week, the sha256 of each file, versions, the time
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

@@ -5,8 +5,6 @@ student's process, and can be fooled (a copy in NumPy). So grading judges by `gr
 a rank's processes hold (`call(..., weighed=True)`). At home nobody reads it.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -6,8 +6,6 @@ and differs from the right answer in several places (`EVIDENCE`). If several mat
 plain values that crossed as bytes, never a student's object.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

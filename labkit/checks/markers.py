@@ -12,8 +12,6 @@ In a notebook, code cells hold the same markers. A model answer in a markdown ce
 13.7 title -->` and `<!-- END SOLUTION -->` and becomes an invitation to write.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

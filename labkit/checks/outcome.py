@@ -1,7 +1,5 @@
 """What a check found, as data: cases, points, diagnoses. The table, the JSON and the grader read nothing else."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

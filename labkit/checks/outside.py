@@ -11,8 +11,6 @@
 files of capped size alone. In grading the runner makes another Site, in a sandbox (grading.sandbox.site).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -11,8 +11,6 @@ A week that has one brings `race.py`, read by the judge alone:
 A score is the geometric mean of par / seconds over all tracks; an entry that fails on one has none.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

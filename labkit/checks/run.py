@@ -1,8 +1,6 @@
 """`run_checks`: one run of checks, behind `lab check`, the notebook's `check(...)` and the grader. It runs the weeks'
 test files by pytest in this process, away from whatever configuration lies around."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """`check`, and what a person sees of it: progress while it works, then the table, then why each case failed."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence, Set
 

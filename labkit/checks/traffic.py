@@ -7,8 +7,6 @@ For phases a scenario calls `group.barrier()` before, between and behind them; `
 ring bytes (labkit.comm.algorithms): what a ring would send for the collectives that were requested.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

@@ -3,8 +3,6 @@
 from labkit.comm import run_ranks, RankPool, Group, Send, Recv, RanksFailed
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -13,8 +13,6 @@ The costs hold on a switch on which nothing else runs, if all ranks come at the 
 chain of P pieces takes (P + N - 2) (alpha + n/P beta), and here P = N).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from labkit.comm.ledger import Event, GroupId, Ledger

@@ -1,7 +1,5 @@
 """Checks of what a Group is called with: each mistake is one clear sentence, raised before anything is posted."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

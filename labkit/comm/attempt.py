@@ -7,8 +7,6 @@ of all words it finds; whoever finds their own word in it agrees; what all agree
 agreed to by nobody, and its successor's replaces it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

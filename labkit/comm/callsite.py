@@ -1,8 +1,6 @@
 """Where a call or an error came from, file and line, as its author knows them: a student's line, where one of theirs is
 on the way, though the course may call it and be called by it."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import re

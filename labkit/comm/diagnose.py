@@ -4,8 +4,6 @@ Matched ledgers (labkit.comm.match) give the wait-for graph. Its cycles, and the
 unless a rank raised or died, or calls met that do not fit.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter

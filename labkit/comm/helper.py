@@ -1,8 +1,6 @@
 """This program's fork server: it imports torch with the first run and forks all rank processes, until the program ends
 or `shutdown()`."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import socket

@@ -18,8 +18,6 @@ Posts, collectives and splits are numbered 0, 1, 2, ... on each rank, in the ord
 groups: 0 is all ranks, k the part that its k-th split gave it. Ranks are those of the whole run.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import socket

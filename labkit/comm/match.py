@@ -4,8 +4,6 @@ The n-th send from a to b meets the n-th recv on b from a, and the n-th collecti
 its counterpart has not been made, and wrong when that differs.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A deadline strikes once the ranks could run for `ENOUGH` of it, as the kernel co
 after `STRETCH` times as long in any case. Outside Linux nobody waited.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 ENOUGH = 0.5  # share of its time that the ranks must have been able to run before its deadline counts

@@ -1,7 +1,5 @@
 """One rank process, as its caller sees it: its three connections, and what is known of it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

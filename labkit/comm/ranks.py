@@ -12,8 +12,6 @@ ranks that torchrun started, on one machine or many (labkit.comm.torchrun)
 A run ends with `Results`, or with `RanksFailed`, whose text is an autopsy; nothing is left behind.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

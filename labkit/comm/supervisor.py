@@ -10,8 +10,6 @@ A rank is "running" (waiting included), or has "returned", "raised" or "died". A
 How ranks live, speak and are ended is the medium's; what it alone may forbid (memory, a connection's rules) it raises.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Protocol

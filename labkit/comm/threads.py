@@ -5,8 +5,6 @@ rank that waits in the group can be woken, an endless Python loop gets an except
 (`time.sleep`, a product) cannot be ended from outside: the autopsy then names backend="processes".
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

@@ -7,8 +7,6 @@ collective, and torchrun does what it was started to do about failed workers. Wi
 and no search for deadlocks.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import json

@@ -22,8 +22,6 @@ The rules, all of them:
    of one group one after another, in the order of the calls, as on one NCCL stream; those of several groups at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

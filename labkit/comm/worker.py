@@ -11,8 +11,6 @@ directions: 4 letters, a length, the content.
                      fail  what went wrong, pickled
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import importlib

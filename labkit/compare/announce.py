@@ -1,7 +1,5 @@
 """What `lab compare` says before it starts: what will run, what will not and why, and what it is predicted to take."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

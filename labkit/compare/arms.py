@@ -1,8 +1,6 @@
 """What a run folder says, arm by arm: the one place where tables, page and pictures get their numbers. What no record
 holds is None."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

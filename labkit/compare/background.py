@@ -9,8 +9,6 @@ writes in a folder is known by the lock that every writer holds; the process fil
 and says how the process ended. A process id is given out again, so the start time stands beside it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -5,8 +5,6 @@ scaled by how far off the arms so far were. An arm starts if its prediction fits
 the time is over all the same: a training goes on from its checkpoint in the next call.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

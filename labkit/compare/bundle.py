@@ -12,8 +12,6 @@ Reading trusts nothing: no file is believed before its hash is right, and nothin
 are read into memory: tarfile's `data` filter came with Python 3.11.4, and Debian 12 has 3.11.2.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

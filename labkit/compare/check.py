@@ -1,8 +1,6 @@
 """What a preset with `check = true` answers: does every arm run here, convert what it should, and learn? Whether losses
 are the same takes repeated runs (labkit.compare.repeats)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping
 

@@ -10,8 +10,6 @@ already (labkit.compare.follow). Under torchrun rank 0 plans, writes, prints and
 end with its exit status.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

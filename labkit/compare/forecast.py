@@ -1,7 +1,5 @@
 """How long until the end: of the arm at work by its steps so far, of later arms by the rates that the preset expects."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -14,8 +14,6 @@ The peak is at the end of the forward: gradients come as activations go, and cou
 trainings in compiled BF16 (124 M, 1.14 B and 8 B parameters, one to four GPUs) took within 1 % of it.
 """
 
-from __future__ import annotations
-
 import math
 
 from labkit.model.config import ModelConfig

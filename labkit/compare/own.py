@@ -12,8 +12,6 @@ The file becomes settings, as `--set` would take them, put under those that were
 All else stays the preset's. No record has this model's spread, so candidates train as often as a preset without one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

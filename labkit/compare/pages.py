@@ -5,8 +5,6 @@ blank; an unknown name is an error. The first line may name modules whose public
 `Page`: `{# numbers: week16_fp8.given.findings #}`.
 """
 
-from __future__ import annotations
-
 import html
 import importlib
 import io

@@ -6,8 +6,6 @@ A gate stands between two arms: the second is trained only if the first passed, 
 gate, like the second interim analysis (labkit.compare.repeats), is judged when its arm is due, from the records alone.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -12,8 +12,6 @@ rates. The gross control stops as soon as two evaluations in a row are further t
 what is accepted; sound recipes stay within 0.5 %); one that ends without that is judged by the statistic.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 All text of the record is escaped. What stands where is the template's (report.html.j2); here are its facts.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -15,8 +15,6 @@ against that one 0.3 % (week16_fp8/results, 2026-11-22-h200-scaling-once).
                       everywhere, less what each rank saves because it updates fewer weights
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """One call of `lab compare` at work: its arms one after another, each on ranks of its own, then the verdict. speed/NAME
 is timed in a window, arms/NAME trained for the loss."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from contextlib import nullcontext

@@ -5,8 +5,6 @@ FP8 from the library's fused kernels. A ratio counts when it is further from 1 t
 percentile of the steps) together: of one machine in one hour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a comparison says at its end: `summarise` judges and writes the record; `show` prints what a record says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 

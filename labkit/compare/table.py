@@ -1,8 +1,6 @@
 """Tables as data: a column is a head, where its value stands, and how that is written. One function each prints columns
 for the terminal, as Markdown and for the page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How results are put before people: lines and tables on the terminal, the same tables in Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD

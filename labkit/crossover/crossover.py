@@ -1,7 +1,5 @@
 """What `lab crossover` does: measure what is missing, keep it, draw it, print it."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

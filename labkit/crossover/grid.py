@@ -1,7 +1,5 @@
 """Shapes, arms, and what a cell of the map says. Nothing here imports torch."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ multiplies zeros faster. The parts are the device's kernels in a second, untimed
 "launch" is what remains where the CPU sets the pace.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics

@@ -1,8 +1,6 @@
 """The pictures of a map: for each arm the speed-up over M, K and N, and for some shapes where the time goes. Every cell
 has its number, and where FP8 does not win the reason's letter and a hatch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

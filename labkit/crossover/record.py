@@ -5,8 +5,6 @@ grid {M, K, N}, arms, missing {arm: why it cannot run here}, method {budget, loo
 cells  [{M, K, N, arm, seconds, spread, queue, parts, error, fp8_kernels} or {M, K, N, arm, why_not}]
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

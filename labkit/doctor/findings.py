@@ -5,8 +5,6 @@ that raises, crashes or hangs becomes a failed check; probes try the thing itsel
 GPU multiplies, a sandbox starts); and this module imports nothing but the standard library and labkit.errors.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

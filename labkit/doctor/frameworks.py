@@ -1,7 +1,5 @@
 """torch, and what it can do with the GPU; NCCL, gloo, BF16 products, torchao, Transformer Engine."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

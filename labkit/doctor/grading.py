@@ -1,7 +1,5 @@
 """What grading shuts submissions in, and nbgrader."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Python, the operating system, the plain packages; memory, disk, temporary files, shared memory."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """What is required, as in pyproject.toml (a test holds them together)."""
 
-from __future__ import annotations
-
 PYTHON = (3, 11)
 TORCH = ((2, 11), (2, 15))  # at least, less than
 TE = (2, 20)

@@ -12,8 +12,6 @@ causal=False  every position against all T: twice as much. The convention of PaL
                 6 P + 12 L H Q T a token) and of most training frameworks; it makes the same run look faster.
 """
 
-from __future__ import annotations
-
 import math
 
 from labkit.model.config import ModelConfig

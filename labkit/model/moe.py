@@ -20,8 +20,6 @@ to 6; here with K choices a token) is least, 1, where all are equal; the decoder
 Shape suffixes: N tokens, D model width, E experts, K chosen, F an expert's width, M rows of the sorted buffer.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 

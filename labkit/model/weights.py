@@ -11,8 +11,6 @@ Every sharded parameter is a DTensor, which says which part of the whole a rank 
 be drawn smaller, counted as a copy and saved by one rank for all: `refuse_hand_sharded`.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """How the model of a run is transformed: the part of its configuration that labkit.parallel reads."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from labkit.precision.config import PrecisionConfig

@@ -42,8 +42,6 @@ the rotary tables that every block is handed must stay FP32, or neighbouring pos
 A world of one rank runs the same code, so that one GPU and eight differ in nothing but the messages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Which blocks (`Transformer(config, layers=...)`) each stage of a pipeline has. It goes at the pace of its slowest
 stage, so the last one, which has the head and the loss, gets fewer."""
 
-from __future__ import annotations
-
 import math
 
 from labkit.errors import LabError

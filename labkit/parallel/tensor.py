@@ -10,8 +10,6 @@ all-gather in the place of each all-reduce (arXiv:2205.05198). x is made whole o
 comes before `shard`, which cuts each rank's part over the other dimension of the mesh.
 """
 
-from __future__ import annotations
-
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (

@@ -14,8 +14,6 @@ compiler never sees a collective.
 Checkpointing and compiling replace a module's `forward`: parameter names, and so checkpoints, stay the plain model's.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

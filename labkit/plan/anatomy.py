@@ -1,7 +1,5 @@
 """The picture of `lab plan`: plans' steps by part."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from labkit.errors import LabError

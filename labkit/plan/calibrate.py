@@ -11,8 +11,6 @@ The chip is hot before it is timed: power holds a GPU down, and a cold one is qu
 drawn: zeros cost a multiplier no power. A CPU is measured in float32, and its peak is its best product.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

@@ -6,8 +6,6 @@ Read off a record on H200 (2026-11-22): a class of kernels over the count that t
 the mean over rows or stacks was worse.
 """
 
-from __future__ import annotations
-
 import functools
 import tomllib
 from pathlib import Path

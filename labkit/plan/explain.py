@@ -1,7 +1,5 @@
 """Why this plan and not its neighbours, in sentences made of the model's own numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -10,8 +10,6 @@ Errors: without a whole software stack (stack out), or one row (row out), fit, t
 altogether: who chose the formulas had seen these rows.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable

@@ -12,8 +12,6 @@ stage keeps P micro-batches under 1F1B, (P-1)/vp of one more if interleaved; its
 Releases of one software differ in what they keep (`Software`), so memory is a range: a plan fits, may fit, or does not.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

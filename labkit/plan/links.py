@@ -10,8 +10,6 @@ which is a ring's time where nodes are many, and a tree's where they are two. Of
 NVLink and `network` of the cards arrives; the alpha of each step is what a message of few bytes takes beyond that.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from labkit.plan.cases import Array, Cases

@@ -1,8 +1,6 @@
 """The GPU that a plan is made for: by four numbers, or by its name, matched loosely, for it is not at hand: "h100",
 "H100-80GB". A variant says its power or memory in its name: "H100-96HBM2e-500W"."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

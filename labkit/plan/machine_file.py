@@ -1,7 +1,5 @@
 """The file of one's own machine: what `lab plan --calibrate` writes and `lab plan --gpu FILE` reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

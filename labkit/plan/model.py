@@ -1,7 +1,5 @@
 """The models that can be planned for: by name, or in a file (labkit.model.files). Nothing here imports torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `lab plan` does: read the request, search, print, write."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """A request to `lab plan`: its options, and the cluster, the batch and the precisions that they mean."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

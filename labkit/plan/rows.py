@@ -2,8 +2,6 @@
 may have: each combination is a case, the prediction their geometric mean, and the interval spans them all. Columns that
 no formula asks for (framework, system, notes) are never read."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import math

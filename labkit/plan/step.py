@@ -14,8 +14,6 @@ one after another: what of the messages is not hidden, the bubble, the optimizer
     host        where a layer is done before the CPU has queued the next one
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

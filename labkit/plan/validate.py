@@ -6,8 +6,6 @@ other plans) Kendall's tau and the regret of the plan predicted best; memory; an
 called fitting. A row of an unknown model or machine is reported and left out.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import defaultdict

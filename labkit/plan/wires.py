@@ -1,7 +1,5 @@
 """What a message takes on this machine: the formulas of links.py turned round, for `lab plan --calibrate`."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

@@ -11,8 +11,6 @@ bytes.
 Legend: n tokens of a micro-batch on this rank; h hidden, f feed-forward, t = tp. Seconds in, seconds out.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -18,8 +18,6 @@
 What ran is reported from `evidence`, never from the setting that requested it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext

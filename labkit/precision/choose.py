@@ -1,7 +1,5 @@
 """Which linears of a model a backend takes, and how things are called when something is said about them."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterable
 

@@ -12,8 +12,6 @@ library's own objects, since a default can change with a version or an environme
     phase                "fp8" or "bf16": what the linears computed in when the checkpoint was written
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Made of what recipes declare (labkit.precision.recipes); printed by `lab doctor 
 comparison or training starts. What depends on the model, backends refuse themselves. Imports no torch without a GPU.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -11,8 +11,6 @@ Validation computes in the step's phase. Steps in FP8 (`fp8_steps`) are counted 
 torch.compile each switch compiles every block's second form, once. Transformer Engine has a switch of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

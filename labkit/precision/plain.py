@@ -4,8 +4,6 @@
 56 dB for BF16.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -14,8 +14,6 @@ avx512_bf16, 0.7 ms in FP32. LABKIT_BF16_PRODUCTS=fp32 or =native decides in pla
 ONEDNN_MAX_CPU_ISA=AVX2, oneDNN's own variable, counts.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

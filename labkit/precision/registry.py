@@ -1,7 +1,5 @@
 """The backends by name, and how a run asks for one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -8,8 +8,6 @@ Before that, its arm is skipped. `PARTS` ("module:name") is imported when a run 
     emulated    a `Backend` of its own: correct FP8 by hand.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable

@@ -23,8 +23,6 @@ each rank its own 128 x 128 blocks. FSDP2 gathers codes and scales through the t
 With several ranks delayed scaling takes the largest amax over all of them, so that ranks round gathered weights alike.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import warnings

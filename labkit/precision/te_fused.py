@@ -12,8 +12,6 @@ rank): `lend` empties it. In numbers: wq, wk, wv share one scale, w1 and w3 shar
 to FP8 from FP32.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Callable

@@ -9,8 +9,6 @@ about a sixth of BF16's speed. On GPUs it is meant to be compiled with the rest 
 BF16 and cast on every rank: gloo refuses float8 tensors.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """A benchmark's record, one JSON file: what each begins with, whatever it measures, and how it is written and read."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ Peaks are dense (half of what a datasheet prints "with sparsity") and with FP32 
 (half of what a datasheet adds up): what a ring uses and busbw is compared with.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

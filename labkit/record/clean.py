@@ -5,8 +5,6 @@ becomes `~`, the working directory `.`, any other absolute path `.../its-last-pa
 values whose key or option says token, password, secret or key `<hidden>`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -1,7 +1,5 @@
 """Writing files that others read meanwhile: they see the old one or the new one; a failure becomes one sentence."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What this machine is, for a run record. psutil and NVML are imported late: the doctor answers without them."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

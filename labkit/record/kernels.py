@@ -12,8 +12,6 @@ The class is that of the first pattern that fits the kernel's name (as seen on a
 idle.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ MFU is model FLOP/s over the dense peak. Two conventions are named beside it: wh
 full or only for the causal half, and whose peak (bf16 or fp8) divides.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -6,8 +6,6 @@
 A comparison keeps its folder and run.json; each of its arms becomes a file. figures/ and report.html go.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

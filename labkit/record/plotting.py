@@ -4,8 +4,6 @@ A picture is a PNG for slides and notebooks and an SVG for the report, in which 
 a second value for dark screens. matplotlib's global settings are left as they were.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import io

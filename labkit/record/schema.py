@@ -4,8 +4,6 @@ Records of every version stay readable: unknown keys are left out, and a value o
 on disk stay what they were, also where the code has a better one.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from typing import Any

@@ -16,8 +16,6 @@ A load checks the files against the manifest, newest first, each rank a share; a
 reported. All ranks must see the folder (its content: labkit.train.manifest).
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -1,7 +1,5 @@
 """`lab checkpoint`: what a checkpoint is, and one with FP8 parameters from one without."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -25,8 +25,6 @@ decision on the GPU and let the update kernel obey it (that is what `found_inf` 
 We do not: the loss has to be read once a step anyway, and an `if` that can be read is worth the milliseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

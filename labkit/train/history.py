@@ -4,8 +4,6 @@ The host's clock is right only where it has just waited for the GPU. The loop wa
 reads the clock there: between two such points lies exactly one step's work.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ results = run_ranks(train_job, config.model_dump(), "runs/first", size=2, timeou
 results[0]["heldout"]        # {step: loss}
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from contextlib import ExitStack

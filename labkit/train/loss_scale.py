@@ -6,8 +6,6 @@ and the loop checks all ranks'; two judges that disagree would leave ranks with 
 the loop's verdict alone, as the gradient of a parameter of its own on the CPU: 0 for a good step, inf for a bad one.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -12,8 +12,6 @@ Sizes and checksums guard against what comes after the rename: a disk that flips
 torch.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

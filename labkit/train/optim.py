@@ -16,8 +16,6 @@ AdamW updates an FP32 master weight (arXiv:1710.03740), first the initial weight
 p's entry in the optimizer's state holds "master", "exp_avg" and "exp_avg_sq", FP32, sharded as p is.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -6,8 +6,6 @@ by its ledger, names the slow one. Calls of FSDP2 over a mesh without a ledger a
     train(..., Parts(model, hooks=[OwnSeconds()]))        "rank_seconds": [0.31, 0.30, 0.52, 0.31]
 """
 
-from __future__ import annotations
-
 import time
 from itertools import takewhile
 

@@ -9,8 +9,6 @@ FP8 -> BF16 -> FP8 gives the same weights: a value on the grid fits into BF16, a
 recipe "block" has FP8 parameters. The result is a checkpoint of a new run that differs in `fp8_parameters` alone.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

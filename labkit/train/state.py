@@ -1,7 +1,5 @@
 """What a checkpoint consists of: the tensors of a model and its optimizer, by name; the generators; the configuration."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

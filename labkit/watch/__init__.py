@@ -9,8 +9,6 @@ and stand on another machine. `watch("runs/demo")` in a notebook's cell shows th
     export.py                   `lab export RUN`: TensorBoard, Weights & Biases
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -14,8 +14,6 @@ record of 100,000 steps is judged as it grows. It rings once: again only after `
 Thresholds are ratios to the run's own recent past and its standard deviation; the first rows of a run ring nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np

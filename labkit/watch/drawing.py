@@ -4,8 +4,6 @@ All curves share one x axis of steps, and are outlines of the stretch in sight (
 what lies far above the values in sight, so that one step of a million leaves the rest readable; the title counts those.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

@@ -6,8 +6,6 @@ grad_norm/layers.0, rank_seconds/0   where they were recorded
 events                               as text, at their steps, each kind under its own name
 """
 
-from __future__ import annotations
-
 import datetime
 import importlib.util
 import os

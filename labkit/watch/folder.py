@@ -5,8 +5,6 @@ replaced (`--fresh`). A cut between two polls does not show in its size, so the 
 stands in its place now; where it differs, the whole is read again.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """The rules that judge the training itself: its loss, gradient, learning rate and weights (see labkit.watch.alarms)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

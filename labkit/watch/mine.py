@@ -4,8 +4,6 @@ A part of `PARTS` ("module:name", imported when needed) is a class. A new object
 record as it stands and gives what is new since the call before: (step, reason).
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

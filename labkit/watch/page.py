@@ -3,8 +3,6 @@
 Each tab or cell has a `Page`; all share one `Source`. A record's text is somebody else's: it is escaped.
 """
 
-from __future__ import annotations
-
 import html
 import threading
 from typing import Any

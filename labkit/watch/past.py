@@ -3,8 +3,6 @@
 All functions compute the rows from `first` on, from a bounded number of rows before; NaN (not recorded) is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """`lab watch RUN`: a small web server for the health page, on this machine alone unless `--address` says otherwise."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a page shows: the runs of one folder with their alarms, read once however many pages poll."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

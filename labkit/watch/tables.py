@@ -4,8 +4,6 @@
 zoom (Panel 1.9, Bokeh 3.9: a frame of raw points takes 216 ms, of the outline 31 ms).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The faults of the study (studies.alarms.study), put in from outside: hooks of the loop, and a corpus."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The guide's pictures: a map of best degrees, and how far predictions were off."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

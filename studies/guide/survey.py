@@ -13,8 +13,6 @@ that it draws, and fails when one differs.
     errors       each measured run, and what constants that had not seen its software stack predict
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

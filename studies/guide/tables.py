@@ -1,7 +1,5 @@
 """What PARALLELISM_GUIDE.md.j2 shows: tables, counts and pictures, all from guide.json."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any

@@ -10,8 +10,6 @@ spoilt, in the first `blocks` blocks of the decoder:
     e5m2       activations and weights in the gradients' format
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from importlib import import_module

@@ -10,8 +10,6 @@ parameters do on a GPU; FP8 is emulated, products in BF16: what is tested is the
 The file is JSON lines: a first one with hardware, versions and settings, then a run each. The same command goes on.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -12,8 +12,6 @@ candidate too, against the four of the next call. Rates come from comparisons dr
 studies.verdict.operating; the records' standard deviation is the preset's.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """How a study of the verdict's error rates is shown: the operating curve, and two tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

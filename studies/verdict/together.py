@@ -7,8 +7,6 @@ labkit.model's decoder, with linears, embedding, norms and loss that know of R.
 Shape suffixes: R runs, N rows (B sequences of T tokens), D and F features, V vocabulary.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

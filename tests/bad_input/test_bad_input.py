@@ -1,7 +1,5 @@
 """Bad input gets one clear sentence and a non-zero exit, and nothing is lost. Each test is what a user would type."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -7,8 +7,6 @@
 writes capstone/data/lab.npz and grading/data/health.npz. The lab's runs lack the fault UNSEEN.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two trainers in one folder, and a disk on which nothing can be saved."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

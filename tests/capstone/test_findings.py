@@ -1,7 +1,5 @@
 """What results/README.md says in words, held against the records from which its numbers come."""
 
-from __future__ import annotations
-
 import pytest
 
 from capstone.given import findings

@@ -1,7 +1,5 @@
 """The recorded runs of C.4: the lab's and grading's are different runs, and either set can decide."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The study that pauses and kills a run: both happen once, when they are to, and the run ends all the same."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

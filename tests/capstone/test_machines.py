@@ -4,8 +4,6 @@ An agent is killed, with its rank, and started again: the run loses at most the 
 this does not show: another disk, NCCL, GPUs, clocks that differ.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

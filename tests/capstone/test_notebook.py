@@ -1,7 +1,5 @@
 """lab.ipynb: one run from top to bottom with the solutions."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The loop around a step that is not finite: skipped, rate lowered, back to a checkpoint; and a damaged checkpoint."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

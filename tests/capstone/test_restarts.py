@@ -2,8 +2,6 @@
 
 The places are lines of the program, not moments: a rank kills itself there (`DIES`), or stands before a gate."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The entry point: what is refused, both ways' losses, a run whose rank is killed, one that is asked to end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """16.8's and C.4's alarms on the health page: polled on a record that grows, they ring as on the finished one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

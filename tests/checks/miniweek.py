@@ -1,7 +1,5 @@
 """A small week of its own for these tests: a folder as the real ones, made in a temporary place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from labkit.checks.runner import Job, Reply

@@ -1,7 +1,5 @@
 """Tasks judged without torch: what they can reach, what they cannot, and how their ends are reported."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.checks import load_week, run_checks

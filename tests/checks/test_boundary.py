@@ -1,7 +1,5 @@
 """What of labkit a task may import: the base, what its week declares, and nothing else, at home as in the sandbox."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Which tensors count as lying on the group's device, on a machine where all lie on the CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

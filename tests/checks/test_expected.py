@@ -1,7 +1,5 @@
 """Expected values that are found once, and many questions in one process."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What an object reaches, and what a rank's memory says: hiding places, and readings at the wrong moment."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys

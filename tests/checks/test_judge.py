@@ -1,7 +1,5 @@
 """`same` and `sent` say what, where and why; a cause only if it is certain."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Holes: found, taken out, and never half."""
 
-from __future__ import annotations
-
 import ast
 import json
 

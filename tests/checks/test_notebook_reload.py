@@ -1,7 +1,5 @@
 """Loading labkit.notebook: a saved module holds in the next cell, and modules beside the notebook come first."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What collectives moved, phase by phase; answers that carry roundings; numbers drawn from a seed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Where a student's function is looked for: in the course at hand and nowhere else."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """One check, three doors (`lab check`, pytest, notebook), and what comes out for everything a function can do wrong."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The registry: read without running anything, wrong entries named, names resolved."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.checks.tasks import find_weeks, load_week, select

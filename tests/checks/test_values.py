@@ -1,7 +1,5 @@
 """Values cross as bytes and come back plain: nothing of the sender's code comes along."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Each week's registry, blanks and checks agree, and the checks import nothing of the week."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Sums and exchanges in sub-groups are checked. What FSDP2 and Transformer Engine 
 the ledger of rank 0. Without a GPU the same runs over gloo, and without Transformer Engine its part is left out.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Little programs as ledgers, for the tests of the virtual wire."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.comm.ledger import Ledger

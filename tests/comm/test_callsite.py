@@ -1,7 +1,5 @@
 """Whose line is named, where a student's function is called by the course's files, and calls them."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """Ranks that raise, return early or disagree: the run ends, the autopsy names the guilty, nothing is left behind."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

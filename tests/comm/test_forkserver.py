@@ -1,7 +1,5 @@
 """The fork server itself: what it forks, what it tells, and that it leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """What every call of a Group returns, on threads and on processes alike."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Ranks that deadlock, loop or die: the run ends, the autopsy names the guilty, nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What a rank on a GPU imports before it touches the GPU."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The ledger holds what replay needs: program order, peers, bytes, batches, waits, lines."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

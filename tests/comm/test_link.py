@@ -1,7 +1,5 @@
 """The memory of a tensor as the broker's link sends and fills it."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """Meshes; FSDP2 on the device mesh, with ranks as processes, in the ledger if asked; threads say why not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

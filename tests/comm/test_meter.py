@@ -4,8 +4,6 @@ gloo adds a header to each message, and up to two notices of the same length ("I
 number depends on who comes first. So the kernel's count must be the ledger's plus a whole number of headers, one to
 three a message in either direction: no lost or invented byte can hide there unless it comes in packs of 48."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

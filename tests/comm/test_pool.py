@@ -1,7 +1,5 @@
 """Rank processes that are kept between jobs, several runs at once, and what a rank leaves behind."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

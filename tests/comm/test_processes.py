@@ -1,7 +1,5 @@
 """What is special about ranks as processes: how functions, results and output travel, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

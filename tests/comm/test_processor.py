@@ -1,7 +1,5 @@
 """What counts as time in which ranks could run, on a machine that others keep busy."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.comm.processor import lost, since

@@ -1,7 +1,5 @@
 """Whole programs that run ranks: with and without a main guard, interrupted, killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

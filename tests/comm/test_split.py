@@ -1,7 +1,5 @@
 """Sub-groups: named parts of a group, matched one by one, on threads and on processes alike."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

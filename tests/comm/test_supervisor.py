@@ -1,7 +1,5 @@
 """When a run of ranks ends, and why: by a medium whose every look is scripted, with a clock of its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.comm import supervisor

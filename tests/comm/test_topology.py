@@ -1,7 +1,5 @@
 """Links and ways, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Ranks under torchrun: the same interface, and an autopsy instead of a hang."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

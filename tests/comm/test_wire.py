@@ -4,8 +4,6 @@ Unless said otherwise the wire is a switch with alpha = 2 us and 1000 bytes per 
 2 us + n/1000 us.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import time

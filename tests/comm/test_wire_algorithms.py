@@ -4,8 +4,6 @@ shared root link, on two levels. Times are in us and worked out in the comments,
 The wires: alpha us for a message, 1000 bytes per us (beta = 0.001 us per byte), unless said otherwise.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,8 +1,6 @@
 """Collectives and spans of computing on the virtual wire, against formulas. Times in us, on a switch with alpha = 2 us
 and 1000 bytes per us, exact to a billionth."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A comparison small enough for tests: two micro decoders on two ranks, a few steps, text from this repository."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -4,8 +4,6 @@ read.
     python tests/compare/synthetic.py FOLDER        writes one of each kind there
 """
 
-from __future__ import annotations
-
 import math
 import random
 import sys

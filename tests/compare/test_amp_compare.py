@@ -1,7 +1,5 @@
 """A comparison without FP8: which preset an older GPU gets, which arms, and that verdict and page speak of AMP."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """One row for an arm, whatever asks: what is counted, what a damaged record leaves, which repeats are missed."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

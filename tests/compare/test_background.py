@@ -1,7 +1,5 @@
 """`lab compare --detach`: it outlives its terminal, is found again, pauses when asked, and its death is told."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

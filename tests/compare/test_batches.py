@@ -1,7 +1,5 @@
 """Batches that fit: what is tried after what, the largest found exactly, and `lab compare` on a GPU that is made up."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

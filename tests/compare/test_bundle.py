@@ -1,8 +1,6 @@
 """`lab bundle`: a run becomes one archive, the same bytes each time; reading it believes nothing that is not
 verified."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

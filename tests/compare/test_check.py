@@ -1,7 +1,5 @@
 """A preset that only checks: which arms run, convert and learn, and what it says of one that does not."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

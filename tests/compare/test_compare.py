@@ -1,7 +1,5 @@
 """`lab compare` from the first arm to the verdict, on two real ranks: what it leaves, and that it goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

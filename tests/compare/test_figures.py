@@ -1,7 +1,5 @@
 """The pictures: right curves from the record, words computed from the data, nothing that relies on colour alone."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The time that is left, and what is told while a comparison runs and after each arm."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

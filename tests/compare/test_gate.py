@@ -1,7 +1,5 @@
 """A gate between two arms: open after a pass, closed with its reason after anything else, and asked in time."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

@@ -4,8 +4,6 @@ a reader saw when they were last looked at.
     python -m tests.compare.test_golden        writes them anew; read the difference before you commit it
 """
 
-from __future__ import annotations
-
 import html
 import io
 import re

@@ -1,7 +1,5 @@
 """The memory that is told before a run, held against the memory that recorded runs took."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

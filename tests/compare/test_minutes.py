@@ -1,7 +1,5 @@
 """Minutes and money over several calls of `lab compare`, of which some came to no end."""
 
-from __future__ import annotations
-
 import io
 import re
 

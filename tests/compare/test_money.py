@@ -1,7 +1,5 @@
 """What a renter is told and asked about minutes and money."""
 
-from __future__ import annotations
-
 import io
 import re
 

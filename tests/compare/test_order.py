@@ -1,7 +1,5 @@
 """What a budget decides: the order of the arms, and what is said of it before anything starts."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.compare.announce import decided_inside

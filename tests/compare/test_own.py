@@ -1,7 +1,5 @@
 """`lab compare --model FILE`: the preset's two questions, asked of a model of one's own."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

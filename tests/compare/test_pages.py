@@ -1,7 +1,5 @@
 """`lab results`: templates, what fills their holes, and what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The pool that error rates are measured on: its trainings are real ones, its comparisons are drawn fairly."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

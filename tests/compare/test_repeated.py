@@ -1,7 +1,5 @@
 """The verdict repeated on GPUs: which runs a repetition takes, and that the record says what its own losses say."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

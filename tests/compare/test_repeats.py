@@ -1,7 +1,5 @@
 """The verdict from repeated runs: each of its words, its two looks, its control, and which runs a preset has."""
 
-from __future__ import annotations
-
 import io
 import math
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The page: self-contained, safe, and it says what the record says, no more. Also of runs that were cut short."""
 
-from __future__ import annotations
-
 import base64
 import html
 import math

@@ -1,7 +1,5 @@
 """`lab scaling` on real ranks: the same work for each, one record a count, a table from the records, nothing twice."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

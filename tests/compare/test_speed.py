@@ -1,7 +1,5 @@
 """`lab compare` with a speed part, on real ranks: windows, the budget, pausing and going on; all of it on a CPU."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The page's speed section: what a renter reads first, in one unit; the rest behind a fold; the clock if known."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

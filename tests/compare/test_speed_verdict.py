@@ -1,7 +1,5 @@
 """The verdict on speed, in words; minutes and money; the picture: all from plain rows."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.compare.budget import REPORT_SECONDS, Budget, predict

@@ -1,7 +1,5 @@
 """The verdict's statistic: its error rates on normal data, whose truth is known, and its edges."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import astuple
 

@@ -1,7 +1,5 @@
 """`lab compare` under torchrun: every rank stops where rank 0's clock says, and ends with rank 0's exit status."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The map of crossovers: shapes, reasons, the split, resuming, and one real map of this CPU."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The committed map is whole, and its tables are the record's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the doctor's tests share: one check by its name, and a package that is not one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from labkit.doctor.findings import Check

@@ -1,7 +1,5 @@
 """The doctor on this machine, what it says of the machine and of grading, and what follows: verdicts and a table."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

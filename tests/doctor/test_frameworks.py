@@ -1,7 +1,5 @@
 """What the doctor says of torch, GPUs, Transformer Engine and torchao, on machines that are imagined."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """The compatibility matrix: every combination has a word, every yes a proof, every no a reason that is enforced."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Probes that misbehave: whatever one does to itself, its process or its output, a list of Checks comes of it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

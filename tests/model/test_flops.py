@@ -1,7 +1,5 @@
 """The FLOP formulas against torch's own counter, and against arithmetic done by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -1,7 +1,5 @@
 """The decoder against a slow one written with loops, and what it promises to sharding, compile and precision."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A mixture of experts against a slow one, and what it promises to training, stages, conversion and FLOPs."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """First values and twins: a function of name, shape and seed, whatever holds the weight."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

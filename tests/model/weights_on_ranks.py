@@ -1,7 +1,5 @@
 """What test_weights runs on several ranks: functions that other processes can import."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh

@@ -1,7 +1,5 @@
 """What the rank processes of test_meshes.py run: the decoder on every kind of mesh. No test in here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Every sharded parameter is a DTensor: right on every mesh; and refused if it is not one."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

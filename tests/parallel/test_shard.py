@@ -1,7 +1,5 @@
 """FSDP2: who holds what, in which type, when; and that it computes the same."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from types import SimpleNamespace
 

@@ -1,8 +1,6 @@
 """What tensor parallelism and stages refuse, and how blocks are dealt out. That TP computes what one process does:
 test_meshes.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.errors import LabError

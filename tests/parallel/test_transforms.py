@@ -1,7 +1,5 @@
 """The order of transforms, what each does to the model, and the whole chain under FSDP2 on two ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

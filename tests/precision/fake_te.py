@@ -6,8 +6,6 @@ checked on an H200; FP8 parameters (`quantized_model_init`, `QuantizedTensor`, `
 module/base.py and tensor/float8_blockwise_tensor.py, in short runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import types

@@ -1,7 +1,5 @@
 """A small decoder, and what the rank processes of these tests run. No test in here."""
 
-from __future__ import annotations
-
 import torch
 
 from labkit.model.config import ModelConfig

@@ -1,7 +1,5 @@
 """What the tests of Transformer Engine's FP8 parameters run, also in rank processes. No test in here."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import asdict
 

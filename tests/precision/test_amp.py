@@ -1,7 +1,5 @@
 """Automatic mixed precision: which products autocast takes, in which type, from which weights; and where it can run."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What all backends share: conversion, skip lists, reports, evidence, availability; and the errors, a sentence each."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

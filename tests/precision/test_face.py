@@ -1,7 +1,5 @@
 """The face of a precision backend stays small, and nobody outside writes into it."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import FrozenInstanceError
 from pathlib import Path

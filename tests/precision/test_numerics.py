@@ -1,7 +1,5 @@
 """How far each recipe is from FP32: the output and both gradients of one linear, and what a probe says about it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """BF16 products through FP32: where they go that way, and that it is the same arithmetic."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """[precision] amax_epsilon and scales: chosen by operand, carried to the arithmetic, into flags and records; refused
 where a backend has no such choice."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

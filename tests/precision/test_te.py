@@ -1,7 +1,5 @@
 """The Transformer Engine backend, as far as it can be tested without a GPU: against a stand-in (fake_te.py)."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Fused blocks (te_fused.py) against a stand-in: same weights, same names, same result as the plain block."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

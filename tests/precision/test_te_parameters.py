@@ -1,7 +1,5 @@
 """Transformer Engine's FP8 parameters, as far as they can be tested without a GPU: against the stand-in fake_te.py."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 

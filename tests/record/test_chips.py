@@ -1,7 +1,5 @@
 """The table of GPU models against the datasheets, and the names that it must not take for another's."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.record.chips import CHIPS, DEVICES, find_gpu

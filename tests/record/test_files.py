@@ -1,7 +1,5 @@
 """Replacing a file: whole or not at all, and a failure in one sentence."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The description of a machine, with NVML's and the kernel's answers made up."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

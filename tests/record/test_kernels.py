@@ -1,7 +1,5 @@
 """Where each millisecond goes: sums by hand on lists of kernels, names from real traces."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.record.kernels import CLASSES, Kernel, breakdown, classify, evidence

@@ -1,7 +1,5 @@
 """Numbers that are reported as measured must be what they say: time of the work, tokens of the steps, memory."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Clock and watts of a GPU while it works: with a driver that is made up, sample by sample."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import threading

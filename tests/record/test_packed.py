@@ -1,7 +1,5 @@
 """A packed run reads as its folder did."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """The run folder survives what happens to runs: SIGKILL at any moment, a full disk, resume, NaN, sharing."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Rank processes, started once for all tests of a file."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.comm.ranks import RankPool

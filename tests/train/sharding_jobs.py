@@ -1,7 +1,5 @@
 """What the rank processes of test_shard.py run. No test in here."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import torch

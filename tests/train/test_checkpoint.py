@@ -1,7 +1,5 @@
 """Checkpoints: nothing lost by a resume, a kill, a full disk or a bad one."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

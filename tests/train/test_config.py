@@ -1,7 +1,5 @@
 """Configs: what they accept, and that every mistake is one sentence with the place and the way out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

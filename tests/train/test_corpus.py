@@ -1,7 +1,5 @@
 """The corpus: same text, same tokens, everywhere; and a cache that many processes can want at once."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

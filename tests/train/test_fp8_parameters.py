@@ -1,7 +1,5 @@
 """FP8 parameters: weights on the FP8 grid with FP32 masters, in checkpoints that say so, refuse, and convert."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Do all ranks come to the same, right answer about a step?"""
 
-from __future__ import annotations
-
 import math
 
 import pytest

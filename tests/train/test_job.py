@@ -1,7 +1,5 @@
 """`train_job`: from a config to a record and a summary, with the real corpus, backends and transforms."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

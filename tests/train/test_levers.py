@@ -1,7 +1,5 @@
 """Settings that change a step's speed or memory and not what it computes; and perturbed baselines that differ from one another."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -3,8 +3,6 @@
 Most tests run it in this process (ranks on threads, no sharding); those that need FSDP2 use rank processes.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

@@ -1,7 +1,5 @@
 """Loss scaling: torch's rule, moved by the verdict that the loop gives for all ranks; a skipped step is an event."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """A rank that works longer than the others is seen in the record, although all steps take the same time."""
 
-from __future__ import annotations
-
 import time
 
 from labkit.comm.ledger import Ledger

@@ -1,7 +1,5 @@
 """What FP8 parameters save: the study counts what a rank holds and sends, and its round trips lose nothing."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What follows steps that are not finite: skipped, a lower rate, a way back to a checkpoint; alike on all ranks."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """BF16 at both ends, FP8 between: one run, switched at the right steps, resumed in the right phase, told honestly."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

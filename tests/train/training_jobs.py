@@ -1,7 +1,5 @@
 """What the rank processes of the training tests import: a small corpus, a small model, jobs. No test in here."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import asdict

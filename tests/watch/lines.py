@@ -1,7 +1,5 @@
 """Step lines of made-up runs for the tests of the health page. No test in here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

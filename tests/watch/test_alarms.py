@@ -1,8 +1,6 @@
 """The alarms on made-up records: each rings for its fault with a reason, none for a healthy run, and what rings does
 not depend on when one polled."""
 
-from __future__ import annotations
-
 import copy
 import math
 

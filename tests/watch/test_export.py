@@ -1,7 +1,5 @@
 """Exports are read back with the other tools' own readers."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

@@ -1,7 +1,5 @@
 """The student's own rules beside the page's: what they give is shown, and whatever they do the page stays."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.watch import mine

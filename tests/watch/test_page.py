@@ -1,7 +1,5 @@
 """`lab watch` in a real browser, while a training is killed, resumed and blown up."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Reading a record that is being written: parts, torn lines, cuts, another file in its place; what a picture gets."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """What `lab watch` refuses, each in one sentence and before anything is served."""
 
-from __future__ import annotations
-
 import socket
 import sys
 

@@ -1,7 +1,5 @@
 """The study of the alarms: its plan, its bookkeeping on made-up runs, and one short real training of each fault."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

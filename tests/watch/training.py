@@ -2,8 +2,6 @@
 
 python -m tests.watch.training RUN"""
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The anatomy of a ring: its job runs on ranks without a GPU too, apart from the clock and the profiler."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

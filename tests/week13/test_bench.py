@@ -1,7 +1,5 @@
 """The benchmark: sizes, columns, nccl-tests files, wrong answers, unwritten tasks, records, and real ranks."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

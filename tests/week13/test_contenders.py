@@ -1,7 +1,5 @@
 """How the benchmark times a GPU, on a simulated one: who waits for whom, what a hiccup does. The ring's variants."""
 
-from __future__ import annotations
-
 import types
 
 import pytest

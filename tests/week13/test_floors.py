@@ -1,7 +1,5 @@
 """The model of the GPU clock that takes the longer of queueing and working."""
 
-from __future__ import annotations
-
 import pytest
 
 from week13_allreduce import cost_model

@@ -1,7 +1,5 @@
 """Nothing of a lesson stays in the system's temporary folder: pictures, ranks, checks, training, and these tests."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The five pictures, drawn from real runs: they exist, and their words say what the data say."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

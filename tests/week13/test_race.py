@@ -1,7 +1,5 @@
 """The race: what counts as an entry, what it is worth, and that it is the same on every machine."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

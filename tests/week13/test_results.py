@@ -3,8 +3,6 @@
 The pages' numbers are holes that `lab results` fills; tests/test_results.py holds each page to its template.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from pathlib import Path

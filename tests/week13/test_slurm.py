@@ -3,8 +3,6 @@
 `srun` and `scontrol` are stand-ins: two "nodes", both this machine. What no stand-in shows: a real network, NCCL, GPUs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

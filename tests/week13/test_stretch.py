@@ -1,7 +1,5 @@
 """The stretch solutions: right values, the traffic their docstrings promise, and real `nvidia-smi` outputs."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

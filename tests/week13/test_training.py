@@ -1,7 +1,5 @@
 """The decoder trained by a ring: four ranks are one, a factor, a fault."""
 
-from __future__ import annotations
-
 import pytest
 
 from week13_allreduce import collectives

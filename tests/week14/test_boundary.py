@@ -1,8 +1,6 @@
 """Labkit divides a profiler's trace among classes of kernels (labkit/record/kernels.py), which is near to what task
 14.5 asks for. A submission that imports it has no points."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

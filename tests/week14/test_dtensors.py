@@ -1,7 +1,5 @@
 """Shards as DTensors: clipped and stepped as one process would."""
 
-from __future__ import annotations
-
 import torch
 
 from labkit.comm.ranks import run_ranks

@@ -1,8 +1,6 @@
 """Whoever reads a freed weight finds out: a check and a notebook outlive it. What is broken here ends a process, so it
 runs in ranks that are processes."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

@@ -1,7 +1,5 @@
 """The reference of 14.4 beside torch's `fully_shard`: one decoder, the same batches; losses and whole gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

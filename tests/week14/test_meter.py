@@ -1,7 +1,5 @@
 """The meter of storages, against sizes that are known."""
 
-from __future__ import annotations
-
 import sys
 
 import torch

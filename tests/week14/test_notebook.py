@@ -1,7 +1,5 @@
 """lab.ipynb: what a student's copy of it does, and one run from top to bottom with the solutions."""
 
-from __future__ import annotations
-
 import pytest
 
 import week14_fsdp

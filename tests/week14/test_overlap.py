@@ -4,8 +4,6 @@ HolisticTraceAnalysis (Meta; 0.5.0 when this was written) is no dependency of th
 has installed it.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

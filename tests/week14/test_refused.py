@@ -1,7 +1,5 @@
 """What nobody can train: each is one sentence, and nothing is left hanging."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

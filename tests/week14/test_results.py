@@ -1,7 +1,5 @@
 """What the notebook's model answer says of the record of two H200, and what the record must show."""
 
-from __future__ import annotations
-
 import pytest
 
 import week14_fsdp

@@ -1,7 +1,5 @@
 """Week 14 in the grading sandbox: a rank's memory is what it holds, whatever torch knows of it."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """The folder that a checkpoint of 14.9 lies in: what its checks, which have no common disk, do not see."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The bench at toy size on two processes: its rows, its failures, its record; and what is computed from a record."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What the notebook's last section says of the stretch tasks' runs."""
 
-from __future__ import annotations
-
 import re
 
 from week15_tp_attention.given import further

@@ -1,7 +1,5 @@
 """Your block beside parallelize_module: both run, and send what the notebook says."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

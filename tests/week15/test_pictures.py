@@ -1,7 +1,5 @@
 """The notebook's experiments and pictures: right parts give right pictures, wrong ones are seen to be wrong."""
 
-from __future__ import annotations
-
 import pytest
 
 from week15_tp_attention import attention, pipeline

@@ -1,7 +1,5 @@
 """What the notebook's model answer and the page in results/ say of the committed record."""
 
-from __future__ import annotations
-
 import json
 import re
 

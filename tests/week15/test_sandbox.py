@@ -1,7 +1,5 @@
 """A rank's memory in the grading sandbox is what it holds, whatever its tensors say."""
 
-from __future__ import annotations
-
 import pytest
 
 from grading.run import reference_submission

@@ -8,8 +8,6 @@ depth of history, rate, step and strength of the fault. A run ends where its los
 times what it was before the fault.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

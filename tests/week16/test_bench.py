@@ -1,7 +1,5 @@
 """Week 16's benchmark: wishes that cannot be, open tasks, records, and two real ranks under torchrun."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

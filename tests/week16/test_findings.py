@@ -3,8 +3,6 @@
 The numbers on that page are holes that `lab results` fills; tests/test_results.py holds the page to its template.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Week 16's formats and scales: the FP8 table, the rounding, and whether this torch's casts agree."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

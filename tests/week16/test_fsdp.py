@@ -1,7 +1,5 @@
 """The setup that 16.6 converts: on two ranks, under FSDP2, it trains, and FP8 stays near FP32."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Week 16's lab.ipynb: a student's copy on the first day, a run from top to bottom with the solutions."""
 
-from __future__ import annotations
-
 import pytest
 
 import week16_fp8

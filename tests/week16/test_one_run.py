@@ -1,7 +1,5 @@
 """The verdict can say each of its words, and says the right one."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

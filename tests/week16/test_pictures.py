@@ -1,7 +1,5 @@
 """The week's pictures, from real tensors and from records: they exist, and their words say what the data say."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,8 +1,6 @@
 """The pictures of a comparison or of one run, each with its alt text: in a sentence, what it shows. A function takes
 what it draws and a folder, and returns a `Picture`, or None where the record holds nothing to draw."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The picture that a comparison is read from: by arm its speed, and the gap of its loss, against the baseline."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The two pictures that a verdict is read from: the losses, and the paired gap with its band."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a number format costs: signal to quantisation noise, and what overflows and underflows."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from pathlib import Path

@@ -3,8 +3,6 @@
 A tensor is named module + role: "layers.2.ffn.w1.grad". Roles: input, weight, grad (of the output), output (not cast).
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from pathlib import Path

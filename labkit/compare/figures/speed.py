@@ -1,7 +1,5 @@
 """Speed, memory and time: of every arm, where each millisecond goes, and over the steps of a single run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How a step's batch is shared: over ranks, and over micro-batches that are computed one after another."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

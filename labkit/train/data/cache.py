@@ -5,8 +5,6 @@ renamed; the next holder removes what a killed builder left. Where a file system
 the first rename wins.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
