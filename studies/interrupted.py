@@ -2,9 +2,8 @@
 
     python -m studies.interrupted studies/c5.toml --out runs/c5
 
-It runs the capstone under torchrun. When `--pause` of the steps are done, torchrun gets a SIGTERM, and the same command
-goes on; at `--kill` the rank gets a SIGKILL. OUT.interrupted.json has when each happened (UTC), torchrun's exit
-statuses, and the GPU's readings every five seconds; it is replaced whenever something happens.
+When `--pause` of the steps are done, torchrun gets a SIGTERM, and the same command goes on; at `--kill` the rank gets a
+SIGKILL. OUT.interrupted.json has when each happened (UTC), the exit statuses, and the GPU's readings.
 """
 
 import argparse
@@ -59,8 +58,8 @@ def read_gpu() -> list[float] | None:
 
 
 def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str, Any]:
-    """Train, pause, go on, kill, and wait for the end; return what happened. LabError if torchrun gives up, or the run
-    ends before both."""
+    """Train, pause, go on, kill, wait for the end; return what happened. LabError: torchrun gives up, or ends too
+    early."""
     try:
         steps = int(tomllib.loads(config.read_text(encoding="utf-8"))["steps"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -2,9 +2,7 @@
 
     python -m studies.killed --out killed.json                       two GPUs, or two CPU ranks where there are none
 
-Each rank gets one SIGKILL, in the middle between two checkpoints. It prints a table and writes the same as JSON: the
-step at the kill, the step from which the run went on, the seconds from the kill to the first new line, and at the end
-torchrun's exit status, run.json's, and whether every step stands in the record once. Status 1 if something is wrong.
+Each rank gets one SIGKILL between two checkpoints. Status 1 if something is wrong.
 """
 
 import argparse

@@ -4,11 +4,7 @@
     python -m studies.parameters OUT.json --round-trip te-block-parameters     of a checkpoint, and nothing else
     python -m studies.parameters OUT.json --device cpu --arms emulated,emulated-parameters --set 'model="tiny"' ...
 
-Each arm trains on fresh ranks. In the step after the warm-up the rank counts weights, gradients and AdamW's state by
-the type of their numbers; what lies inside an FP8 wrapper is counted piece by piece. What it sends is in the ledger of
-its mesh. "rest" is what the device has allocated beyond that; "peak" its most in that step.
-
-The round trip: weights in FP8, converted to ordinary ones and back (labkit.train.reformat), and the losses after each.
+"rest" is what the device has allocated beyond weights, gradients and AdamW's state; "peak" its most in that step.
 """
 
 import argparse
@@ -134,8 +130,7 @@ def losses(group: Group, settings: dict[str, Any], folder: str) -> list[float]:
 
 
 def round_trip(settings: dict[str, Any], size: int, device: str) -> dict[str, Any]:
-    """The loss of each of AFTER steps after a checkpoint: of the run itself, with its FP8 weights as ordinary ones, and
-    with those made FP8 again."""
+    """The losses of AFTER steps after a checkpoint: as it is, with ordinary weights, and with those made FP8 again."""
     more = {**settings, "checkpoint_every": TRIP, "keep_checkpoints": 9, "steps": TRIP + AFTER}
     plain = {**more, "precision": {**settings["precision"], "fp8_parameters": False}}
 
@@ -163,8 +158,8 @@ def study(
     keep: Callable[[dict[str, Any]], None] | None = None,
     trip: str | None = None,
 ) -> dict[str, Any]:
-    """The record: of each arm, or of the round trip of one, `trip`. `keep` gets it after each arm. LabError: no such
-    arm, one without FP8 parameters, a setting that does not fit, an arm that fails."""
+    """The record of each arm, or of the round trip of one, `trip`; `keep` gets it after each arm. LabError: no such
+    arm."""
     if unknown := [name for name in (names if trip is None else [trip]) if name not in ARMS]:
         raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
     if trip is not None and not ARMS[trip].get("fp8_parameters"):

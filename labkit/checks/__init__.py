@@ -1,11 +1,7 @@
-"""How a task is judged: tasks and points, `call`, diagnosis, and the one check behind `lab check`, pytest and
-notebooks.
+"""How a task is judged: tasks and points, `call`, diagnosis, and the one check behind `lab check` and notebooks.
 
-    from labkit.checks import call, same, sent, task, tensors       # in a week's test file
-    from labkit.checks import check; check("13.4")                  # in a notebook
-
-A check calls by name and judges outside: the student's function runs on ranks in other processes; numbers and the
-ledger come back by value; expected values, tests and scores never go there.
+from labkit.checks import call, same, sent, task, tensors       # in a week's test file
+from labkit.checks import check; check("13.4")                  # in a notebook
 """
 
 import importlib

@@ -1,10 +1,7 @@
-"""Does a rule over a record use what comes later? Judged by records that really end: the rest is in no process that
-runs the rule.
+"""Does a rule over a record use what comes later? Judged by records that really end.
 
-The rule runs on whole records first. Then on each up to its first alarm, which must be the first there as well; and on
-each up to a few rows before, where nothing may ring. A record without an alarm is cut anywhere, and nothing may ring
-there: a threshold from the whole record is another one then. The kinds of endings are alike for the rule, so "ring at
-the end of what is cut" earns nothing.
+The rule runs on whole records first; then on each up to its first alarm, which must be the first there as well, and on
+each up to a few rows before, where nothing may ring. A record without an alarm is cut anywhere.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +19,10 @@ AHEAD = ("it looks ahead: what comes later decides whether it rings",)
 def judge_causal(
     ask: Callable[[Sequence[int]], Any], lengths: Sequence[int], first: Sequence[Any], rng: np.random.Generator
 ) -> None:
-    """Pass if every record, as it was at its first alarm, rings there, and as it was shortly before rings nowhere; else
-    raise CheckFailed.
+    """Pass if every record, cut at its first alarm, rings there, and cut shortly before nowhere; else raise CheckFailed.
 
-    ask      so many rows of each record -> of each what rings there, as a list. It cuts before it sends lengths  rows
-    of each whole record first    of each whole record the first thing that rang, whose [0] is its row; None if nothing
-    did
+    ask: so many rows of each record -> of each what rings there. lengths: rows of each whole record. first: of each the
+    first thing that rang, whose [0] is its row; None if nothing did.
     """
     upto, short = list(lengths), list(lengths)
     for k, (length, alarm) in enumerate(zip(lengths, first, strict=True)):

@@ -1,8 +1,7 @@
 """What a rank holds on to: the tensors that its objects reach (`reached`), and its memory from outside (`grown`).
 
-`reached` follows whatever the garbage collector follows (closures, defaults, generators, globals). It runs in the
-student's process, and can be fooled (a copy in NumPy). So grading judges by `grown` as well, where the kernel says what
-a rank's processes hold (`call(..., weighed=True)`). At home nobody reads it.
+`reached` runs in the student's process, and can be fooled (a copy in NumPy). So grading judges by `grown` as well,
+where the kernel says what a rank's processes hold (`call(..., weighed=True)`).
 """
 
 import ast
@@ -27,8 +26,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), CodeType, Traceback
 
 
 def reached(*roots: Any, package: str) -> Iterator[torch.Tensor]:
-    """All tensors that the roots refer to, each once. It stops at groups, and at modules, classes and globals that are
-    not of `package` ("week14_fsdp") or of the course's parts of it."""
+    """All tensors that the roots refer to, each once; it stops at groups and at what is not of `package` or the course."""
     seen: set[int] = set()
     left = list(roots)
     while left:
@@ -66,8 +64,7 @@ _parsing = threading.Lock()  # two threads that make syntax trees at a time dist
 
 
 def bring_libraries(folder: Path, *modules: str) -> None:
-    """Import what these modules of a student's import of libraries, before memory is first read. The modules do not
-    run."""
+    """Import what these modules of a student's import of libraries, before memory is first read; they do not run."""
     for module in modules:
         try:
             with _parsing:

@@ -81,8 +81,7 @@ def note(text: str) -> None:
 
 
 def expect(ok: bool, text: str, *, cause: tuple[str, ...] = (), known: bool = False) -> None:
-    """Pass if `ok`; else `text` is the verdict's text. For what `same` cannot say. `known`: the text itself says what
-    is wrong, so without a `cause` nothing is said of one."""
+    """Pass if `ok`; else `text` is the verdict's text; known: it says what is wrong, so no `cause` is missing."""
     if not ok:
         raise CheckFailed(WRONG, text if known and not cause else f"{text}\n  {cause_line(cause)}", cause=cause)
 

@@ -125,8 +125,7 @@ def gist(sentence: str) -> str:
 
 
 def decided(cases: Sequence[CaseResult]) -> list[CaseResult]:
-    """The cases; where one could not choose between causes, its task's others choose: by what one names for certain,
-    else by the only cause that fits all who could not choose."""
+    """The cases; where one could not choose between causes, its task's others choose, if only one fits them all."""
     certain: dict[str, set[str]] = {}
     for task in {case.task for case in cases}:
         named = [set(map(gist, case.cause)) for case in cases if case.task == task]

@@ -85,8 +85,7 @@ class Site:
                 os.kill(agent, signal.SIGTERM)
 
     def fill(self, rank: int, most: int | None, ranks: int = 2) -> bool:
-        """A rank's files may be of `most` bytes from now on, as on a full disk; None: as large as they like. False
-        where another process's limits cannot be set (not Linux)."""
+        """Limit a rank's files to `most` bytes from now on, as on a full disk; None: no limit. False: not Linux."""
         import resource
 
         if not hasattr(resource, "prlimit") or (pid := (self.pids(ranks) or {}).get(rank)) is None:

@@ -50,8 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """Seed of a test's random data, from the run's: at home a new one each time (--seed repeats it), in grading the
-    class's."""
+    """Seed of a test's random data, from the run's: at home a new one each time (--seed repeats it), else the class's."""
     checks = next(plugin for plugin in request.config.pluginmanager.get_plugins() if isinstance(plugin, Checks))
     return seed_of(checks.seed, request.node)
 

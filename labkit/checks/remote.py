@@ -1,6 +1,7 @@
-"""What runs in the rank's process: find the student's function, call it, pack what came of it; nothing here knows what
-is expected. Each call imports the week's package afresh, so that a global of the last case cannot help or hurt the
-next."""
+"""What runs in the rank's process: find the student's function, call it, pack what came of it.
+
+Each call imports the week's package afresh, so that a global of the last case cannot help or hurt the next.
+"""
 
 from __future__ import annotations
 
@@ -167,8 +168,7 @@ class _Here:
 
 
 class _OrCourse(importlib.machinery.SourceFileLoader):
-    """Loads a module of another task than the one judged; if that fails, the course's text: it costs its own tasks
-    alone."""
+    """Loads a module of another task than the one judged; if that fails, the course's text."""
 
     def __init__(self, name: str, path: str, text: Path) -> None:
         super().__init__(name, path)

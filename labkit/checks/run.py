@@ -1,5 +1,4 @@
-"""`run_checks`: one run of checks, behind `lab check`, the notebook's `check(...)` and the grader. It runs the weeks'
-test files by pytest in this process, away from whatever configuration lies around."""
+"""`run_checks`: one run of checks by pytest in this process, behind `lab check`, the notebook and the grader."""
 
 import contextlib
 import io

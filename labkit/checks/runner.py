@@ -176,8 +176,7 @@ def call_alone(name: str, *args: Any, timeout: float | None = None, **kwargs: An
 
 
 def call_each(name: str, arguments: list[tuple], *, timeout: float | None = None) -> list[Any]:
-    """Run "module.function" with each of these tuples, in one process, without ranks; the values in order. Raises like
-    `call`."""
+    """Run "module.function" with each of these tuples, in one process, without ranks; raises like `call`."""
     values = _run(name, (tuple(arguments),), timeout, with_group=False, each=True).values[0]
     # Who answers is the student's process: a list of no values would satisfy every loop over it.
     if not isinstance(values, (list, tuple)) or len(values) != len(arguments):
@@ -311,8 +310,8 @@ class LocalRunner:
                 self._free.append(pool)
 
     def site(self, case: Case, folder: Path) -> Site:
-        """Where a program runs under torchrun: the students' course, or the reference with the task's modules of the
-        students'."""
+        """Where a program runs under torchrun: the students' course, or the reference with the task's modules of
+        theirs."""
         from labkit.checks.outside import Site, composed
 
         root = self.root or case.root

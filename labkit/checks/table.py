@@ -163,9 +163,7 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
 
 
 def _same_mistake(case: CaseResult, exactly: bool, certain: Set[str]) -> tuple:
-    """A key: cases with equal ones share a diagnosis. They have the same words; or the same cause, of whichever rank
-    and length, however the case ended; or hang (there the words hold times). A cause that another case names for
-    certain stands for the several among which this one could not choose."""
+    """A key: cases with equal ones share a diagnosis: the same words, or the same cause of whichever rank and length."""
     if exactly:
         return case.verdict, case.text
     if explained := [cause for cause in map(gist, case.cause) if cause in certain]:

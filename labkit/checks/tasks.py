@@ -184,8 +184,7 @@ def find_week(name: str, weeks: Sequence[Week] | None = None) -> Week:
 
 
 def select(names: Sequence[str], weeks: Iterable[Week]) -> list[tuple[Week, tuple[str, ...]]]:
-    """What "13.4", "week13", "week13_allreduce" or nothing mean: weeks with the ids of the tasks to check; of a whole
-    week those that give points. LabError with the nearest name for an unknown one."""
+    """What "13.4", "week13", "week13_allreduce" or nothing mean: weeks with the ids to check. LabError: unknown."""
     ids: dict[str, tuple[str, ...]] = {}  # by every name that one may type
     for week in (weeks := list(weeks)):
         ids[week.name] = ids[week.package] = tuple(task.id for task in week.tasks if task.kind != "stretch")

@@ -86,8 +86,7 @@ def sent(
 
 
 def phases(ledger: Ledger, names: Sequence[str] = ("forward", "backward")) -> dict[str, list[Event]]:
-    """The ledger's events between its barriers, by name. What came before the first barrier and after the last is
-    `names`' too: nothing may be sent there, so it is put into the first and the last phase."""
+    """The ledger's events between its barriers, by name; what comes before the first or after the last belongs to it."""
     if ledger.gaps:
         raise CheckFailed(FORBIDDEN, f"rank {ledger.rank} switched its ledger off: what it sent cannot be judged")
     cuts = [at for at, event in enumerate(ledger.events) if event.kind == "barrier"]

@@ -23,8 +23,8 @@ UNKNOWN = "cause unknown"
 
 
 class CheckFailed(AssertionError):
-    """A case is not passed: `verdict` (one of the words above) and a text that says what, where and why. cause:
-    sentences if the mistake was recognised; ledgers: of a call that gave no answer, what each rank had done by then."""
+    """A case is not passed: `verdict` and a text; cause: sentences if it was recognised; ledgers: of a call without
+    answer."""
 
     def __init__(self, verdict: str, text: str, *, cause: tuple[str, ...] = (), ledgers: Sequence[Ledger] = ()) -> None:
         super().__init__(text)
@@ -32,8 +32,7 @@ class CheckFailed(AssertionError):
 
 
 def wrong(what: str, expected: str, got: str, cause: tuple[str, ...] = (), *, known: bool = False) -> CheckFailed:
-    """The standard text of a wrong answer: both sides, and the cause or that it is unknown; `known`: the text says it
-    already."""
+    """The standard text of a wrong answer: both sides, and the cause or that it is unknown, unless `known`."""
     line = "" if known and not cause else f"\n  {cause_line(cause)}"
     return CheckFailed(WRONG, f"{what}\n  expected  {expected}\n  got       {got}{line}", cause=cause)
 

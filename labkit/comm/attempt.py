@@ -1,10 +1,8 @@
 """One start of the ranks under torchrun: where they meet, and a part of the store that is this start's alone.
 
-torchrun starts dead ranks again on the store of the first time, by elastic and by static rendezvous: keys of the dead
-are still there, and gloo connects to them. TORCHELASTIC_RESTART_COUNT does not tell starts apart: an agent that was
-itself started again counts from 0. So the ranks agree on a name. Each leaves a random word; rank 0 proposes the list
-of all words it finds; whoever finds their own word in it agrees; what all agree on holds. A word of a dead rank is
-agreed to by nobody, and its successor's replaces it.
+torchrun starts dead ranks again on the store of the first time, where keys of the dead are still, and its restart count
+begins anew. So the ranks agree on a name: each leaves a random word; rank 0 proposes the list of all words it finds;
+whoever finds their own word in it agrees; what all agree on holds.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""How a run of ranks ends: with `Results`, or with `RanksFailed`, which carries an autopsy, the report of a failed run.
-
-labkit.comm.diagnose makes the autopsy; here is what it holds, as data, and how it reads, as text.
-"""
+"""How a run of ranks ends: with `Results`, or with `RanksFailed`, which carries an autopsy, the report of a failed run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Where a call or an error came from, file and line, as its author knows them: a student's line, where one of theirs is
-on the way, though the course may call it and be called by it."""
+"""Where a call or an error came from, file and line, as its author knows them."""
 
 import linecache
 import os
@@ -64,8 +63,8 @@ def students(filename: str) -> bool:
 
 # -- the line of a call -----------------------------------------------------------------------------------------------
 def caller() -> str:
-    """ "file:line" of the innermost frame outside labkit.comm; from a file of the course's (`courses`) on, the next one
-    outwards that is the author's own, if there is one."""
+    """ "file:line" of the innermost frame outside labkit.comm, or from the course's files (`courses`) on the author's
+    own."""
     return _innermost(own=False) or "?"
 
 
@@ -121,8 +120,7 @@ def pick_frame(files: Sequence[str]) -> int | None:
 
 
 def cut(frames: Sequence[Frame], file: Callable[[Frame], str]) -> list[Frame]:
-    """`frames`, outermost first, without labkit's and the course's that a student's line called; all of them where none
-    is the author's own."""
+    """`frames`, outermost first, without labkit's and the course's; all of them where none is the author's own."""
     own = any(theirs(file(frame)) for frame in frames)
     last = max((number for number, frame in enumerate(frames) if students(file(frame))), default=len(frames))
     return [

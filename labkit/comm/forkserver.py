@@ -56,8 +56,7 @@ def leader() -> int:
 
 
 def fork(function: Callable[..., int | None], *args: Any, by: Callable[[], int] = leader) -> int:
-    """Run function(*args) in a child, which ends with the status that it returns (None: 0; 70 if it raises), without
-    the interpreter's cleaning up, which is this process's. Returns the child's pid."""
+    """Run function(*args) in a child without the interpreter's cleaning up; its status is what that returns. The pid."""
     pid = by()
     if pid != 0:
         return pid
@@ -280,8 +279,7 @@ class ForkLine:
         directory: str = "",
         limit: float = ANSWER_LIMIT,
     ) -> list[int]:
-        """`count` children that run "module:function", with these descriptors shared out, `modules` imported before;
-        the directory is removed after the line's end. Returns their pids; LabError if they could not be made."""
+        """`count` children that run "module:function", with these descriptors shared out. Their pids; LabError: none."""
         order = {"fork": function, "setup": setup, "import": [*modules], "directory": directory}
         each, pids = len(descriptors) // count, []
         most = _MOST // each if each else count

@@ -1,5 +1,4 @@
-"""This program's fork server: it imports torch with the first run and forks all rank processes, until the program ends
-or `shutdown()`."""
+"""This program's fork server: it imports torch with the first run and forks all rank processes."""
 
 import atexit
 import os

@@ -123,8 +123,7 @@ class _Line:
 
 
 class BrokerTransport(Transport):
-    """One rank's end. `link`: a connected stream socket of its own. tidy: called before each span of computing, to give
-    free memory back, where the broker reads this rank's memory and answers; None: it does not."""
+    """One rank's end; link: a connected stream socket; tidy: gives free memory back before each span of computing."""
 
     def __init__(self, rank: int, size: int, link: socket.socket, tidy: Callable[[], object] | None = None) -> None:
         self.rank, self.device, self.tidy = rank, torch.device("cpu"), tidy

@@ -29,11 +29,9 @@ MODEL = ("tp", "pp")
 
 
 class Mesh:
-    """All ranks of `group`, cut along named dimensions whose sizes multiply to `group.size`; made by all at the same
-    point.
+    """All ranks of `group`, cut along named dimensions whose sizes multiply to `group.size`; made by all at once.
 
-    sizes: {name: size}, in order. ledger: device_mesh also notes what FSDP2, DTensor and others send on it. LabError:
-    the sizes do not fit.
+    sizes: {name: size}, in order. ledger: device_mesh also notes what FSDP2, DTensor and others send. LabError: no fit.
     """
 
     def __init__(self, group: Group, *, ledger: bool = False, **sizes: int) -> None:
@@ -49,8 +47,7 @@ class Mesh:
         self._device_mesh: DeviceMesh | None = None
 
     def __getitem__(self, names: str | tuple[str, ...]) -> Group:
-        """mesh["tp"]: the Group along a dimension. mesh["dp", "tp"]: along several, the last fastest; all ranks request
-        it."""
+        """mesh["tp"]: the Group along a dimension. mesh["dp", "tp"]: along several, the last fastest, by all ranks."""
         wanted = (names,) if isinstance(names, str) else tuple(names)
         if wanted not in self._groups:
             if not wanted or list(wanted) != [name for name in self.sizes if name in wanted]:
@@ -77,8 +74,8 @@ class Mesh:
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """torch's DeviceMesh of the same ranks, names and process groups, for FSDP2 and DTensor. LabError on threads
-        and behind a broker, which have none."""
+        """torch's DeviceMesh of the same ranks and groups, for FSDP2 and DTensor. LabError on threads and behind a
+        broker."""
         if self._device_mesh is None:
             ranks = torch.tensor(self.group.ranks)[self._grid]
             ends = [self._groups[name,].transport for name in self.sizes]

@@ -1,9 +1,7 @@
 """Ranks as processes of their own: what the caller does.
 
-A `RankPool` has `size` workers, forked by the helper (labkit.comm.helper) and joined to one process group. It sends
-each job, reads answers, output and exit statuses, keeps the deadline, and when a run fails takes the evidence and ends
-the workers. The deadline counts from when all ranks have imported what the job needs. What ranks print appears line by
-line on the caller's streams, the rank in front.
+A `RankPool` has `size` workers, forked by the helper (labkit.comm.helper) and joined to one process group. The deadline
+counts from when all ranks have imported what the job needs. What ranks print appears line by line, the rank in front.
 """
 
 from __future__ import annotations
@@ -65,8 +63,7 @@ class RankPool:
         return results
 
     def call(self, load: str, jobs: Sequence[tuple[dict[str, Any], bytes]], timeout: float | None) -> Results:
-        """One job on all ranks: "module:function"(*jobs[r]) gives what rank r runs, a function of its group that
-        returns bytes. Raises RanksFailed, or LabError if the ranks could not be started."""
+        """One job on all ranks: "module:function"(*jobs[r]) gives what rank r runs. RanksFailed, or LabError: no start."""
         check_timeout(timeout)
         if self._line is not None:
             self._take_ends()

@@ -1,7 +1,6 @@
 """How long processes could run: a deadline of the clock would punish code for a busy machine.
 
-A deadline strikes once the ranks could run for `ENOUGH` of it, as the kernel counts their waiting for a processor, and
-after `STRETCH` times as long in any case. Outside Linux nobody waited.
+A deadline strikes once the ranks could run for `ENOUGH` of it, or after `STRETCH` times as long in any case.
 """
 
 from collections.abc import Sequence
@@ -26,12 +25,9 @@ def since(before: tuple[float, float], now: tuple[float, float]) -> tuple[float,
 
 
 def lost(spent: float, each: Sequence[tuple[float, float]]) -> float:
-    """Seconds of `spent` that processes which depend on each other lost to waiting for a processor; each: their
-    `times`.
+    """Seconds of `spent` that dependent processes lost to waiting for a processor; each: their `times`.
 
-    Ranks that compute side by side wait at the same time; in a chain of messages their waits add up. Together they
-    wanted used + waited, and what of it is more than `spent` was side by side. Never less than the worst off of them
-    waited.
+    They wanted used + waited; what of it is more than `spent` was side by side. Never less than the worst off waited.
     """
     wanted, waited = sum(map(sum, each)), sum(wait for _, wait in each)
     return max([waited * min(1.0, spent / wanted) if wanted > 0 else 0.0, *(wait for _, wait in each)])

@@ -18,9 +18,7 @@ from labkit.errors import LabError
 
 
 class Output:
-    """The reading end of a pipe: passes whole lines on to the caller's "stdout" or "stderr" (name), or to `stream`,
-    each with `prefix`. room: bytes that it may still print. `last_words`: the last bytes passed on; `end`: nothing more
-    can come."""
+    """The reading end of a pipe: passes whole lines on to the caller's stream, each with `prefix`, up to `room` bytes."""
 
     def __init__(self, name: str, prefix: str) -> None:
         self.name, self.prefix = name, prefix

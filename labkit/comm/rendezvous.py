@@ -1,8 +1,7 @@
 """The rendezvous: where ranks that live on threads of one process meet.
 
-A send and its recv find each other, whoever comes second copies, both go on: without a buffer, as it may be on a GPU. A
-collective collects one contribution a rank; the last to come reduces in rank order, so results are the same on every
-run. `end()` wakes every waiting rank with `RankEnded`. Ranks that disagree end the run when they meet.
+A send and its recv find each other without a buffer. A collective collects one contribution a rank; the last to come
+reduces in rank order, so results are the same on every run. Ranks that disagree end the run when they meet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What `run_ranks` sends to rank processes and gets back: pickles, by value, for our own processes alone.
 
-Tensors travel as their bytes, on the CPU, without gradients: torch's own way hands over a file descriptor, which dies
-with its rank. What no rank can import travels by value, with the globals that it uses, by cloudpickle.
+Tensors travel as their bytes, on the CPU. What no rank can import travels by value, by cloudpickle.
 """
 
 from __future__ import annotations

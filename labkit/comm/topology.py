@@ -36,8 +36,7 @@ class Link:
 
 
 class Topology:
-    """`size` ranks, directed `links` by name, and `routes[(a, b)]`, the names of the links from a to b, in order; a
-    pair without a route cannot talk. LabError: an unknown link, a bandwidth or latency out of range."""
+    """`size` ranks, directed `links` by name, and `routes[(a, b)]`, link names in order. LabError: no link, no range."""
 
     def __init__(
         self, size: int, links: dict[str, Link], routes: Mapping[tuple[int, int], Sequence[str]], name: str = "topology"
@@ -129,8 +128,7 @@ class Topology:
 
     @classmethod
     def from_bandwidth(cls, matrix: Any, alpha: float = 0.0) -> Topology:
-        """`matrix[a][b]`: B/s from a to b (nested lists, numpy or torch), 0 where there is no cable. `alpha`: every
-        link's, s."""
+        """matrix[a][b]: B/s from a to b (nested lists, numpy or torch), 0: no cable. alpha: every link's, s."""
         rows = matrix.tolist() if hasattr(matrix, "tolist") else [list(row) for row in matrix]
         n = len(rows)
         if any(len(row) != n for row in rows):

@@ -1,8 +1,6 @@
 """A torch process group that keeps the ledger: what FSDP2, DTensor and others send by themselves is seen.
 
-`LedgerGroup` stands around the real group that a DeviceMesh hands to them: it notes a call as `Group` would, as posted,
-with a "wait" where the rank then stands still, and passes it on. What bypasses the process group is not seen (NCCL's
-symmetric memory, a library's own communicators).
+`LedgerGroup` stands around the real group of a DeviceMesh: it notes a call as `Group` would, and passes it on.
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ _made: dict[dist.ProcessGroup, LedgerGroup] = {}  # once a process: each job bri
 def device_mesh(
     ends: Sequence[Transport], ranks: torch.Tensor, names: tuple[str, ...] | None, ledger: Ledger | None
 ) -> DeviceMesh:
-    """torch's DeviceMesh with one group a dimension; ranks: of the whole run, by coordinate. Meshes over the same ranks
-    with and without a ledger at the same time are not supported."""
+    """torch's DeviceMesh with one group a dimension; ranks: of the whole run, by coordinate."""
     global _keeps
     groups = [end.process_group() for end in ends]
     from torch.distributed.device_mesh import DeviceMesh

@@ -1,10 +1,8 @@
 """Ranks that torchrun started: this process is one of them.
 
-Every rank calls `run_ranks` and gets all results, through torchrun's own rendezvous store: return small things. A
-failed run ends the program. The first rank to notice collects the evidence and reports, by raising RanksFailed if its
-function raised, at the deadline by printing and leaving with status 1; the others leave silently, also out of a
-collective, and torchrun does what it was started to do about failed workers. With `timeout=None` there is no deadline
-and no search for deadlocks.
+Every rank calls `run_ranks` and gets all results, through torchrun's own rendezvous store. The first rank to notice a
+failure collects the evidence and reports; the others leave silently. With `timeout=None` there is no deadline and no
+search for deadlocks.
 """
 
 import atexit
@@ -201,8 +199,7 @@ class _Job:
             self._leave_the_dead()
 
     def _leave_the_dead(self) -> None:
-        """Asked to end: leave now if a rank is dead or stopped. A collective with it never returns, and torchrun waits
-        30 s before it kills."""
+        """Asked to end: leave now if a rank is dead or stopped, for a collective with it never returns."""
         now = time.perf_counter()
         for rank in range(self.size):
             beat = self.store.add(f"beat/{rank}", 0)

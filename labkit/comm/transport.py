@@ -170,8 +170,7 @@ class TorchTransport(Transport):
 
 
 def join(device: str, local: int, **how: Any) -> TorchTransport:
-    """Join the process group of all ranks, if this process has not; how: torch's init_process_group. On "cuda" the rank
-    takes GPU `local` of its machine, which there must be."""
+    """Join the process group of all ranks, once; how: init_process_group's. On "cuda" the rank takes GPU `local`."""
     where, more = torch.device(device), dict[str, Any]()
     if device == "cuda":
         # Transformer Engine, where it is installed, before anything computes: after cuDNN's attention its import fails

@@ -32,8 +32,8 @@ from labkit.comm.topology import Topology
 
 
 class Transfer(NamedTuple):
-    """One message on the wire, in seconds: `ready` (both sides posted), `begin`, `end`. `where`, `where_received`: the
-    calls, file:line; `kind`: the collective that it is part of, or "send". Ranks are those of the whole run."""
+    """One message on the wire, in seconds: `ready` (both sides posted), `begin`, `end`; kind: its collective, or
+    "send"."""
 
     src: int
     dst: int

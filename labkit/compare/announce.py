@@ -65,8 +65,7 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
 
 
 def decided_inside(plan: Plan, budget: Budget) -> tuple[list[str], list[str]]:
-    """The requested candidates whose first runs, and all they are judged with, are predicted to fit into the budget;
-    and the others."""
+    """The requested candidates that the budget is predicted to decide, and the others."""
     done, seconds = {arm for part, arm in plan.done if part == "safety"}, 0.0
     for item in plan.sure():
         if not budget.late(seconds + item.predicted_s):

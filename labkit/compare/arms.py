@@ -1,5 +1,4 @@
-"""What a run folder says, arm by arm: the one place where tables, page and pictures get their numbers. What no record
-holds is None."""
+"""What a run folder says, arm by arm: the one place where tables, page and pictures get their numbers."""
 
 import math
 import re
@@ -28,12 +27,11 @@ Probes = list[tuple[int, dict[str, dict]]]  # [(step, {tensor: {"scale", "amax",
 
 @dataclass
 class Arm:
-    """One arm (variant) of a comparison, or the only one of a single run. Losses in nats a token, gaps in per cent,
-    memory in bytes (most of any step and rank). of: the arm of which this is a further run, for the interim analysis
-    `look`.
+    """One arm (variant) of a comparison, or the only one of a single run; None: no record holds it.
 
-    times: its speed in the speed part, and speedup: in the loss's part, both against the baseline's. gap, low, high: of
-    the loss over all its runs; one_run: judged from a single one, without an interval.
+    Losses in nats a token, gaps in per cent, memory in bytes (most of any step and rank). of: the arm of which this is a
+    further run, for the interim analysis `look`. times, speedup: its speed in the speed part and in the loss's, over the
+    baseline's. gap, low, high: of the loss over all its runs; one_run: of a single one, without an interval.
     """
 
     name: str

@@ -4,9 +4,7 @@
     RUN/compare.log       what it would have said on the terminal
     RUN/.stop             "please pause": polled by the ranks every few seconds (labkit.compare.speed.Deadline)
 
-`detach` starts `python -m labkit` in a session of its own, which calls the command through `attend`. That something
-writes in a folder is known by the lock that every writer holds; the process file bridges the seconds until it is taken,
-and says how the process ended. A process id is given out again, so the start time stands beside it.
+Every writer holds the folder's lock; the process file bridges the seconds until it is taken, and says how it ended.
 """
 
 import json
@@ -112,8 +110,7 @@ def ask_to_stop(out: Path) -> None:
 
 
 def begin(out: Path) -> None:
-    """Clear what earlier runs left; a detached run keeps its own file, and a request to stop that came while it
-    started."""
+    """Clear what earlier runs left; a detached run keeps its own file, and a request to stop that came meanwhile."""
     process = process_of(out)
     if process is None or process.pid != os.getpid():
         (out / PROCESS).unlink(missing_ok=True)

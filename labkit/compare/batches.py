@@ -1,21 +1,17 @@
-"""With how many sequences is an arm timed? With those that fit.
+"""With how many sequences of a GPU and micro-batch is an arm timed? With those that fit.
 
-    by default                 the preset's batch; an arm that runs out of memory is tried again with half of it, down
-                               to one sequence
-    speed.batch = "largest"    the largest batch that fits, of each arm: a user takes what fits
+    by default                 the preset's batch; out of memory: half of it, down to one sequence
+    speed.batch = "largest"    the largest batch that fits, of each arm
 
-A try is a training on fresh processes. After `LOOK` steps it knows the most that its tensors took, and what the driver
-holds beside them. Memory grows with the batch along a line, so
+A try is a training on fresh processes; after `LOOK` steps it knows its memory, which grows with the batch along a line:
 
-    one try                    gives a line through what stays between two steps. It is too steep, for some of the rest
-                               does not grow: at least one sequence more is tried
-    two tries                  give the line itself. The next try is the largest batch that it has room for
+    one try                    gives a line that is too steep: at least one sequence more is tried
+    two tries                  give the line itself; the next try is the largest batch that it has room for
     out of memory              the next try is one sequence less; if that fails too, two less, four less
-    short of memory            the same: it fits, but the allocator frees and asks anew in each step, and the GPU waits
+    short of memory            the same: the allocator frees and asks anew in each step, and the GPU waits
     done                       the next sequence was out or short of memory, or by the line needs more than the GPU has
 
-The try at which that is known goes on and is timed. Sequences are those of a GPU and micro-batch. The record keeps the
-tries, so another call repeats none.
+The try at which that is known goes on and is timed. The record keeps the tries, so another call repeats none.
 """
 
 from __future__ import annotations
@@ -37,8 +33,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Search:
-    """What was tried. first: sequences to begin with. have: bytes of a GPU, for the largest batch; None: the first that
-    fits."""
+    """What was tried. first: sequences to begin with; have: bytes of a GPU, None: the first batch that fits will do."""
 
     first: int
     have: float | None = None

@@ -1,8 +1,7 @@
 """Minutes and money: predicted before a comparison starts, measured after, and never more than was allowed.
 
-A prediction is a start-up time and a number of tokens over the preset's expected rate; after every arm the rest is
-scaled by how far off the arms so far were. An arm starts if its prediction fits into what is left, and is paused when
-the time is over all the same: a training goes on from its checkpoint in the next call.
+A prediction is a start-up time and tokens over the expected rate, scaled by how far off the arms so far were. An arm
+starts if it fits into what is left; it pauses at the end of the time, and the next call goes on from its checkpoint.
 """
 
 import time
@@ -20,8 +19,8 @@ REPORT_SECONDS = 15.0  # kept back for the verdict and the page
 
 @dataclass
 class Budget:
-    """The time and money of one call. minutes None: no limit. price: per hour of the whole machine. stop: a file that
-    asks for a pause."""
+    """The time and money of one call. minutes None: no limit; price: an hour of the machine; stop: a file that asks to
+    pause."""
 
     minutes: float | None = None
     price: float | None = None
@@ -116,8 +115,7 @@ def spent(calls: Sequence[Call]) -> str:
 def predict(
     preset: Preset, part: str, arm: str, memory_gib: float | None = None, world: int = 1, tried: int = 0
 ) -> Item:
-    """What an arm is expected to take, by its own rate or the baseline's; without one start-up alone. tried: batches of
-    it that need no further try."""
+    """What an arm is expected to take; without a rate one start-up alone. tried: batches that need no further try."""
     about = preset.arms[arm]
     rate = (getattr(about.expect, part) or getattr(preset.arms[preset.baseline()].expect, part) or 0) * world
     config = preset.config_of(part, arm, memory_gib, world)

@@ -4,12 +4,8 @@
         h100/BUNDLE.json       kind, state, what was left out, and for every file its size and SHA-256
         h100/run.json  h100/steps.jsonl  h100/report.html  h100/figures/...  h100/arms/NAME/...
 
-In go all regular files but checkpoints, hidden ones, links and any above LARGEST, cleaned as records are. The same run
-gives the same bytes: names sorted, no times, no owner. A run that goes on, was killed or failed, or lacks files is
-refused; `--as-is` packs what is there, and the archive says so.
-
-Reading trusts nothing: no file is believed before its hash is right, and nothing is unpacked before all are. Members
-are read into memory: tarfile's `data` filter came with Python 3.11.4, and Debian 12 has 3.11.2.
+In go all regular files but checkpoints, hidden ones, links and any above LARGEST, cleaned as records are; the same run
+gives the same bytes. A run that goes on, failed or lacks files needs `--as-is`, and the archive says so.
 """
 
 import gzip
@@ -152,8 +148,7 @@ def _planned(record: RunData) -> int | None:
 def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path, Bundle]:
     """Write the archive (default: RUN.tar.gz beside the folder) and return (its path, what it holds).
 
-    LabError: no run; one that is not whole, unless `as_is`; a file that changes meanwhile; something else at that
-    place.
+    LabError: no run, or none that is whole (unless `as_is`); a file changes meanwhile; something else is at that place.
     """
     if not run.is_dir():
         raise LabError(f"there is no folder {run}: give a run's folder, for example runs/h100")
@@ -263,8 +258,7 @@ def _refuse_other(out: Path, name: str) -> None:
 
 
 def read(file: Path) -> Bundle:
-    """Read an archive and verify all of it. LabError: no bundle, cut off, altered, incomplete, or holding what none
-    holds."""
+    """Read an archive and verify all of it. LabError: no bundle, or one that is cut off, altered or incomplete."""
     found: dict[str, bytes] = {}
     try:
         with gzip.open(file, "rb") as packed, tarfile.open(fileobj=packed, mode="r|") as tar:

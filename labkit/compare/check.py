@@ -1,5 +1,4 @@
-"""What a preset with `check = true` answers: does every arm run here, convert what it should, and learn? Whether losses
-are the same takes repeated runs (labkit.compare.repeats)."""
+"""What a preset with `check = true` answers: does every arm run here, convert what it should, and learn?"""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -16,8 +15,7 @@ STATISTIC = f"an arm learns if its last held-out loss is at least {LEARNED:.0%} 
 def judge_check(
     arms: Mapping[str, Arm], preset: Preset, missing: Mapping[str, str], waiting: Collection[str]
 ) -> Verdict:
-    """The verdict over the arms that were trained: pass (all run, convert and learn), fail, incomplete. missing: arm ->
-    why this machine cannot run it; waiting: arms that are left for another call."""
+    """The verdict over trained arms: pass, fail, incomplete. missing: arm -> why not here; waiting: for another call."""
     out, wrong, label = Verdict(statistic=STATISTIC), [], {name: arm.label for name, arm in preset.arms.items()}
     for name, arm in arms.items():
         if arm.role in ("broken", "fine"):

@@ -5,9 +5,7 @@
     run       each arm is `train_job` on its own ranks, in its own run folder; a finished arm is never run twice
     judge     from the folders alone: verdicts, tables, report.html (labkit.compare.summary)
 
-Whatever stops a comparison, the same command goes on with the arms it has, or shows the one that runs in the folder
-already (labkit.compare.follow). Under torchrun rank 0 plans, writes, prints and decides; the others follow it, and all
-end with its exit status.
+The same command goes on with what was stopped. Under torchrun rank 0 plans, writes, prints and decides for all.
 """
 
 import os
@@ -35,9 +33,10 @@ from labkit.model.files import name_of
 
 @dataclass(frozen=True)
 class Request:
-    """What was requested of `lab compare`. preset: a name or a TOML file; arms: names, None for the preset's choice;
-    settings: KEY=VALUE; model: a file with another shape (labkit.compare.own); part: "speed" or "safety" alone;
-    budget_minutes: of this call; price_per_hour: of the whole machine; fresh, detach, stop: as the command's options.
+    """What was requested of `lab compare`; its fields are the command's options.
+
+    preset: a name or a TOML file; arms: names, None for the preset's choice; settings: KEY=VALUE; model: a file with another
+    shape (labkit.compare.own); part: "speed" or "safety" alone; price_per_hour: of the whole machine.
     """
 
     preset: str
@@ -54,11 +53,10 @@ class Request:
 
 
 def compare(request: Request, console: Console | None = None) -> int:
-    """Run a comparison, or follow the one that runs in the folder, and print its verdict. Returns the exit status, the
-    same on every rank: 0 for pass, or if the arms or part named have their results and are too few for a verdict; 3 if
-    something was left for another call; else 1.
+    """Run a comparison, or follow the one that runs in the folder, and print its verdict.
 
-    LabError, before anything starts: whatever cannot run here. KeyboardInterrupt: the record is marked as interrupted.
+    Returns the exit status, the same on every rank: 0 for pass, or if the arms or part named have their results; 3 if
+    something was left for another call; else 1. LabError, before anything starts: whatever cannot run here.
     """
     leader = int(os.environ.get("RANK", 0)) == 0 if under_torchrun() else True
     console = (console or Console()) if leader else Console(quiet=True)

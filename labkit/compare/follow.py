@@ -1,7 +1,4 @@
-"""A comparison seen from outside: what is done, what runs now, how it ended. Reads the folder alone, changes nothing.
-
-`lab status RUN` shows it once, `lab follow RUN` to its end; `lab compare` follows a run that goes on in its folder.
-"""
+"""A comparison seen from outside: what is done, what runs now, how it ended. It reads the folder alone."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ TAIL = 1 << 16  # bytes read from the end of steps.jsonl; a line with scales has
 
 
 class TrainingProgress:
-    """Context manager: shows how far the run in `folder` has come towards `steps` (None: a clock ends it), with a
-    forecast for the call; on a terminal a moving bar, elsewhere a plain line now and then."""
+    """Shows how far the run in `folder` has come towards `steps` (None: a clock ends it): a bar, or now and then a
+    line."""
 
     def __init__(
         self, console: Console, label: str, folder: Path, steps: int | None, forecast: Forecast | None = None
@@ -160,8 +157,8 @@ def _outcome(data: RunData) -> str:
 
 
 def overview(out: Path, console: Console) -> int:
-    """Print where the comparison in `out` stands. Returns 0 if it goes on or is finished, 3 if the same command would
-    go on with it, 1 if it died or failed. LabError: no comparison there."""
+    """Print where the comparison in `out` stands. Returns 0: it goes on or is finished; 3: resumable; 1: it died or
+    failed."""
     run = read_run(out)
     if not run.is_comparison:
         raise LabError(f"{out} holds no comparison: `lab report {out}` draws the page of any run")

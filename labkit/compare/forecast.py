@@ -7,8 +7,8 @@ from labkit.record.schema import Item
 
 
 class Forecast:
-    """Of one call. done: arms with measured seconds; now: the arm at work; later: those that come after it; until:
-    seconds since 1970 at which the budget ends the call, None for no end."""
+    """Of one call. done: arms with measured seconds; later: arms after the one at work; until: the budget's end, since
+    1970."""
 
     def __init__(self, done: Sequence[Item], now: Item, later: Sequence[Item], until: float | None = None) -> None:
         self.done, self.now, self.later, self.until = done, now, later, until
@@ -32,8 +32,8 @@ class Pace:
         self.newest = 0
 
     def left(self, now: float, step: int) -> float | None:
-        """Seconds until the last step, when `step` is done at time `now`. None at the first step seen, which may have
-        compiled, and after it went back to a checkpoint."""
+        """Seconds until the last step, when `step` is done at time `now`; None until two steps after a start or a
+        rollback."""
         if self.first is None or step < self.newest:
             self.first = now, step
         self.newest = step

@@ -4,14 +4,12 @@
     gathered                       the embedding, the head and two blocks in BF16 (all blocks, if they stay gathered)
     activations                    what the backward needs of each block, in BF16: two residual inputs, two norms'
                                    outputs, q, k, v, attention's output, gate, up and their product
-    logits                         4 bytes each, of all tokens of a micro-batch: BF16, and their gradient in BF16. The
-                                   compiled loss makes its FP32 numbers one tile at a time. In pieces (`loss_chunk`):
-                                   of a piece, and the head's gradient in FP32 and once more in BF16
+    logits                         4 bytes each: BF16, and their gradient. In pieces (`loss_chunk`): of a piece, and the
+                                   head's gradient in FP32 and once more in BF16
     gradients                      4 bytes a parameter, over the N ranks, and of the whole model for `reduce_once`
     a step that probes             9 bytes more a logit: the head's result is computed once more in FP32
 
-The peak is at the end of the forward: gradients come as activations go, and count where they are more. Recorded
-trainings in compiled BF16 (124 M, 1.14 B and 8 B parameters, one to four GPUs) took within 1 % of it.
+Recorded trainings in compiled BF16 (124 M, 1.14 B and 8 B parameters, one to four GPUs) took within 1 % of it.
 """
 
 import math

@@ -8,8 +8,6 @@ The file becomes settings, as `--set` would take them, put under those that were
     sequences at a time     on a GPU as many as are predicted to fit (labkit.compare.memory), at most the preset's; in
                             the loss's part the batch stays, in so many micro-batches
     expected rates          the preset's by FLOPs a token, as if the GPU were used as well: only for predicting minutes
-
-All else stays the preset's. No record has this model's spread, so candidates train as often as a preset without one.
 """
 
 import json
@@ -33,8 +31,10 @@ NOTE = (
 
 
 def settings(preset: str, path: Path, typed: Iterable[str] = ()) -> list[str]:
-    """KEY=VALUE for each setting that the model in `path` changes in a preset. typed: settings that come after them.
-    LabError: an unknown preset, no model or none that can be trained; no GPU where the preset wants one."""
+    """KEY=VALUE for each setting that the model in `path` changes in a preset; typed: settings that come after them.
+
+    LabError: an unknown preset, no model or none that can be trained; no GPU where the preset wants one.
+    """
     own, base, typed = load_decoder(path, 1), load_preset(preset), list(typed)
     title = f"{name_of(path)}, {parameters(n_params(own))}: FP8's speed, and its loss against BF16's"
     out = [f"title={_toml(title)}", f"note={_toml(NOTE)}", *shapes(base.config(base.baseline()), own, "train")]

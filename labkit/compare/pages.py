@@ -1,8 +1,7 @@
-"""`lab results`: README.md, pages in docs/ and in folders named results/, filled in from records.
+"""`lab results`: pages NAME.md made from NAME.md.j2 beside them, every number, table and figure from a record.
 
-NAME.md is made from NAME.md.j2 beside it: prose and blanks. Every number, table, figure and line of provenance is a
-blank; an unknown name is an error. The first line may name modules whose public names fill blanks, beside those of
-`Page`: `{# numbers: week16_fp8.given.findings #}`.
+The first line may name modules whose public names fill blanks, beside those of `Page`:
+`{# numbers: week16_fp8.given.findings #}`.
 """
 
 import html

@@ -1,9 +1,7 @@
-"""What a comparison will do: which parts and arms, on how many ranks, which of them are finished, and which this
-machine cannot run and why. Refused in one sentence before anything starts; nothing here trains.
+"""What a comparison will do: parts, arms, ranks, what is finished, and what this machine cannot run and why.
 
-A gate stands between two arms: the second is trained only if the first passed, in a comparison that could have said no
-(its negative control was rejected). So two-stage.toml judges FP8 products before it trains FP8 parameters on them. A
-gate, like the second interim analysis (labkit.compare.repeats), is judged when its arm is due, from the records alone.
+A gate stands between two arms: the second is trained only if the first passed, in a comparison whose negative control
+was rejected. A gate, like the second interim analysis, is judged when its arm is due, from the records alone.
 """
 
 import os
@@ -163,8 +161,8 @@ def runs_of_decision(preset: Preset, candidate: str) -> set[str]:
 
 
 def cheapest_first(plan: Plan) -> list[tuple[str, str]]:
-    """What is to do, in an order in which the candidate that is decided in the fewest seconds comes first; as the preset
-    has it where one arm waits for another's verdict."""
+    """What is to do, the candidate that is decided soonest first; in the preset's order where one arm waits for
+    another."""
     arms = plan.preset.arms
     if not plan.preset.repeat or any(arm.gate for arm in arms.values()):
         return plan.todo
@@ -219,8 +217,7 @@ def refuse_too_large(config: TrainConfig, world: int, have: float) -> None:
 
 
 def check_arm(config: TrainConfig, device: str, world: int) -> None:
-    """LabError if this training cannot run here: the compatibility matrix, its backend, its dims, its batch over the
-    ranks."""
+    """LabError if this training cannot run here: the backend's rules, its dims, its batch over the ranks."""
     import torch
 
     from labkit.model.decoder import Transformer
@@ -258,8 +255,7 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
 
 
 def other_settings(out: Path, preset: Preset) -> str:
-    """Dotted name of the first setting in which the comparison in `out` differs from `preset`, or "". Arms that the
-    preset has gained and what serves predictions alone do not count."""
+    """Dotted name of the first setting in which the comparison in `out` differs from `preset`, or ""."""
     there, here = settings_there(out), jsonable(preset.model_dump())
 
     def without(settings: dict[str, Any]) -> dict[str, Any]:
@@ -284,8 +280,8 @@ def folder_of(out: Path, part: str, arm: str) -> Path:
 
 
 def is_done(plan: Plan, part: str, arm: str) -> bool:
-    """Whether the arm's record is finished, of this very configuration (settings added since: their defaults) and
-    number of ranks; a timed arm's only if it was timed, and not tried alone."""
+    """Whether the arm's record is finished, of this configuration and number of ranks; a timed arm's only if it was
+    timed."""
     world = plan.world_size
     try:
         found = load_run(folder_of(plan.out, part, arm))

@@ -1,7 +1,6 @@
 """Presets: what `lab compare` trains, as TOML files in labkit/compare/presets/ or of your own.
 
-A preset is one `[train]` table and several arms. An arm is the same training with a few settings changed, so that
-whatever an arm does not name is equal by construction: data, order, seed, initial weights, schedule.
+An arm is the same training with a few settings changed: whatever it does not name is equal by construction.
 
     title = "..."            one line for people
     device = "cpu"           "cpu" or "cuda"
@@ -17,15 +16,12 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     role = "candidate"       "baseline" (exactly one), "reference", "candidate", "broken", "fine", "twin"
     train.precision = { backend = "torchao", recipe = "tensorwise" }
     expect = { speed = 77000, safety = 480000 }     tokens/s of one rank, measured somewhere: only for predicting
-    minutes
     gate = "fp8-first"       train this arm only if that one has passed: see labkit.compare.plan
 
-"broken" must be rejected, or the comparison has no power. "fine" is broken too, but so little that it may pass unseen:
-it tells how small a mistake this comparison can see. "twin" is BF16 once more, as old presets had it.
+"broken" must be rejected, or the comparison has no power. "fine" is broken so little that it may pass unseen: it tells
+how small a mistake this comparison can see. "twin" is BF16 once more, as old presets had it.
 
-The loss is judged from repeated runs (labkit.compare.repeats), each from weights moved by a rounding error of its own:
-
-    [repeat]
+    [repeat]                 the loss is judged from repeated runs (labkit.compare.repeats)
     baseline = 4             runs of BF16
     candidate = 2            runs of each candidate; and `more` further ones if it is undecided after them
     more = 2
@@ -34,12 +30,10 @@ The loss is judged from repeated runs (labkit.compare.repeats), each from weight
     spread = { baseline = 0.064, candidate = 0.10, weight = 8 }    what records of this very training tell of one run's
                              standard deviation, in per cent, and for how many deviations they count
 
-Their runs are arms: `bf16-2` is the second run of bf16. `--set train...` makes another training, of which no record
-tells the spread: then it is dropped, and a candidate has three runs.
+Their runs are arms: `bf16-2` is the second run of bf16. `--set train...` makes another training: the spread is dropped,
+and a candidate has three runs.
 
-A preset may ask a second question, how fast the arms are, at another size:
-
-    [speed]
+    [speed]                                         how fast the arms are, at another size
     arms = ["bf16", "fp8"]                          of the above; the baseline must be among them
     seconds = 60                                    the window of each arm, after `warmup` steps; then `profile` steps
     train = { model = "1b", seq_len = 4096 }        put over [train]; the arm's own settings go on top
@@ -71,8 +65,7 @@ UNENDING = 10**6  # steps of a timed training: the window ends it, and the sched
 
 
 class Expect(Config):
-    """Tokens/s that one rank is expected to train in each part; None: as the baseline. startup: seconds before the
-    first step; steps: after so many a control is expected to be rejected."""
+    """Tokens/s expected of one rank in each part, start-up seconds, steps until a control is expected to be rejected."""
 
     speed: float | None = Field(default=None, gt=0, strict=False)
     safety: float | None = Field(default=None, gt=0, strict=False)
@@ -168,8 +161,7 @@ class Preset(Config):
         return self.speed
 
     def speed_config(self, arm: str, memory_gib: float | None = None, world: int = 1) -> TrainConfig:
-        """The training that an arm is timed in: [train], then [speed] train, then the arm's own; no evaluations, probes
-        or checkpoints. memory_gib: of each GPU, for `batch_by_memory`."""
+        """The training that an arm is timed in, without evaluations, probes or checkpoints; memory_gib: of each GPU."""
         timed: dict[str, Any] = {"steps": UNENDING, "perturb": 0.0, "warmup_steps": 0}
         timed |= dict.fromkeys(("eval_every", "probe_every", "checkpoint_every"), 0)
         timed |= {"recovery": {"rollback_after": 0}}  # there is no checkpoint to go back to
@@ -236,9 +228,7 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
 
 
 def with_runs(preset: Preset, changed: Iterable[str] = ()) -> Preset:
-    """The preset with an arm for each further run: those of the first look behind their arm, those of the second at the
-    end, or before the first gate, which they may decide. changed: settings put over it, which void the records' spread.
-    """
+    """The preset with an arm for each further run; changed: settings put over it, which void the records' spread."""
     if not (repeat := preset.repeat):
         return preset
     other = any(".train." in f".{key}" and key not in HARMLESS and not key.startswith("speed.") for key in changed)

@@ -1,15 +1,13 @@
 """The verdict from repeated runs: is FP8's loss the same as the baseline's, and how sure is that?
 
-Every run starts from weights moved by a BF16 rounding error of its own. labkit.compare.statistic decides; here stand
-the interim analyses ("looks"), the control and the words.
+Every run starts from weights moved by a BF16 rounding error of its own; labkit.compare.statistic decides.
 
     first look     all first runs of BF16 and of the candidates are there: same, different or undecided
     second look    an undecided candidate gets `more` runs and is judged once more; who was decided stays decided
     control        FP8 that is broken on purpose must differ from BF16, or the comparison has no power
 
 A candidate is judged when all its runs of a look are there, never in between: each analysis has a share of the error
-rates. The gross control stops as soon as two evaluations in a row are further than GROSS from every BF16 run (ten times
-what is accepted; sound recipes stay within 0.5 %); one that ends without that is judged by the statistic.
+rates. The gross control stops after two evaluations in a row further than GROSS from every BF16 run.
 """
 
 import math
@@ -80,11 +78,10 @@ def judge(
     requested: Sequence[str],
     missing: Mapping[str, str] | None = None,
 ) -> Verdict:
-    """The verdict over finished runs: pass (all are the same), fail (one is different), undecided, no-power,
-    incomplete.
+    """The verdict over finished runs: pass (all are the same), fail (one is different), undecided, no-power, incomplete.
 
-    heldout: run -> {step: val_loss in nats}; requested: the candidates to be judged, finished or not; missing: arm ->
-    why it can have no result here. Every run gets its gap by step, against the mean of BF16's runs.
+    heldout: run -> {step: val_loss in nats}; requested: the candidates to be judged, finished or not; missing: arm -> why it
+    can have no result here. Every run gets its gap by step, against the mean of BF16's runs.
     """
     assert preset.repeat
     all_of = families(preset.arms)

@@ -1,7 +1,4 @@
-"""One self-contained HTML page from a run folder, in whatever state: no script, no external request, light and dark.
-
-All text of the record is escaped. What stands where is the template's (report.html.j2); here are its facts.
-"""
+"""One self-contained HTML page from a run folder, in whatever state: no script, no external request, light and dark."""
 
 import base64
 import json
@@ -139,8 +136,7 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
 
 
 def recommended(rows: Sequence[Arm], form: str, baseline: str) -> str:
-    """Which recipe to take, in a sentence: the fastest whose loss is the same, if it is faster; "" if not both are
-    known."""
+    """Which recipe to take: the fastest whose loss is the same, if it is faster; "" if speed or losses are not known."""
     timed = {arm.name: arm.times for arm in rows if arm.role == "candidate" and arm.times}
     if not timed or not any(arm.word for arm in rows if arm.role == "candidate"):
         return ""

@@ -1,18 +1,15 @@
 """`lab scaling`: does each GPU train as fast among eight as alone? Weak scaling, a table from run records.
 
 For each number of GPUs the speed part runs in a folder of its own, RUN/1, RUN/2, ..., every rank with the batch that
-one GPU has alone. What is lost is what the ranks wait for one another.
+one GPU has alone.
 
     share(N) = tokens/s of N GPUs / N  over  tokens/s of the fewest GPUs / their number
 
-`--each` has a better baseline than the machine's first GPU, for in a step that all take together everybody waits for
-the slowest chip. So as many lone trainings as there are GPUs run at once, as warm as they will be together, each in a
-process and a folder: RUN/each/0/run, ... On four H200s one GPU had a lower clock: against GPU 0 the four lost 1.9 %,
-against that one 0.3 % (week16_fp8/results, 2026-11-22-h200-scaling-once).
+`--each` times every GPU alone, all at once and as warm as they will be together, in RUN/each/0/run, ...: in a step that
+all take together everybody waits for the slowest chip (week16_fp8/results, 2026-11-22-h200-scaling-once).
 
     of the mean       what is lost, to messages and to the slow
-    of the slowest    what is left of that once the slow one is taken out: messages, and steps that are not equally long
-                      everywhere, less what each rank saves because it updates fewer weights
+    of the slowest    what is left of that once the slow one is taken out
 """
 
 import os
@@ -47,9 +44,10 @@ PAUSE_SECONDS = 20.0  # for a training to write what it has
 
 
 def scaling(request: Request, counts: str, *, each: bool = False, console: Console | None = None) -> int:
-    """Run what is missing and print the table. counts: "1,2,4,8"; each: then time every GPU alone, all at once. Returns
-    0; 3 if the budget left something for another call, 1 if an arm failed. LabError: a count that this machine does not
-    have."""
+    """Run what is missing and print the table. counts: "1,2,4,8"; each: then time every GPU alone, all at once.
+
+    Returns 0; 3 if something was left for another call, 1 if an arm failed. LabError: more GPUs than there are.
+    """
     console = console or Console()
     if under_torchrun():
         raise LabError("lab scaling starts its ranks itself, as many as it compares: call it without torchrun")
@@ -155,9 +153,10 @@ def place(out: Path, i: int) -> Path:
 
 
 def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Console) -> int:
-    """Time the request's arms in a process for each folder, all at once, those without a result; its output goes to
-    `log` beside the folder. cuda: process i sees the i-th GPU; else a share of the cores. Returns 0, or 3 as `scaling`.
-    LabError: one failed, with the last line it said."""
+    """Time the request's arms in a process for each folder, all at once; its output goes to `log` beside the folder.
+
+    cuda: process i sees the i-th GPU; else a share of the cores. Returns 0, or 3 as `scaling`. LabError: one failed.
+    """
     arms = list(request.arms or ())
     command = [sys.executable, "-m", "labkit", "compare", "--preset", request.preset, "--part", "speed"]
     command += ["--arms", ",".join(arms), *(word for setting in request.settings for word in ("--set", setting))]

@@ -1,5 +1,4 @@
-"""One call of `lab compare` at work: its arms one after another, each on ranks of its own, then the verdict. speed/NAME
-is timed in a window, arms/NAME trained for the loss."""
+"""One call of `lab compare` at work: its arms one after another, each on ranks of its own, then the verdict."""
 
 import shutil
 import time
@@ -32,8 +31,7 @@ UNFINISHED = 3  # exit status: the budget ended it, the same command goes on
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of an arm: "run", "closed" by its gate and why, "decided" already, or "later" in another call.
-    baselines: the losses that a negative control is held against while it trains."""
+    """What becomes of an arm: "run", "closed" by its gate and why, "decided" already, or "later" in another call."""
 
     word: str
     why: str = ""
@@ -42,8 +40,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Task:
-    """An arm's training, as each rank gets it. about: fields for its record; window: (seconds, warmup, profile, search)
-    in the speed part; deadline: since 1970; stop: a file that asks for a pause; baselines: see `Decision`."""
+    """An arm's training, as each rank gets it; window: (seconds, warmup, profile, search); deadline: since 1970."""
 
     config: dict[str, Any]
     folder: str
@@ -63,8 +60,7 @@ class Session:
         self.failed: dict[str, str] = {}  # "<part> <arm>" -> why
 
     def run(self, *, few: bool) -> int:
-        """Train what there is to train, judge, print. few: arms or a part were named, so that incomplete is no failure.
-        Returns the exit status, the same on every rank."""
+        """Train what there is to train, judge, print; few: arms or a part were named. Returns every rank's exit status."""
         plan, budget, record = self.plan, self.budget, self.record
         if record:
             call = {"began": budget.began, "minutes": budget.minutes}
@@ -130,8 +126,7 @@ class Session:
             say(self.console, follow.line(item.part, item.label, folder_of(self.plan.out, item.part, item.arm)))
 
     def train(self, item: Item, decision: Decision, forecast: Forecast, which: str) -> str:
-        """Train one arm of one part; a timed one with other batches too, as long as the budget has room. which: "2 of
-        5". Returns "" or, in a sentence, why it failed."""
+        """Train one arm of one part, a timed one also with other batches. Returns "" or, in a sentence, why it failed."""
         if item.part == "safety" or under_torchrun():  # torchrun's ranks are no fresh processes
             return self._train_once(item, decision, forecast, which)[0]
         plan, budget = self.plan, self.budget
@@ -206,8 +201,7 @@ class Session:
 
 
 def arm_on_rank(group: Group, task: Task) -> Try | None:
-    """Train an arm on each rank: timed, until its window is over; a negative control, until it is rejected. Returns
-    what was learned of the batch. LabError for a window that was neither measured nor paused."""
+    """Train an arm on each rank; return what was learned of the batch. LabError: a window neither measured nor paused."""
     timer = Window(*task.window) if task.window else None
     hooks: list[Hook] = [timer] if timer else []
     hooks += [Control(task.baselines)] if task.baselines else []

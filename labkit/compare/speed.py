@@ -1,8 +1,7 @@
 """The speed question: how many tokens a second does an arm train, and where does each millisecond go?
 
-The whole trainer is timed, on real text. An arm runs on fresh ranks: `warmup` steps, then a window of `seconds` in
-which every step counts, then `profile` steps under the profiler. How many steps fill the window is agreed once, at the
-end of the warm-up: ranks that each read their own clock would stop in different steps, and hang.
+The whole trainer is timed on real text, on fresh ranks: `warmup` steps, a window of `seconds` in which every step
+counts, then `profile` steps. Ranks agree once on the window's last step: by their own clocks they would hang.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ OVER, ANOTHER = "the window is over", "another batch is tried"  # why a window e
 
 
 class Window(Hook):
-    """Ends the run after `seconds` of counted steps; leaves its measurement in the results, under "speed". search: of
-    the largest batch; the run ends early, untimed, if another should be tried."""
+    """Ends the run after `seconds` of counted steps and records them; earlier if `search` wants another batch tried."""
 
     def __init__(self, seconds: float, warmup: int, profile: int, search: Search | None = None) -> None:
         self.seconds, self.warmup, self.profile, self.search = seconds, warmup, profile, search
@@ -105,8 +103,7 @@ class Window(Hook):
         }
 
     def _another(self, loop: Loop, search: Search) -> bool:
-        """Should another batch be timed? After LOOK steps from what it needs, CALM steps later from whether the
-        allocator ran short: of the GPU where it was worst, so every rank answers the same."""
+        """Should another batch be timed? From the GPU where memory was worst, so every rank answers the same."""
         import torch
 
         group, config, device = loop.group, loop.config, loop.group.device
@@ -131,8 +128,7 @@ class Window(Hook):
 
 
 class Control(Hook):
-    """Ends a negative control's run as soon as it is rejected. baselines: the baseline runs' held-out losses by step,
-    the same on every rank, so all stop in the same step."""
+    """Ends a negative control's run as soon as the baseline runs' val_losses (by step, equal on all ranks) reject it."""
 
     def __init__(self, baselines: list[dict[int, float]]) -> None:
         self.baselines = baselines
@@ -145,8 +141,7 @@ class Control(Hook):
 class Deadline(Hook):
     """Pauses the run at a time (at: since 1970), or when a file (stop) asks for it.
 
-    Rank 0's clock and rank 0's file decide; all ranks poll together, about every `every` seconds, at steps that follow
-    from a step time agreed once: else they would stop in different steps, and hang.
+    Rank 0's clock and file decide, polled every `every` seconds at steps agreed once: else ranks would hang.
     """
 
     REASONS = ("", "the budget is spent", "asked to stop")
@@ -181,8 +176,7 @@ def agreed_mean(group: Group, value: float) -> float:
 
 
 def memory_by_category(model: Any, optimizer: Any, peak_bytes: int) -> dict[str, int]:
-    """What this rank's peak was made of, in bytes: weights and optimizer state are counted, gradients are as large as
-    their weights, the rest is activations, logits, copies and the allocator's gaps."""
+    """What this rank's peak was made of, in bytes; the rest is activations, logits, copies and the allocator's gaps."""
     import torch
 
     from labkit.precision.base import pieces

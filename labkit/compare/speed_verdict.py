@@ -1,8 +1,7 @@
 """The verdict on speed, in words: is FP8 faster here, against what, where does its time go, and what to try next.
 
-There are two baselines: compiled BF16, which a user would otherwise run, and the same library's BF16, which separates
-FP8 from the library's fused kernels. A ratio counts when it is further from 1 than both half-spreads (10th to 90th
-percentile of the steps) together: of one machine in one hour.
+The baselines are compiled BF16, and the same library's BF16, which separates FP8 from fused kernels. A ratio counts
+when it is further from 1 than both half-spreads (10th to 90th percentile of the steps) together.
 """
 
 from collections.abc import Mapping
@@ -101,7 +100,7 @@ def compare_rates(row: TimedRow, baseline: TimedRow) -> tuple[float, str]:
 def judge_speed(
     rows: Mapping[str, TimedRow], missing: Mapping[str, str] | None = None, form: str = "FP8", yardstick: str = "BF16"
 ) -> SpeedVerdict:
-    """The verdict over timed arms. missing: label -> why it has no result. form, yardstick: what the two sides are
+    """The verdict over timed arms. missing: label -> why it has no result; form, yardstick: what the two sides are
     called."""
     out = SpeedVerdict()
     base = next((row for row in rows.values() if row.role == "baseline"), None)

@@ -28,8 +28,7 @@ SAME = {
 
 
 def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: RunRecord, budget: Budget) -> str:
-    """Judge the comparison in `plan.out`, close its record, draw report.html, print tables and verdict; returns the
-    word.
+    """Judge the comparison in `plan.out`, close its record, draw report.html, print tables and verdict; return its word.
 
     failed: arms that broke down, and why, by "<part> <arm>": without them there is no pass. budget: this call's.
     """

@@ -1,5 +1,4 @@
-"""Tables as data: a column is a head, where its value stands, and how that is written. One function each prints columns
-for the terminal, as Markdown and for the page."""
+"""Tables as data: a column is a head, where its value stands, and how that is written."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -34,8 +33,10 @@ BROKEN_WORDS = {
 
 @dataclass(frozen=True)
 class Column:
-    """head: in Markdown and on the page; narrow: on a terminal of 80 columns, None: not there. value: an attribute's
-    dotted name, or a function of the row; form: a format or a function; "" for None."""
+    """value: an attribute's dotted name or a function of the row; form: a format or a function; "" for None.
+
+    head: in Markdown and on the page; narrow: on a terminal of 80 columns, None: not there.
+    """
 
     head: str
     value: str | Callable[[Any], Any]

@@ -9,8 +9,7 @@ from rich.text import Text
 
 
 def say(console: Console, text: str, *, head: str = "", style: str = "", fold: bool = True) -> None:
-    """Print `text` without markup, `head` before it in bold, folded at a terminal's width. fold False: a path stays
-    whole."""
+    """Print `text` without markup, `head` before it in bold, folded at the terminal's width unless `fold` is False."""
     line = Text.assemble((head, "bold"), (text, style))
     console.print(line, highlight=False, soft_wrap=not fold or not console.is_terminal)
 

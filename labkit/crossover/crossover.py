@@ -35,8 +35,7 @@ class Request:
 
 
 def crossover(request: Request, console: Console | None = None) -> int:
-    """Measure the map and draw it. Returns 0 if every shape is measured, 1 if the time was up before. LabError, before
-    anything is measured: no such sizes or arms, no GPU where one was requested, a folder with another map."""
+    """Measure the map and draw it. Returns 0 if every shape is measured, 1 if the time was up. LabError: cannot begin."""
     import torch
 
     from labkit.crossover.linear import LOOPS

@@ -1,8 +1,7 @@
 """One linear, forward and backward, in one precision: how long, where the time goes, and whether it really rounded.
 
-Calls are queued one behind the other and the clock is read at the ends, as in a training loop, on random numbers: a GPU
-multiplies zeros faster. The parts are the device's kernels in a second, untimed pass (on a CPU torch's operators);
-"launch" is what remains where the CPU sets the pace.
+Calls are queued one behind the other and the clock is read at the ends, on random numbers. The parts are the device's
+kernels in a second, untimed pass; "launch" is what remains where the CPU sets the pace.
 """
 
 import math
@@ -110,8 +109,7 @@ def with_launch(parts: dict[str, float], seconds: float, queue: float) -> dict[s
 
 
 def time_step(step: Callable, device: torch.device, budget: float) -> tuple[float, float, float]:
-    """(median seconds of one step, (largest - smallest) / median, median seconds that the CPU needs to queue one) over
-    LOOPS loops of as many steps as fit the budget."""
+    """(median seconds of a step, (largest - smallest) / median, median seconds that the CPU needs to queue one)."""
     once, _ = _loop(step, 1, device)
     # No more than a GPU's queue holds: beyond, queueing would wait for the GPU.
     count = max(1, min(30 if device.type == "cuda" else 200, round(budget / LOOPS / max(once, 1e-6))))
@@ -192,8 +190,7 @@ def _quiet() -> Iterator[None]:
 
 
 def split_kernels(kernels: list, arms: int, repeats: int) -> list[tuple[dict[str, float], bool]]:
-    """({"product", "quantise"} in seconds a step, FP8 products or not) for each arm, from the kernels of all in order,
-    an arm's end marked by a spin kernel. LabError if the marks are not there."""
+    """({"product", "quantise"} in seconds a step, FP8 products or not) for each arm. LabError: no marks between arms."""
     groups: list[list[tuple[str, float]]] = [[]]
     for kernel in sorted(kernels, key=lambda k: k.begin):
         if SPIN in kernel.name:

@@ -1,5 +1,4 @@
-"""The pictures of a map: for each arm the speed-up over M, K and N, and for some shapes where the time goes. Every cell
-has its number, and where FP8 does not win the reason's letter and a hatch."""
+"""The pictures of a map: each arm's speed-up over M, K and N, and where the time goes; a hatch where FP8 loses."""
 
 import itertools
 import math

@@ -71,8 +71,7 @@ def resume(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(record: dict[str, Any], arm: str) -> str:
-    """One arm's speed-ups as Markdown, a line for each M and K, a column for each N; the reason's letter where FP8
-    loses, and in brackets the kernels' speed-up where the CPU sets the pace."""
+    """One arm's speed-ups as Markdown; where FP8 loses, the reason's letter, and in brackets the kernels' speed-up."""
     have, grid = cells(record), record["grid"]
     lines = [f"| M | K | {' | '.join(f'N = {n}' for n in grid['N'])} |", "| --: | --: |" + " --: |" * len(grid["N"])]
     for m, k in itertools.product(grid["M"], grid["K"]):

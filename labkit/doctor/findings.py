@@ -1,8 +1,7 @@
 """What can this machine run? Each finding with its reason and, where something is missing, the fix in one line.
 
-The doctor must answer where nothing else works. So every probe runs in a process of its own with a time limit, and one
-that raises, crashes or hangs becomes a failed check; probes try the thing itself (two gloo ranks exchange numbers, the
-GPU multiplies, a sandbox starts); and this module imports nothing but the standard library and labkit.errors.
+The doctor must answer where nothing else works: every probe is a process with a time limit, and one that raises,
+crashes or hangs becomes a failed check. Imports nothing but the standard library and labkit.errors.
 """
 
 import importlib
@@ -106,8 +105,7 @@ GROUPS = (
 
 
 def run_doctor(probes: Sequence[Probe] = PROBES) -> list[Check]:
-    """Run all probes at once, and return one Check for each of their names, in order. Never raises for what a probe
-    does."""
+    """Run all probes at once, and return one Check for each of their names, in order, whatever a probe does."""
     begin, running = time.monotonic(), []
     try:
         for probe in probes:
@@ -163,8 +161,7 @@ def to_json(checks: Sequence[Check]) -> str:
 
 
 def render(checks: Sequence[Check], console: Any = None) -> None:
-    """Print the findings as a table, by purpose, with each purpose's verdict: ok, NO, or - for "not here". What only
-    instructors need is left out where there is no grading/."""
+    """Print the findings as a table, by purpose, with each purpose's verdict: ok, NO, or - for "not here"."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -1,2 +1,1 @@
-"""The one decoder of every week: its shape, its weights, its floating-point operations; precision and parallelism are
-put on from outside."""
+"""The one decoder of every week; precision and parallelism are put on from outside."""

@@ -12,8 +12,7 @@ Shape = tuple[int, ...]
 
 
 class ModelConfig(Config):
-    """The decoder's shape; `d_head` = d_model / n_heads. With `experts` each layer mixes so many feed-forward networks,
-    of which a token goes through `topk`."""
+    """The decoder's shape; `d_head` = d_model / n_heads; a token goes through `topk` of `experts`, if there are any."""
 
     vocab_size: Count
     d_model: Count

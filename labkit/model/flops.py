@@ -31,8 +31,7 @@ def n_params(config: ModelConfig) -> int:
 
 
 def attention_flops_per_token(config: ModelConfig, seq_len: int, causal: bool) -> float:
-    """Forward FLOPs of q k^T and of the weighted sum of v, over all layers: 2 products * 2 FLOPs * D * keys (shared or
-    not)."""
+    """Forward FLOPs of q k^T and of the weighted sum of v, over all layers: 2 products * 2 FLOPs * D * keys."""
     keys = (seq_len + 1) / 2 if causal else seq_len
     return config.n_layers * 2 * 2 * config.d_model * keys
 

@@ -27,8 +27,8 @@ from labkit.model.decoder import Transformer
 
 
 def tensor_parallel(model: Transformer, mesh: DeviceMesh, *, positions: bool = False) -> Transformer:
-    """Spread a whole model or a stage of it over the one dimension of `mesh`, in place; returns it. positions: norms
-    and residuals on T/N positions. LabError: heads or features that do not divide by the ranks, a tied head."""
+    """Spread a model or a stage of it over the dimension of `mesh`, in place. LabError: heads or features do not
+    divide."""
     check(model.config, mesh.size())
     parallelize_module(model, mesh, plan(model, positions))
     return model

@@ -7,8 +7,7 @@
     link         all-gathers among this machine's ranks: one large, for the rate, and one small, for alpha
     network      the same between machines, every rank with its like at once; under torchrun alone
 
-The chip is hot before it is timed: power holds a GPU down, and a cold one is quicker than any training. Numbers are
-drawn: zeros cost a multiplier no power. A CPU is measured in float32, and its peak is its best product.
+The chip is hot before it is timed, on random numbers. A CPU is measured in float32; its peak is its best product.
 """
 
 import os

@@ -1,5 +1,4 @@
-"""Many (model, plan, machine) at once: each column is a float64 array of one length, or of length 1, so that the
-formulas of the other files read like formulas for one case."""
+"""Many (model, plan, machine) at once: each column is a float64 array of one length, or of length 1."""
 
 from __future__ import annotations
 
@@ -112,8 +111,7 @@ class Cases:
 
     @property
     def model_flops(self) -> Array:
-        """FLOPs of a token's training step, by the data's convention: full attention, nothing computed again, active
-        experts only: 6 (L (attention + MLP) + V h) + 12 L h s."""
+        """FLOPs of a token's step by the data's convention, full attention: 6 (L (attention + MLP) + V h) + 12 L h s."""
         active = self.attention_weights + self.chosen * self.mlp_weights
         weights = self.layers * active + self.vocab * self.hidden
         return 6 * weights + 12 * self.layers * self.d_q * self.seq

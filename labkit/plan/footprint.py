@@ -25,9 +25,9 @@ FRAGMENTS = 0.06  # of torch's peak: what its allocator reserves beyond (results
 
 
 class Software(NamedTuple):
-    """What a release decides and no plan says, in bytes. `gradient`, `unfused`: of a parameter, in stacks with fused and
-    with unfused attention; `logit`: of one logit at the loss; `activation`: of one output of the MLP's activation
-    function (0: computed again)."""
+    """What a release decides and no plan says, in bytes: of a parameter's gradient (with fused or unfused attention), of a
+    logit at the loss, and of an output of the MLP's activation function (0: computed again).
+    """
 
     gradient: float
     unfused: float
@@ -133,8 +133,8 @@ class Room(NamedTuple):
 
 
 def room(c: Cases, sigma: float) -> Room:
-    """Return what torch reserves, with what the driver and NCCL take beside it; `sigma` of log(bytes) is allowed for
-    what the formulas leave out."""
+    """Return what torch reserves, with the driver's and NCCL's; sigma: of log(bytes), allowed for what formulas leave
+    out."""
     beside = CONTEXT + COMMUNICATOR * sum((one > 1).astype(float) for one in (c.dp, c.tp, c.pp, c.cp, c.ep))
     plain, lean = ((1 + FRAGMENTS) * memory(c, each).total for each in (PLAIN, LEAN))
     return Room(plain + beside, lean + beside, plain * np.exp(sigma) + beside)

@@ -45,8 +45,7 @@ def context_hop(c: Cases, k: Constants) -> Array:
 
 
 def context_added(hop: Array, steps: Array, core: Array, drag: float) -> Array:
-    """Seconds that `steps` hops of a ring add to attention, of which each step computes `core`: what is not hidden, and
-    what the hidden part costs the kernels beside it."""
+    """Seconds that `steps` hops of a ring add to attention, of which each step computes `core`."""
     hidden = np.minimum(hop, core)
     return steps * (hop - hidden + drag * hidden)
 

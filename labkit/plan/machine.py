@@ -1,5 +1,4 @@
-"""The GPU that a plan is made for: by four numbers, or by its name, matched loosely, for it is not at hand: "h100",
-"H100-80GB". A variant says its power or memory in its name: "H100-96HBM2e-500W"."""
+"""The GPU that a plan is made for: by four numbers, or by its name, matched loosely ("h100", "H100-96HBM2e-500W")."""
 
 import re
 

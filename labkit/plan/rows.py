@@ -1,6 +1,8 @@
-"""Measured runs from a CSV into cases. A field that is blank, `?`, or a choice like `0/1?` becomes the values that it
-may have: each combination is a case, the prediction their geometric mean, and the interval spans them all. Columns that
-no formula asks for (framework, system, notes) are never read."""
+"""Measured runs from a CSV into cases.
+
+A field that is blank, `?`, or a choice like `0/1?` becomes the values that it may have: each combination is a case, the
+prediction their geometric mean, and the interval spans them all.
+"""
 
 import csv
 import itertools

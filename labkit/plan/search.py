@@ -169,8 +169,7 @@ def search(model: Model, cluster: Cluster, gbs: int, precisions: tuple[str, ...]
 def ranked(found: Found, goal: Goal) -> list[int]:
     """The rows of the plans that fit or may fit, best first; of plans alike in degrees, ZeRO stage, precision the best.
 
-    time: the shortest step. memory: the least among those at most a quarter slower. cost: as time, for the command
-    searches on several numbers of GPUs.
+    time: the shortest step; memory: the least among those at most a quarter slower; cost: as time.
     """
     order = np.argsort(np.where(found.fits, found.seconds, np.inf), kind="stable")[: int(found.fits.sum())]
     if goal == "memory" and order.size:

@@ -52,8 +52,7 @@ def links_of_rank(group: Any, per_node: int, message: int) -> list[list[float] |
 
 
 def measure_links(device: str, message: int) -> tuple[int, Link | None, Link | None]:
-    """(ranks of a machine, the link within, the link between), over all GPUs, two processes of a CPU, or torchrun's
-    ranks."""
+    """(ranks of a machine, the link within, the link between), over all GPUs, two CPU processes, or torchrun's ranks."""
     import torch
 
     from labkit.comm.ranks import run_ranks, under_torchrun

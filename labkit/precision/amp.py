@@ -4,9 +4,8 @@
     bf16     8 bits        1e-38          Ampere (8.0) and newer   yes
     fp16     11 bits       6e-5           Volta (7.0) and newer    yes, through FP32 (labkit.precision.products)
 
-Norms, softmax, the loss and the weights stay FP32, also where FSDP2 gathers them. FP16 gradients below 6e-8 become
-zero, so it needs loss scaling (arXiv:1710.03740, section 3.2): labkit.train.loss_scale. Autocast takes every product,
-the head's too, so a skip list is refused. A linear's SQNR against FP32 is about 51 dB in BF16 and 69 dB in FP16.
+Norms, softmax, the loss and the weights stay FP32. FP16 gradients below 6e-8 become zero, so it needs loss scaling
+(arXiv:1710.03740, section 3.2). A linear's SQNR against FP32 is about 51 dB in BF16 and 69 dB in FP16.
 """
 
 from contextlib import AbstractContextManager

@@ -57,8 +57,7 @@ class Availability:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What `convert` did. `skipped`: {linear left alone: why}; `note`: what a reader must know; `bf16_products`: their
-    path on a CPU, and why."""
+    """What `convert` did. skipped: {linear: why}; note: what a reader must know; bf16_products: their path on a CPU."""
 
     backend: str
     recipe: str
@@ -143,13 +142,10 @@ class Backend:
     # ---- the interface
 
     def convert(self, model: nn.Module, spec: PrecisionSpec) -> ConversionReport:
-        """Replace, in place, every nn.Linear of `model` that no pattern of `spec.skip` names; weights are kept, not
-        copied.
+        """Replace, in place, every nn.Linear of `model` that no pattern of `spec.skip` names; weights are kept, not copied.
 
-        A pattern is a module's name, its last parts ("head", "attn.wo"), a module above it ("layers.0"), or a glob.
-        Call it before checkpointing, compiling and sharding; the meta device will do. LabError: whatever cannot be
-        converted so. On a CPU, BF16 products of the whole process then take the path that suits it
-        (labkit.precision.products).
+        A pattern is a module's name, its last parts ("head", "attn.wo"), a module above it ("layers.0"), or a glob. Call it
+        before checkpointing, compiling and sharding; the meta device will do. LabError: whatever cannot be converted so.
         """
         recipe = self._check_recipe(spec.recipe)
         device = spec.device or next((p.device for p in model.parameters() if not p.is_meta), None)
@@ -196,8 +192,7 @@ class Backend:
 
     @contextmanager
     def probe(self) -> Iterator[None]:
-        """Around one micro-batch's forward and backward: collects `scales` of this rank's "<module>.input", ".weight",
-        ".grad" and ".output". No hooks outside it."""
+        """Around one micro-batch's forward and backward: collects this rank's `scales`. No hooks outside it."""
         with Probe(self.modules, self._rounding if self._in_fp8() else lambda *_: None, self._plain) as probe:
             yield
         self.scales = probe.stats
@@ -234,8 +229,8 @@ class Backend:
         raise NotImplementedError
 
     def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
-        """(float8 dtype, fp32 scale that broadcasts against x [rows, columns]) in force for slot "input", "weight" or
-        "grad" of a converted linear; None: not rounded."""
+        """(float8 dtype, fp32 scale that broadcasts against x [rows, columns]) of a slot ("input", "weight", "grad"),
+        or None."""
         return None
 
     def _numbers(self) -> dict[str, Any]:

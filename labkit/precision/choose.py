@@ -10,8 +10,7 @@ from labkit.strict import nearest
 
 
 def choose_linears(model: nn.Module, skip: Iterable[str]) -> tuple[dict[str, nn.Linear], dict[str, str]]:
-    """(linears to convert, {name: why not}) in the model's order. LabError: a pattern that names no module ("head"
-    may)."""
+    """(linears to convert, {name: why not}) in the model's order. LabError: a pattern that names no module but "head"."""
     patterns = list(skip)
     names = [name for name, _ in model.named_modules() if name]
     for pattern in patterns:

@@ -22,8 +22,7 @@ Steps = Annotated[  # 20 is a number of steps, 0.1 a share of them
 
 
 class ScheduleConfig(Config):
-    """First and last steps of a run that compute in BF16, FP8 in between: a whole number, or a share of the run's
-    steps."""
+    """First and last steps of a run that compute in BF16, FP8 in between: a number, or a share of the run's steps."""
 
     bf16_first: Steps = 0
     bf16_last: Steps = 0
@@ -107,10 +106,9 @@ class PrecisionConfig(Config):
 
 @dataclass(frozen=True)
 class PrecisionSpec:
-    """All that a backend needs to know of a run: `labkit.precision.registry.spec_of` makes it from a PrecisionConfig.
+    """All that a backend needs to know of a run (`labkit.precision.registry.spec_of`); None: the default, or not checked.
 
-    recipe: None is the backend's default. device: where the model will live; None: where its parameters are, else the
-    GPU. ranks: FSDP2 cuts the weights over so many. tokens: of a micro-batch on one rank; None: not checked.
+    device: where the model will live; ranks: FSDP2 cuts the weights over so many; tokens: of a rank's micro-batch.
     """
 
     recipe: str | None = None

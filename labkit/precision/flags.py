@@ -59,8 +59,7 @@ def other_parameters(was: Mapping[str, Any] | None, now: Mapping[str, Any] | Non
 
 
 def mismatch(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str | None:
-    """The first other thing in which a checkpoint's precision and this run's differ, as a sentence without its stop;
-    None also where either side is None (no flags kept, no backend)."""
+    """The first thing in which a checkpoint's precision differs from this run's, a sentence without its stop; or None."""
     if not was or not now:
         return None
     if title(was) != title(now):

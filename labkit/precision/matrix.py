@@ -1,7 +1,6 @@
 """The compatibility matrix: every precision recipe against every way to train, and every generation of machines.
 
-Made of what recipes declare (labkit.precision.recipes); printed by `lab doctor --matrix`, enforced by `refuse` before a
-comparison or training starts. What depends on the model, backends refuse themselves. Imports no torch without a GPU.
+Made of what recipes declare (labkit.precision.recipes); printed by `lab doctor --matrix`, enforced by `refuse`.
 """
 
 import json
@@ -65,7 +64,7 @@ class Conflict(NamedTuple):
 
 
 def cell(row: str, column: str, gpu: Capability | None = None) -> Cell:
-    """The matrix's word; KeyError: no such row or column. gpu: the compute capability meant, by default its generation's
+    """The matrix's word; KeyError: no such row or column. gpu: the compute capability, by default its generation's
     lowest."""
     entry = (ROWS | SETTINGS)[row]
     word = entry.word(column)

@@ -3,12 +3,9 @@
     step   1 ... first | first + 1 ... steps - last | steps - last + 1 ... steps
            BF16        | FP8                        | BF16
 
-FP8 hurts most in the first steps, when weights change by the step, and in the last, when the learning rate is so small
-that rounding is all that is left. The phase is a function of the step alone, so a resumed run is in the right one.
-Validation computes in the step's phase. Steps in FP8 (`fp8_steps`) are counted from the modules.
-
-`switched(kind)` puts `Switch` in front of a linear's class: while `plain` is set, the module is an nn.Linear. Under
-torch.compile each switch compiles every block's second form, once. Transformer Engine has a switch of its own.
+The phase is a function of the step alone, so a resumed run is in the right one; validation computes in it. `fp8_steps`
+are counted from the modules. `switched(kind)` puts `Switch` in front of a linear's class: while `plain` is set, the
+module is an nn.Linear. Transformer Engine has a switch of its own.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,7 @@
 """What FP8 does to each tensor of a training step, at the steps that are probed.
 
-Inside the context every converted linear has a hook, which sees the input x, the weight w (under FSDP2: gathered), the
-output y and the gradient dy that it really had. x, w and dy are rounded in the backend's format and scale by torch's
-cast, and compared; for y the product is computed again in FP32. So the numbers mean the same for every backend.
+Hooks on every converted linear see x, the weight w (under FSDP2: gathered), y and the gradient dy. x, w and dy are
+rounded in the backend's format and scale by torch's cast, and compared; for y the product is computed again in FP32.
 
     overflow   |x| * s beyond the largest code: saturates          underflow   x not 0, rounded value 0
     sqnr       10 log10(sum x^2 / sum (x - x8 / s)^2)
@@ -48,11 +47,7 @@ class ScaleStat:
 
 
 class Probe:
-    """Context manager around one micro-batch; afterwards `stats` has the numbers.
-
-    modules: name -> linear. rounding(module, slot, x): as `Backend._rounding`. plain(weight): an FP8 weight as a
-    tensor.
-    """
+    """Context manager around one micro-batch; afterwards `stats` has the numbers. modules: name -> linear."""
 
     def __init__(
         self,

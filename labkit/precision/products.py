@@ -1,17 +1,12 @@
 """Which way a BF16 product goes on a CPU: torch's own kernel, or through FP32.
 
 Many CPUs have no BF16 instructions, and torch's kernels there are slow: [1024, 256] @ [256, 1024] takes 475 ms, and 11
-ms in FP32 (AMD Zen 3, one thread, torch 2.13; pytorch/pytorch#146508). So there y = round(a.float() @ b.float()). It is
-the same arithmetic: FP32 holds a product of two BF16 (or two FP16) numbers exactly, and native kernels add up in FP32
-and round once, too; only the order of the additions differs.
+ms in FP32 (AMD Zen 3, one thread, torch 2.13; pytorch/pytorch#146508). So there y = round(a.float() @ b.float()), which
+is the same arithmetic but for the order of the additions.
 
-It takes hold at torch's dispatcher, below autograd, autocast, FSDP2 and torch.compile, so that it reaches every
-product, a library's and a student's too: the CPU's `mm`, `addmm`, `bmm` and `baddbmm` depend on their operands' type,
-for the whole process. Other types take torch's kernel, 0.03 ms later; attention and `_scaled_mm` are fast anyway.
-
-FP16 goes the same way where requested (`use(half=True)`): [512, 128] @ [128, 384] takes 7.7 ms natively on a CPU with
-avx512_bf16, 0.7 ms in FP32. LABKIT_BF16_PRODUCTS=fp32 or =native decides in place of what the CPU says of itself, and
-ONEDNN_MAX_CPU_ISA=AVX2, oneDNN's own variable, counts.
+It takes hold at torch's dispatcher, below autograd, autocast, FSDP2 and torch.compile: the CPU's `mm`, `addmm`, `bmm`
+and `baddbmm` depend on their operands' type, for the whole process. FP16 goes the same way where requested
+(`use(half=True)`). LABKIT_BF16_PRODUCTS=fp32 or =native, or oneDNN's ONEDNN_MAX_CPU_ISA=AVX2, decides.
 """
 
 import os
@@ -62,8 +57,7 @@ def this_cpu() -> Products:
 
 
 def decide(machine: str, cpuinfo: str, *, onednn: bool, environment: Any) -> Products:
-    """From platform.machine() and the text of /proc/cpuinfo; onednn: does this torch have oneDNN, which brings BF16
-    products? What nobody knows goes through FP32: right everywhere, and never slow."""
+    """The path, from platform.machine(), the text of /proc/cpuinfo, and whether this torch has oneDNN; unknown: FP32."""
     if requested := environment.get(VARIABLE):
         if requested not in (NATIVE, FP32):
             raise LabError(f"{VARIABLE} takes {FP32} or {NATIVE}, not '{requested}'")
@@ -93,7 +87,7 @@ class Switch:
 
     def use(self, wanted: Products | None = None, *, half: bool = False) -> Products:
         """BF16 products of this process take this path from now on (default: this machine's); returns it. half: FP16's
-        go through FP32."""
+        too."""
         with self.lock:
             self.now, self.half = wanted or this_cpu(), self.half or half
             if (self.now.path == FP32 or self.half) and self.library is None:

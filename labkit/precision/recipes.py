@@ -1,9 +1,7 @@
 """What each precision recipe needs, refuses and has shown: one entry a recipe, in RECIPES. Imports no torch.
 
-`needs` and `no_cpu` are of the machine. In `ways`, `shown` names the test or committed record that shows it, `untried`
-what is known instead; for the rest OTHERWISE decides. So a new recipe begins untried everywhere. The backends refuse by
-these entries, and so does labkit.precision.matrix. TP, EP and PP have no setting: what runs is built around the
-trainer.
+In `ways`, `shown` names the test or committed record that shows it, `untried` what is known instead; for the rest
+OTHERWISE decides. So a new recipe begins untried everywhere. The backends refuse by these entries.
 """
 
 from __future__ import annotations

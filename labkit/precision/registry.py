@@ -42,8 +42,7 @@ def get_backend(name: str) -> Backend:
 
 
 def spec_of(config: PrecisionConfig, **where: Any) -> PrecisionSpec:
-    """What a backend is given for `config`; where: the spec's device, ranks and tokens. LabError: no such backend,
-    recipe."""
+    """What a backend is given for `config`; where: device, ranks and tokens. LabError: no such backend or recipe."""
     recipe = get_backend(config.backend)._check_recipe(config.recipe)
     same: dict[str, Any] = config.model_dump(include={"fused", "fp8_parameters", "calibrate"})
     for table in ("amax_epsilon", "scales"):

@@ -234,9 +234,7 @@ class TransformerEngine(Backend):
 
 
 class TEParameters(FP8Parameters):
-    """Weights as Transformer Engine's quantised tensors: E4M3 codes, a power-of-two scale for each 128 x 128. Such a
-    value is also a BF16 and an FP32 value, exactly, so it can be stored and sent: why FP8 parameters exist for this
-    recipe alone."""
+    """Weights as Transformer Engine's quantised tensors: E4M3 codes, a power-of-two scale for each 128 x 128."""
 
     def __init__(self, modules: dict[str, Any]) -> None:
         self.modules = modules
@@ -271,8 +269,7 @@ class TEParameters(FP8Parameters):
 
 
 def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
-    """Transformer Engine's scales for x [M, N] under block scaling, one per element, by its own quantiser: of 128 x 128
-    for slot "weight", of 1 x 128 for "input" and "grad"."""
+    """Transformer Engine's block scales for x [M, N], one per element: 128 x 128 for slot "weight", else 1 x 128."""
     square = slot == "weight"
     how = getattr(recipe, QUANTISED["gradient" if slot == "grad" else slot])
     quantise = importlib.import_module(TILES).Float8BlockQuantizer(
@@ -293,8 +290,7 @@ def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
 def te_recipe(
     name: str, amax_epsilon: Mapping[str, float] | None = None, scales: Mapping[str, str] | None = None
 ) -> Any:
-    """Transformer Engine's recipe object for "delayed", "current" or "block"; of "block" also epsilons and scales by
-    operand."""
+    """Transformer Engine's recipe object for "delayed", "current" or "block" (with epsilons and scales by operand)."""
     epsilon, scales = amax_epsilon or {}, scales or {}
     library = importlib.import_module("transformer_engine.common.recipe")
     recipe = getattr(library, RECIPES[name])()

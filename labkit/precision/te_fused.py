@@ -32,12 +32,7 @@ ACTIVATIONS = "transformer_engine.pytorch.module.layernorm_mlp"  # 2.20 chooses 
 def lean_swiglu_backward(
     delayed: bool, derivative: Any, bias_and_quantise: Any, dy: Tensor, z: Tensor, quantizer: Any, **options: Any
 ) -> tuple[Tensor | None, Any]:
-    """(bias gradient, quantised dL/dz) of SwiGLU from dL/dy [M, F] and its input z [M, 2F].
-
-    Transformer Engine 2.20 writes dL/dz in BF16, reads it again to cast it, and sums a bias gradient, also where there
-    is no bias. For our modules, whose quantizers are marked, no sum is taken, and delayed scaling's kernel writes FP8
-    itself.
-    """
+    """(bias gradient, quantised dL/dz) of SwiGLU from dL/dy [M, F] and its input z [M, 2F], without the bias's sum."""
     if not getattr(quantizer, "without_bias", False):
         return bias_and_quantise(derivative(dy, z, None, **options), quantizer)
     if delayed:
@@ -84,8 +79,7 @@ _recomputed: ContextVar[bool] = ContextVar("_recomputed", default=False)  # is t
 
 
 def recomputed(forward: Callable, runs: list[bool], *args: Any) -> Any:
-    """forward(*args) under a checkpoint, which calls it twice; `runs`, empty at first, is its own. `lend` leaves
-    weights of the first run where they are: the second run makes what its backward takes."""
+    """forward(*args) under a checkpoint, which calls it twice; `runs`, empty at first, is its own."""
     token = _recomputed.set(bool(runs))
     runs.append(True)
     try:
@@ -95,9 +89,8 @@ def recomputed(forward: Callable, runs: list[bool], *args: Any) -> Any:
 
 
 def lend(joined: Tensor, y: Tensor, parts: Callable[[], list[Tensor]]) -> None:
-    """Empty `joined`, the weight that y was computed with; fill it from `parts()` (its unchanged parts) when y's
-    gradient comes, and empty it again after its own. Left as they are: tensors without a gradient, and a `recomputed`
-    forward's."""
+    """Empty `joined`, the weight that y was computed with; fill it from `parts()` when y's gradient comes, then empty
+    it."""
     if not (joined.requires_grad and y.requires_grad) or _recomputed.get():
         return
     memory, values = joined.untyped_storage(), joined.data  # .data: filling it counts as no change for autograd
@@ -117,8 +110,7 @@ def lend(joined: Tensor, y: Tensor, parts: Callable[[], list[Tensor]]) -> None:
 
 
 class Core(nn.Module):
-    """Attention from the joined q, k, v [B, T, (N + 2K) H] to [B, T, N H], one piece for the compiler, so that
-    splitting them costs no pass. v is copied out: the backward would keep all of the joined tensor for it."""
+    """Attention from the joined q, k, v [B, T, (N + 2K) H] to [B, T, N H], one piece for the compiler."""
 
     def __init__(self, core: nn.Module, sizes: list[int], d_head: int) -> None:
         super().__init__()
@@ -130,8 +122,7 @@ class Core(nn.Module):
 
 
 def fuse_block(block: Any, te: Any) -> tuple[nn.Module, nn.Module]:
-    """Give `block` its fused forward, in place; returns (the joined q, k, v; the feed-forward network). Its linears are
-    te.Linears or nn.Linears that hold the weights; `wo` is left as it is."""
+    """Give `block` its fused forward, in place; returns (the joined q, k, v; the feed-forward network)."""
     attn, ffn = block.attn, block.ffn
     ins, up = (attn.wq, attn.wk, attn.wv), ffn.w1.out_features
     sizes, d_model = [w.out_features for w in ins], attn.wq.in_features

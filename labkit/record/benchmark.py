@@ -14,8 +14,7 @@ VARIABLES = ("NCCL_", "TORCH_NCCL_")  # what these begin is recorded
 
 
 def about(kind: str, device: str, leader: bool = True) -> dict[str, Any]:
-    """{"kind", "started", "command", "hardware", "hardware_name", "versions", "environment" (NCCL's variables)}.
-    device: "cpu" or "cuda". leader: a rank that writes nothing does not ask the machine."""
+    """What a benchmark's record says of its run, versions and machine; leader: a rank that writes nothing does not ask."""
     machine = hardware.describe() if leader else {"gpus": [], "cpu": {}}
     gpu = machine["gpus"][0]["name"] if machine["gpus"] and device == "cuda" else None
     return {

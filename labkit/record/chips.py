@@ -1,8 +1,4 @@
-"""GPU models by their datasheets: a run's MFU is of these peaks, and `lab plan` expects by them.
-
-Peaks are dense (half of what a datasheet prints "with sparsity") and with FP32 accumulation. Links are one direction
-(half of what a datasheet adds up): what a ring uses and busbw is compared with.
-"""
+"""GPU models by their datasheets: peaks dense and with FP32 accumulation, links in one direction."""
 
 import re
 from typing import NamedTuple

@@ -29,8 +29,8 @@ _SECRET_VALUE = re.compile(r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[bp]-|
 
 
 def jsonable(value: Any, key: str = "") -> Any:
-    """`value` as plain JSON types, private parts removed. Also of tensors, numpy values, paths, dataclasses, pydantic
-    models and sets; anything else becomes its str."""
+    """`value` as plain JSON types, private parts removed; what is no JSON, tensor, array, path, set or model becomes a
+    str."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

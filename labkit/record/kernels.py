@@ -81,8 +81,7 @@ def classify(name: str) -> str:
 def breakdown(
     kernels: Iterable[Kernel], steps: int = 1, span: tuple[float, float] | None = None, top: int = 24
 ) -> Breakdown:
-    """Split the span (default: first begin to last end) among the classes; all times are divided by `steps`.
-    ValueError: no step."""
+    """Split the span (default: first begin to last end) among the classes, over `steps`. ValueError: no step."""
     if steps < 1:
         raise ValueError(f"a breakdown needs at least one step, not {steps}")
     kernels = [k for k in kernels if k.end > k.begin]

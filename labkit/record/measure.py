@@ -1,11 +1,7 @@
 """Time, throughput, memory, and what fraction of the machine that is.
 
-A GPU call returns before the GPU is done, so `Stopwatch` reads CUDA events and waits for them. The first steps, which
-compile and tune, are left out by count. The median step is the usual speed, the mean rate what an hour costs: where
-they differ much, something stalls. A GPU is full when reserved memory, not allocated, reaches its size.
-
-MFU is model FLOP/s over the dense peak. Two conventions are named beside it: whether attention's FLOPs are counted in
-full or only for the causal half, and whose peak (bf16 or fp8) divides.
+`Stopwatch` reads CUDA events and waits for them; the first steps, which compile and tune, are left out by count. MFU is
+model FLOP/s over the dense peak; beside it stand its convention (full attention or the causal half) and its peak.
 """
 
 import math
@@ -67,8 +63,7 @@ class Throughput:
 
 
 def throughput(seconds: Sequence[float], tokens: float | Sequence[float], warmup: int = 0) -> Throughput:
-    """From each step's seconds and tokens (one number for all, or one each), without the first `warmup` steps and those
-    without a finite positive time."""
+    """From each step's seconds and tokens (one number, or one each), without `warmup` steps and those without a time."""
     each = list(tokens) if isinstance(tokens, Sequence) else [tokens] * len(seconds)
     if len(each) != len(seconds):
         raise ValueError(f"{len(seconds)} steps but tokens for {len(each)}")
@@ -190,8 +185,7 @@ class Efficiency:
 
 
 def efficiency(tokens_per_s: float, flops_per_token: dict[str, float], gpu: str | None, gpus: int = 1) -> Efficiency:
-    """Of `tokens_per_s` over all `gpus`; `flops_per_token` by convention, forward and backward; `gpu`: torch's name of
-    it."""
+    """Of `tokens_per_s` over all `gpus`; flops_per_token: by convention, forward and backward; gpu: torch's name of it."""
     rate = {name: tokens_per_s * flops / gpus for name, flops in flops_per_token.items()}
     if not gpu:
         return Efficiency(rate, {}, None, "no GPU: MFU not given")

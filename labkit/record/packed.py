@@ -19,8 +19,7 @@ LINES, DRAWN = ("steps.jsonl", "events.jsonl"), ("report.html", "figures")
 
 
 def pack(folder: Path) -> int:
-    """Pack every run in `folder`, itself included; return how many became a file. LabError, before anything is touched:
-    no run, one that goes on, or a file that a packed run has no place for."""
+    """Pack every run in `folder`, itself included; return how many became a file. LabError: none, or one that goes on."""
     # A comparison after its arms.
     runs = sorted((file.parent for file in folder.rglob("run.json")), key=lambda run: -len(run.parts))
     if not runs:

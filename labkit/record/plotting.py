@@ -1,7 +1,6 @@
 """What every picture shares: one style, lines that do not rely on colour, labels that do not overlap, light and dark.
 
-A picture is a PNG for slides and notebooks and an SVG for the report, in which the named colours are CSS variables with
-a second value for dark screens. matplotlib's global settings are left as they were.
+A picture is a PNG for slides and an SVG for the report, whose named colours are CSS variables with dark values.
 """
 
 import atexit
@@ -192,8 +191,7 @@ def two_themes(svg: str) -> str:
 
 
 def label_ends(ax: Any, ends: Sequence[tuple[float, float, str, str]], size: float = 8.5) -> None:
-    """Name each line (x, y, text, color) at its right end, outside the axes, without overlaps, joined by a thin leader.
-    Call it when limits and margins are final."""
+    """Name each line (x, y, text, color) at its right end, without overlaps, when limits and margins are final."""
     if not ends:
         return
     height = size / 72 * ax.figure.dpi * GAP

@@ -22,8 +22,8 @@ PACKED = ".jsonl.gz"  # a finished run as one file, in place of its folder: labk
 
 @dataclass
 class RunData:
-    """A record as read. `truncated`: lines that could not be read (normally 0 or 1); `arms`: the records under arms/;
-    `alive`: a writer holds the folder now, None where that cannot be found out."""
+    """A record as read. truncated: lines that could not be read; arms: the records under arms/; alive: a writer holds
+    it."""
 
     path: Path
     run: dict

@@ -83,8 +83,8 @@ class RunRecord:
         seeds: Any = None,
         **extra: Any,
     ) -> RunRecord:
-        """Start a record in a new or empty folder. `config`: a pydantic model or dict; `extra` goes into run.json as it
-        is (`hardware={...}` skips asking the machine). LabError: the folder holds a run or cannot be written."""
+        """Start a record in a new or empty folder; extra: more keys of run.json. LabError: a run is there, or no
+        writing."""
         self = cls(path)
         if (self.path / "run.json").exists():
             raise LabError(f"{self.path} already holds a run: resume it, or choose another folder.")
@@ -116,7 +116,7 @@ class RunRecord:
 
     @classmethod
     def open(cls, path: str | os.PathLike, *, resume_from: int | None = None) -> RunRecord:
-        """Open a record to append to it. `resume_from=k`: step lines from k on are dropped, events stay. LabError: no
+        """Open a record to append to it. resume_from=k: step lines from k on are dropped, events stay. LabError: no
         run."""
         self = cls(path)
         load_run(self.path)

@@ -1,7 +1,6 @@
 """What run.json holds, as types: parsed once when a run is read, attributes from then on.
 
-Records of every version stay readable: unknown keys are left out, and a value of another type counts as absent. Names
-on disk stay what they were, also where the code has a better one.
+Records of every version stay readable: unknown keys are left out, and a value of another type counts as absent.
 """
 
 import math
@@ -350,7 +349,7 @@ class Band(Record):
 
 
 class Verdict(Record):
-    """On the losses. word: pass, fail, undecided, no-power, incomplete. judged, asked: how many candidates; next:
+    """On the losses. word: pass, fail, undecided, no-power, incomplete; judged, asked: how many candidates; next:
     advice."""
 
     word: str = "incomplete"
@@ -403,8 +402,7 @@ class Call(Record):
 
 
 class Try(Record):
-    """One batch that an arm was tried with on a GPU of `gib`. Of one that fitted, bytes: need, at the peak, and rest,
-    between two steps; short: how often the allocator ran short afterwards."""
+    """One batch that an arm was tried with on a GPU of `gib`. bytes: need, at the peak, and rest, between two steps."""
 
     micro_batch_size: int = on_disk("rows", 0)
     fitted: bool = False

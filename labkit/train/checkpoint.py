@@ -1,19 +1,15 @@
 """Checkpoints: everything a run needs to go on as if nothing had happened.
 
 That is: the FP32 weights and AdamW's state (each rank writes its own part), the step, the history, every rank's random
-generators, and the state of hooks and precision backend; what FP8 means in it stands in the manifest (precision.flags).
-The data needs no state. A resumed run is the same bit for bit on the same number of ranks; on another the parts are cut
-anew (torch.distributed.checkpoint, DCP), and the runs agree up to rounding.
-
-How a save survives a kill at any moment:
+generators, and the state of hooks and precision backend. A resumed run is the same bit for bit on the same number of
+ranks; on another the parts are cut anew (torch.distributed.checkpoint, DCP), and the runs agree up to rounding.
 
     1. every rank writes its part into step-N.partial, waits for the disk, and reads it back: sizes and CRC-32
     2. the ranks agree that all went well; rank 0 writes the manifest
     3. rank 0 renames step-N.partial to step-N: now, and only now, it is the newest checkpoint
     4. rank 0 deletes what is older than `keep`
 
-A load checks the files against the manifest, newest first, each rank a share; a damaged checkpoint is passed over and
-reported. All ranks must see the folder (its content: labkit.train.manifest).
+A load checks the files against the manifest, newest first; a damaged checkpoint is passed over and reported.
 """
 
 import contextlib
@@ -48,9 +44,8 @@ T = TypeVar("T")
 class Checkpoints:
     """The checkpoints of one run, in `folder`. Every method is called by all ranks together.
 
-    config, data_hash: written into each checkpoint, and compared at load. precision: gives the flags
-    (labkit.precision.flags) of the run as it is, or as it must have been after a step; likewise. say(kind, step,
-    message, **fields): called with everything worth a line in the run's events.
+    config, data_hash, precision (a function: flags of the run now, or after a step) are compared at load; say(kind, step,
+    message, **fields) is called with everything worth a line in the run's events.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""What a training run has done so far and returns at its end; and the clock that its seconds come from.
-
-The host's clock is right only where it has just waited for the GPU. The loop waits once a step, to read the loss, and
-reads the clock there: between two such points lies exactly one step's work.
-"""
+"""What a training run has done so far and returns at its end; and the clock that its seconds come from."""
 
 import time
 from collections.abc import Iterator

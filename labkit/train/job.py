@@ -83,8 +83,7 @@ def train_job(
 
 
 def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> RunRecord:
-    """The record of this run: a new one, or that of an interrupted run of the same configuration. LabError: steps of
-    another."""
+    """The record of this run: a new one, or an interrupted run's of the same configuration. LabError: steps of another."""
     if not (run_dir / "run.json").exists():
         return RunRecord.create(run_dir, kind="train", config=config, seeds={"run": config.seed}, **about)
     old = read_run(run_dir)

@@ -29,8 +29,10 @@ MASTER = "master"
 
 
 def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.optim.AdamW:
-    """AdamW over the model's parameters, with weight decay for matrices alone. Call it after sharding, which replaces
-    them. backend: if it has FP8 parameters, they become FP8 now, and get master weights."""
+    """AdamW over the model's parameters, with weight decay for matrices alone. Call it after sharding, which replaces them.
+
+    backend: if it has FP8 parameters, they become FP8 now, and get master weights.
+    """
     masters = backend.parameters.quantise() if backend is not None and backend.parameters else {}
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -46,8 +48,7 @@ def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.o
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """The learning rate of step 1, 2, ..., config.steps: linear from lr / warmup_steps to lr, then half a cosine to lr
-    * min_lr_ratio (arXiv:1608.03983, equation 5, without restarts)."""
+    """The rate of step 1, ..., config.steps: linear warm-up, then half a cosine (arXiv:1608.03983, equation 5)."""
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
     done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)  # (0, 1]
@@ -62,8 +63,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 class MasterAdamW(torch.optim.AdamW):
-    """AdamW in which the parameters that `masters` names are FP8: {parameter: FP32 master weight, sharded alike}. fp8
-    writes (`store`) and reads (`values`) them."""
+    """AdamW in which the parameters that `masters` names are FP8: {parameter: FP32 master weight, sharded alike}."""
 
     def __init__(
         self, groups: list[dict[str, Any]], masters: dict[nn.Parameter, Tensor], fp8: FP8Parameters, **options: Any

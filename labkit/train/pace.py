@@ -17,8 +17,8 @@ from labkit.train.loop import Hook, Loop
 
 
 class OwnSeconds(Hook):
-    """Writes `rank_seconds`, [ranks], into each step's line: until its gradients are there, less what the rank waited.
-    One small all-reduce a step. LabError on CUDA, where a call returns before the GPU has done it."""
+    """Writes `rank_seconds`, [ranks], into each step's line, by one small all-reduce. LabError on CUDA: calls return
+    early."""
 
     def __init__(self) -> None:
         self.begin: dict[int, float] = {}  # by rank: ranks that are threads may share one hook

@@ -131,8 +131,7 @@ def load_flat(folder: Path) -> dict[str, Any]:
 
 
 def _round_as_fp8(weight: Tensor, epsilon: float) -> Tensor:
-    """The values of an FP8 parameter made of FP32 `weight` [M, N]: torchao's tensorwise rounding, tile by tile.
-    epsilon: the least amax of a 128 x 128 tile, as in the checkpoint's flags."""
+    """The values of an FP8 parameter made of FP32 `weight` [M, N], tile by tile. epsilon: the least amax of a tile."""
     torchaos, e4m3, held = float8_utils(), torch.float8_e4m3fn, weight.clone()
     for tile in (tile for rows in held.split(TILE) for tile in rows.split(TILE, dim=1)):
         amax = torchaos.tensor_to_amax(tile).clamp(min=epsilon)

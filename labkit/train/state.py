@@ -24,11 +24,7 @@ MAY_CHANGE |= {f"recovery.{key}" for key in RecoveryConfig.model_fields}  # good
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """({"model": ..., "optimizer": ...}, this rank's extra state), the live tensors, but FP32 copies of FP8 parameters'
-    values.
-
-    They stand under the parameters' own names, so a checkpoint fits however the model is wrapped and sharded next time.
-    """
+    """({"model": ..., "optimizer": ...}, this rank's extra state), live tensors under the parameters' own names."""
     weights = dcp.get_model_state_dict(model)
     extra = {name: weights.pop(name) for name in list(weights) if name.endswith(EXTRA)}
     if isinstance(optimizer, MasterAdamW):
@@ -101,8 +97,7 @@ def difference_in_settings(was: dict[str, Any], now: dict[str, Any]) -> str | No
 
 
 def difference(was: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The first thing in which a checkpoint's run and this one differ, in a sentence without its end; or None. Both are
-    {"config": settings() or None, "data_hash": ... or None, "parameters": shapes()}."""
+    """The first thing in which a checkpoint's run and this one differ, in a sentence without its end; or None."""
     if was["config"] and now["config"] and (other := difference_in_settings(was["config"], now["config"])):
         return other
     if was["data_hash"] and now["data_hash"] and was["data_hash"] != now["data_hash"]:

@@ -15,8 +15,8 @@ from typing import Any
 
 
 def watch(run: str | os.PathLike, mine: bool = False) -> Any:
-    """The health page of the run or comparison in this folder, a Panel object. mine: your own rules ring, too.
-    LabError: no run, or no Panel."""
+    """The health page of the run or comparison in this folder, a Panel object; mine: your own rules too. LabError: no
+    run."""
     from labkit.watch.serve import import_panel
     from labkit.watch.source import Source
 

@@ -39,8 +39,7 @@ LOUD = ("nonfinite", "rolled back", "not rolled back", "stopped", "failed", "cor
 
 
 def throughput_drop(record: Record, begin: int) -> Iterator[Alarm]:
-    """The median rate of the last RECENT steps is below DROP of that of up to BEFORE steps before, by DROP_SIGMAS in
-    log2."""
+    """The median rate of the last RECENT steps is below DROP of that of up to BEFORE steps before, by DROP_SIGMAS."""
     rate, step = past.log2(record["tokens_per_s"]), record["step"]
     first = max(0, begin - REARM)
     seen = past.usual(rate, max(0, first - RECENT + 1), BEFORE)
@@ -82,8 +81,7 @@ def slow_rank(record: Record, begin: int) -> Iterator[Alarm]:
 
 
 def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
-    """A scale is no positive number; or in two probes in a row COLLAPSED or RAN_AWAY times off the median of the PROBES
-    before, by SCALE_SIGMAS in log2; or AT_ONCE times off."""
+    """A scale is no positive number, off the median of the PROBES before in two probes in a row, or AT_ONCE times off."""
     # A scale that follows its tensor at once falls to a 24th for one odd batch of a healthy run, and is back at the
     # next. Those of attention's gradients vary by a factor of three all the time.
     sparse = record.scales["scale"]
@@ -178,8 +176,7 @@ def alarms(record: Record) -> list[Alarm]:
 
 
 class Judge:
-    """Judges what is new in a growing record at each call, and holds the alarms so far. more: further rules, called
-    with the record, which give what is new since their last call."""
+    """Judges what is new in a growing record at each call, and holds the alarms so far; more: further rules."""
 
     def __init__(self, more: Iterable[Callable[[Record], Iterable[Alarm]]] = ()) -> None:
         self.rang: list[Alarm] = []

@@ -1,7 +1,6 @@
 """The health page's pictures: Bokeh figures over sources that `Board.update` fills from a record.
 
-All curves share one x axis of steps, and are outlines of the stretch in sight (labkit.watch.tables). A y axis cuts off
-what lies far above the values in sight, so that one step of a million leaves the rest readable; the title counts those.
+All curves share one x axis of steps. A y axis cuts off what lies far above the values in sight; the title counts those.
 """
 
 from dataclasses import dataclass

@@ -21,8 +21,7 @@ WRITERS = ("tensorboard", "wandb")  # packages
 
 
 def export(run: Path, to: str, out: Path | None = None) -> str:
-    """Write the record of the training in `run`; return a sentence about what was written. LabError: no run, a
-    comparison, an unknown or missing tool, or a folder that holds something."""
+    """Write the record of the training in `run`; return a sentence about it. LabError: no run, no tool, a full folder."""
     if to not in WRITERS:
         raise LabError(f"--to must be {' or '.join(WRITERS)}, not {to!r}")
     data = read_run(run)

@@ -1,8 +1,7 @@
 """A run folder that somebody else is writing, read on at each poll; and which runs a folder holds.
 
-A file of step lines grows, its last line may be torn, and it may be cut back and grow again (a resumed run) or be
-replaced (`--fresh`). A cut between two polls does not show in its size, so the last line read is compared with what
-stands in its place now; where it differs, the whole is read again.
+The last line may be torn, and a file may be cut back and grow again (a resumed run) or be replaced: the last line read
+is compared with what stands in its place now, and where it differs, the whole is read again.
 """
 
 import os

@@ -12,8 +12,7 @@ from labkit.watch.past import KNOWN, REARM, WARMUP, WINDOW, Alarm, Rule
 
 
 class Limits(NamedTuple):
-    """A value is odd so many `times` the usual and `sigmas` of its standard deviations (in log2) above it. It rings
-    where `often` of the last `lately` steps are odd, or at once beyond the last two limits."""
+    """A value is odd so many `times` the usual and `sigmas` (in log2) above it; it rings where `often` of `lately` are."""
 
     times: float
     sigmas: float
@@ -93,8 +92,7 @@ def rate_jump(record: Record, begin: int) -> Iterator[Alarm]:
 
 
 def weights_run_away(record: Record, begin: int) -> Iterator[Alarm]:
-    """The change of the weights' norm, and the change over the learning rate, are off by MOVED of the usual and
-    MOVED_SIGMAS."""
+    """The change of the weights' norm, also over the learning rate, is off by MOVED of the usual and MOVED_SIGMAS."""
     # So something else than the optimizer moves the weights, or its steps all go one way. A learning rate below
     # HIGH_RATE of its peak leaves next to no change, and nothing is judged.
     norm = record["param_norm"]
@@ -121,8 +119,7 @@ def weights_run_away(record: Record, begin: int) -> Iterator[Alarm]:
 
 
 def plateau(record: Record, begin: int) -> Iterator[Alarm]:
-    """The best of the last EVALS held-out losses is not LITTLE below the EVALS before, the median gradient norm did not
-    fall either, and the learning rate is still at least HIGH_RATE of its peak."""
+    """The best of the last EVALS val_losses is not LITTLE below those before, at no falling gradient and a high rate."""
     heldout, norm, rate, steps = record["heldout"], record["grad_norm"], record["lr"], record["step"]
     rows = np.flatnonzero(~np.isnan(heldout))
     start = int(np.searchsorted(rows, begin))

@@ -1,7 +1,6 @@
-"""The student's own rules beside the page's, once they are written: until then, and where one fails, the page says so.
+"""The student's own rules beside the page's, once they are written; where one fails, the page says so.
 
-A part of `PARTS` ("module:name", imported when needed) is a class. A new object for each record is called with the
-record as it stands and gives what is new since the call before: (step, reason).
+A part of `PARTS` ("module:name") is a class: a new object for each record is called with it, and gives what is new.
 """
 
 import importlib

@@ -48,8 +48,8 @@ def windows(x: Floats, first: int, width: int) -> np.ndarray:
 
 
 def usual(x: Floats, first: int, width: int) -> tuple[Floats, Floats, np.ndarray]:
-    """Of the `width` values before each row from `first` on: median, standard deviation (by the median absolute
-    deviation, which outliers do not move), and how many there are."""
+    """Of the `width` values before each row from `first` on: median, standard deviation (by the median absolute),
+    count."""
     seen = windows(x, first, width)
     known = (~np.isnan(seen)).sum(1)
     middle = medians(seen)
@@ -97,8 +97,7 @@ def shift(x: Floats, by: int, size: int) -> Floats:
 
 
 def onsets(rings: Any, first: int, begin: int) -> list[int]:
-    """The rows from `begin` on where a condition begins that did not hold in the REARM rows before. rings[0]: row
-    `first`."""
+    """The rows from `begin` on where a condition begins that did not hold in the REARM rows before."""
     rows = np.flatnonzero(rings) + first
     gaps = np.diff(rows, prepend=-REARM - 1)
     return [int(row) for row, gap in zip(rows, gaps) if gap > REARM and row >= begin]

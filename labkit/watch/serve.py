@@ -11,8 +11,8 @@ MISSING = "the health page needs Panel, which is not installed: `make watch`, or
 
 
 def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], Any], mine: bool = False) -> None:
-    """Serve the page of `run` until Ctrl-C. port 0: any free one; say: called with the address; mine: with the
-    student's rules. LabError: no run, no Panel, or a port that is taken."""
+    """Serve the page of `run` until Ctrl-C. port 0: any free one; say: called with the address. LabError: no run or
+    Panel."""
     from labkit.watch.source import Source
 
     source = Source(run, mine)  # before Panel, which takes seconds to import

@@ -68,8 +68,7 @@ def numbers(value: Any) -> dict[str, float]:
 
 
 def outline(x: Floats, y: Floats, first: float = -np.inf, last: float = np.inf, bins: int = BINS) -> tuple[Any, Any]:
-    """At most 2 * bins + 2 points of the line (x, y) from `first` to `last`: each bin's smallest and largest, in their
-    order. x ascends; points that are not finite are left out."""
+    """At most 2 * bins + 2 points of the line (x, y) from `first` to `last`: each bin's least and most, x ascending."""
     # One point beyond either end stays, so that the line leaves the picture where it should.
     begin = max(0, int(np.searchsorted(x, first, "left")) - 1)
     end = min(len(x), int(np.searchsorted(x, last, "right")) + 1)
@@ -89,8 +88,7 @@ def outline(x: Floats, y: Floats, first: float = -np.inf, last: float = np.inf, 
 
 
 def cells(steps: Floats, values: NDArray, most: int, how: str) -> tuple[Floats, NDArray]:
-    """A heat map of at most `most` columns: (edges [columns + 1], image [names, columns]) of `values` [rows, names] at
-    `steps`. how: "max" or "min" of a column's rows; NaN: not recorded."""
+    """A heat map of `values` [rows, names]: (edges [columns + 1], image [names, columns]), at most `most` columns."""
     count = max(1, min(most, len(steps)))
     width = (steps[-1] - steps[0]) / max(1, count - 1) or 1.0
     edges = steps[0] - width / 2 + width * np.arange(count + 1)

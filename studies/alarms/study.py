@@ -89,9 +89,7 @@ def trials(tuning: bool = False) -> Iterator[Trial]:
 
 
 def run(group: Group, wanted: list[Trial], whole: bool = False) -> list[dict[str, Any]]:
-    """Train a clean run and the faulty ones of its seed; return of each {"trial", "lines", "events"}. Up to its fault a
-    faulty run is the clean one, so it begins there, and ends AFTER steps after the harm. whole: from first step to
-    last."""
+    """Train a clean run and the faulty ones of its seed, which begin at their fault; each {"trial", "lines", "events"}."""
     from labkit.model.decoder import Transformer, init_weights
     from labkit.precision.config import PrecisionSpec
     from labkit.precision.registry import get_backend
@@ -168,9 +166,8 @@ def over(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> bool:
 
 
 def rows(out: Path, tuning: bool = False) -> list[dict[str, Any]]:
-    """A row for each run that is there: "run", "fault", "begin", "strength"; "harm", the step at which it began;
-    "rang", the first step of each kind of alarm; for the folklore "drops" and "bad", the first step that was no number.
-    """
+    """A row for each run: "run", "fault", "begin", "strength", the "harm"'s step, each alarm's first step, the
+    folklore's."""
     found: list[dict[str, Any]] = []
     clean: dict[str, Any] = {}
     for trial in trials(tuning):

@@ -1,8 +1,7 @@
 """What the guide is written from: python -m studies.guide.survey [--write]
 
-Every answer of PARALLELISM_GUIDE.md is one call of the planner, as `lab plan` makes it. There are hundreds, so that
-they are kept in guide.json, and `lab results` fills in the page from there. A test calls the planner again for cells
-that it draws, and fails when one differs.
+Every answer of PARALLELISM_GUIDE.md is one call of the planner, kept in guide.json; a test calls it again for cells
+that it draws.
 
     cells        the decision matrix: MODELS x GPUS x FABRICS x precision
     map          the same on more numbers of GPUs, of one fabric: the picture
@@ -187,8 +186,7 @@ def published() -> list[dict[str, Any]]:
 
 
 def mark(found: Found, best: int, row: int | None) -> str:
-    """Compare two choices. agrees: the same degrees (micro-batch, interleaving and ZeRO stage aside); tie: within the
-    model's error; differs: slower by more, or called too large, or a plan that the planner does not try."""
+    """Compare two choices: agrees (the same degrees), tie (within the model's error) or differs."""
     if row is None:
         return "differs"
     ours, theirs = found.plan(best), found.plan(row)

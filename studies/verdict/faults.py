@@ -47,8 +47,8 @@ class Rounding:
     earlier: dict[str, deque[Tensor]] = field(default_factory=dict)
 
     def rounded(self, slot: str, x: Tensor, training: bool) -> Tensor:
-        """Pass x [runs, rows, columns] through FP8 and the fault, in its own type; each run has scales of its own.
-        slot: "input", "weight" or "grad"."""
+        """Pass x [runs, rows, columns] through FP8 and the fault, each run with scales of its own; slot: input, weight,
+        grad."""
         kind, gradient, values = self.fault.kind, slot == "grad", x.detach().float()
         if kind == "mantissa" and not gradient:
             return cut(values, int(self.fault.dose)).to(x.dtype)

@@ -88,8 +88,7 @@ class Scene:
 
 
 def simulate(rng: np.random.Generator, design: Design, scene: Scene, comparisons: int) -> dict[str, float]:
-    """Rates over so many comparisons: of each word; covered, that the interval at the end holds the true gap; runs of
-    the candidate, on average; half the interval's width, the median, in per cent."""
+    """Rates over so many comparisons: of each word, of intervals that hold the true gap; mean runs; median half-width."""
     spreads = [spread * design.wrong_by for spread in scene.records]
     prior = Spread(spreads[0], spreads[1], design.weight) if design.weight else None
     there = float(scene.candidate.mean() - scene.bf16.mean())

@@ -66,8 +66,7 @@ class Repetition:
 
 
 def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, Any]]:
-    """The runs of one call that trained to the end, in order, and the training that they share. LabError: a folder that
-    is no comparison or has no such run, or two trainings."""
+    """The runs of one call that trained to the end, and their training. LabError: no comparison or run, two trainings."""
     found: list[tuple[str, Run]] = []
     shared = None
     for folder in folders:
@@ -100,8 +99,8 @@ def training_of(config: TrainConfig) -> dict[str, Any]:
 
 
 def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[Any]]:
-    """The runs of an earlier record, its calls numbered from `first` on, their training, and what is known of each
-    call. LabError: no record of this study, or settings that are none."""
+    """The runs of an earlier record, calls numbered from `first` on, their training and what is known. LabError: no
+    record."""
     try:
         found = restore(json.loads(record.read_text(encoding="utf-8")))
         steps, about = [int(step) for step in found["steps"]], list(found["calls"])
@@ -227,8 +226,7 @@ def _judge(base: Sequence[Run], candidates: dict[str, list[Run]], prior: Spread 
 
 
 def _of_bf16(quads: dict[int, list[Run]], prior: Spread | None) -> list[Repetition]:
-    """Judge BF16 as a candidate: of each call its first two runs, and all four if they are undecided, against the next
-    four."""
+    """Judge BF16 as a candidate: each call's first two runs, all four if undecided, against the next four."""
     out, calls = [], list(quads)
     for place, call in enumerate(calls if len(calls) > 1 else ()):
         base, own = calls[(place + 1) % len(calls)], quads[call]

@@ -1,8 +1,6 @@
 """Many runs of one small decoder trained as one: the same data and the same steps, each run with weights of its own.
 
-All R runs share each operation: weights have a first dimension of R, and the runs' activations lie behind one another in
-the batch. Every sum goes along one run's rows, features or positions; amax and gradient norm are each run's own. It is
-labkit.model's decoder, with linears, embedding, norms and loss that know of R.
+Weights have a first dimension of R; every sum goes along one run's rows, features or positions.
 
 Shape suffixes: R runs, N rows (B sequences of T tokens), D and F features, V vocabulary.
 """

@@ -1,5 +1,4 @@
-"""The pictures of a comparison or of one run, each with its alt text: in a sentence, what it shows. A function takes
-what it draws and a folder, and returns a `Picture`, or None where the record holds nothing to draw."""
+"""The pictures of a comparison or of one run, each with its alt text; None where there is nothing to draw."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from labkit.record.schema import Verdict
 
 
 def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | None = None) -> list[Picture]:
-    """Every picture that the record has data for, written to figures/ of the run (or `folder`), in reading order.
+    """Draw every picture that the record has data for into figures/ of the run (or `folder`), in reading order.
 
     With a list `trouble` a picture that fails is left out and named there. OSError (a full disk) is raised always.
     """

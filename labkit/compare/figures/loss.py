@@ -60,8 +60,7 @@ def losses(arms: dict[str, Arm], folder: Path) -> plot.Picture | None:
 
 
 def gap(arms: dict[str, Arm], verdict: Verdict, folder: Path) -> plot.Picture | None:
-    """Relative gap of the held-out loss to the baseline, step by step, with the band: linear inside it, logarithmic
-    outside, so that 0.01 % and 10 % both can be read."""
+    """Gap of val_loss to the baseline in per cent, by step, with the band: linear inside it, logarithmic outside."""
     drawn = {name: arm for name, arm in arms.items() if arm.gaps}
     if not drawn:
         return None

@@ -1,7 +1,4 @@
-"""Scales and amax of every quantised tensor over time, and a heat map of the scales over layers and steps.
-
-A tensor is named module + role: "layers.2.ffn.w1.grad". Roles: input, weight, grad (of the output), output (not cast).
-"""
+"""Scales and amax of every quantised tensor over time, and a heat map of the scales over layers and steps."""
 
 import math
 import statistics
@@ -17,8 +14,8 @@ MANY = 60  # lines in one panel
 
 
 def scales(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
-    """Scale and amax of every quantised tensor over the steps, one column a role. Grey: the tensors (range and middle
-    80 %); thick: their median; the highest and the lowest at the end are named."""
+    """Scale and amax over the steps, a column a role: all tensors' range, the middle 80 %, the median, the extremes
+    named."""
     probes = plot.thin(arm.scales(), 150)
     kinds = _kinds(probes)
     if not kinds:

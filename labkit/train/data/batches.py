@@ -24,8 +24,7 @@ def rows_per_micro_batch(batch_size: int, accumulation: int, shares: int) -> int
 def micro_batches(
     tokens: Tensor, share: tuple[int, int], micro_batch_size: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Part `share` = (index, count) of a global batch [B, T + 1], in micro-batches of b sequences on the device:
-    (inputs [b, T], targets [b, T])."""
+    """Part `share` = (index, count) of a global batch [B, T + 1], in micro-batches (inputs [b, T], targets [b, T])."""
     each = tokens.shape[0] // share[1]
     mine = tokens[share[0] * each : (share[0] + 1) * each]
     if device.type == "cuda":

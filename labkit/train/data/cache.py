@@ -1,8 +1,7 @@
 """Something costly, built once, by whichever process comes first, and never seen half done.
 
-One builds under a lock file (flock, which the kernel drops when its holder dies), the rest wait. It is built beside and
-renamed; the next holder removes what a killed builder left. Where a file system refuses flock, everybody builds, and
-the first rename wins.
+One builds under a lock file, the rest wait; it is built beside and renamed. Where a file system refuses flock,
+everybody builds, and the first rename wins.
 """
 
 import errno
@@ -31,8 +30,7 @@ def built_once(
     is_whole: Callable[[Path], bool],
     on_wait: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Return `folder`, built by `build(empty folder)` unless `is_whole(folder)`; one that is not whole is replaced.
-    LabError: the cache cannot be written; nothing half-written stays."""
+    """Return `folder`, built by `build(empty folder)` unless `is_whole(folder)`. LabError: the cache cannot be written."""
     try:
         if is_whole(folder):
             return folder

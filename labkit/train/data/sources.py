@@ -1,8 +1,7 @@
 """Which text a run reads, the [data] table; which files make it up, and on which side of the split each one falls.
 
-Every machine of this course has Python's standard library: real text with no download. Two hashes of a file's relative
-path decide its place in the order and its side, so that adding a file moves no other, and a cap in bytes takes a fair
-sample of all folders. Imports no torch.
+Two hashes of a file's relative path decide its place in the order and its side, so that adding a file moves no other,
+and a cap in bytes takes a fair sample of all folders. Imports no torch.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class SourceFile:
 
 
 def find_files(config: DataConfig) -> list[SourceFile]:
-    """The files of a source in corpus order, within max_bytes: a file too large for the rest of it is passed over.
-    LabError if there are fewer than two."""
+    """The files of a source in corpus order, within max_bytes. LabError if there are fewer than two."""
     found: dict[str, SourceFile] = {}
     for root in _find_roots(config.source):
         for file in _walk(root, tuple(config.suffixes)):
@@ -98,8 +96,7 @@ def is_heldout(relative: str, fraction: float) -> bool:
 
 
 def split(files: list[SourceFile], fraction: float) -> tuple[list[SourceFile], list[SourceFile]]:
-    """(train, held-out), each in corpus order. Neither is empty: if need be, the file whose hash is nearest crosses the
-    line."""
+    """(train, held-out), each in corpus order, neither empty."""
     by_hash = sorted(files, key=lambda f: _hash("split", f.relative))
     heldout = {f.path for f in files if is_heldout(f.relative, fraction)} or {by_hash[0].path}
     if len(heldout) == len(files):
