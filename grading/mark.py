@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
 
 VERSION = 2
@@ -62,6 +63,18 @@ class Mark:
     def cases(self) -> list[dict[str, Any]]:
         """All cases of all tasks: test, behaviour, verdict, points, possible, seconds, text, cause, printed."""
         return [case for task in self.tasks for case in task["cases"]]
+
+    def doubtful(self, task: dict[str, Any]) -> bool:
+        """Whether the grader itself failed at this automatic task. Its points are no zero then, and nobody's yet."""
+        if self.complete or task["kind"] != "auto":
+            return False
+        anywhere = any(case["verdict"] == FAULT for case in self.cases)
+        return not anywhere or any(case["verdict"] == FAULT for case in task["cases"])
+
+    def automatic(self, id: str) -> float | None:
+        """What the checks give for a task; None for one that they do not judge, and where the grader failed."""
+        task = next((task for task in self.tasks if task["id"] == id), None)
+        return None if task is None or task["kind"] != "auto" or self.doubtful(task) else task["points"]
 
     def verdicts(self) -> dict[str, int]:
         """How often each verdict came: {"passed": 40, "hung": 2}."""

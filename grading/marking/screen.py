@@ -119,12 +119,16 @@ class _Screen:
         report.changed += is_changed and not is_new
         report.same += not is_changed and not is_new
         left = [
-            f"{task.id} ({why})"
+            task.id
             for task in graded_tasks(self.week)
-            if task.kind == "auto" and (why := view.fault_of(task, one.mark)) and task.id not in one.given
+            if task.kind == "auto" and one.mark.automatic(task.id) is None and task.id not in one.given
         ]
         said = [
-            *([f"give the points by hand or run `grade run` again: {', '.join(left)}"] if left else []),
+            *(
+                [f"the grader itself failed: `grade run`, or give the points by hand: {', '.join(left)}"]
+                if left
+                else []
+            ),
             *(f"{id} has points by hand of before: look at them again" for id in sorted(one.again)),
             *(["its mark was made without a sandbox"] if one.mark.isolation == UNSANDBOXED else []),
             *(["its files cannot be read, so formgrader has the verdicts only"] if not files else []),
@@ -171,8 +175,7 @@ class _Screen:
             return float(task.points)
         if task.kind == "written":  # nothing to read: it asks nobody, and takes points from whoever gives some
             return 0.0 if task.id in one.mark.unanswered or not one.worth else None
-        entry = view.entry_of(task, one.mark)
-        return None if entry is None or view.fault_of(task, one.mark) else float(entry["points"])
+        return one.mark.automatic(task.id)
 
     def leave(self, kept: Collection[int], given: Mapping[int, Mapping[str, HandMark]]) -> None:
         """Take what counts no more off the screen, but for what somebody has typed into since it was read."""

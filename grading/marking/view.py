@@ -23,7 +23,6 @@ from grading.mark import UNSANDBOXED, Mark
 from grading.marking import inert, verdicts
 from grading.marking.cells import FORMAT, check_cell, graded_tasks, task_of, written_cell
 from labkit.checks.tasks import Task, Week
-from labkit.checks.verdict import FAULT
 
 MOST_CELLS = 400
 LARGEST = 20_000_000  # bytes of a notebook that is still parsed
@@ -99,23 +98,6 @@ def notebook_of(week: Week, files: Mapping[str, bytes]) -> str | None:
     return _find(files, week.notebook.name, week) or notebook_path(files, week)
 
 
-def fault_of(task: Task, mark: Mark) -> str:
-    """Why a task's automatic points are left to a human; "" if they are not."""
-    entry = entry_of(task, mark)
-    if entry is None or entry["points"] is None:
-        return "the mark says nothing about it"
-    if any(case["verdict"] == FAULT for case in entry["cases"]):
-        return "the grader itself failed here"
-    if not mark.complete and not any(case["verdict"] == FAULT for case in mark.cases):
-        return "the mark is not complete"
-    return ""
-
-
-def entry_of(task: Task, mark: Mark) -> dict[str, Any] | None:
-    """A task in a mark, as Outcome.to_json gives it."""
-    return next((entry for entry in mark.tasks if entry["id"] == task.id), None)
-
-
 def places(week: Week, course: dict[str, Any], theirs: list[dict[str, Any]]) -> list[str]:
     """For each of the student's cells the id of the course's cell that it is, or "". Each id once.
 
@@ -160,12 +142,13 @@ def _head(submission: int, mark: Mark, remarks: list[str]) -> dict[str, Any]:
 
 
 def _verdict_cell(week: Week, task: Task, mark: Mark, files: Mapping[str, bytes]) -> dict[str, Any]:
-    fault = fault_of(task, mark)
-    remark = f"Not graded automatically: {fault}. Give the points by hand." if fault else ""
+    entry = next((entry for entry in mark.tasks if entry["id"] == task.id), None)
+    failed = mark.automatic(task.id) is None
+    remark = "Not graded automatically: the grader itself failed here. Give the points by hand." if failed else ""
     return {
         **check_cell(task),
         "source": inert.plain(code_of(week, task, files)),
-        "outputs": [verdicts.output(entry_of(task, mark), remark)],
+        "outputs": [verdicts.output(entry, remark)],
     }
 
 

@@ -32,14 +32,15 @@ class HandMark:
 
     points     of `possible`; None: none, and the automatic ones hold
     extra      on top of whatever points there are
-    content    the digest of the files that the marker saw;   automatic: the task's automatic points of then"""
+    content    the digest of the files that the marker saw;   automatic: the task's automatic points of then; None where
+               there were none, since the grader had failed. Neither is given: those of the newest mark"""
 
     task: str
     points: float | None
     extra: float = 0.0
     comment: str = ""
     marker: str = ""
-    content: str = ""
+    content: str | None = None
     automatic: float | None = None
     at: str = ""
 
@@ -84,8 +85,8 @@ def add_hand_mark(cls: Class, week: Week, submission: int, given: HandMark) -> N
         raise LabError(f"{week.name} has no task {given.task!r}")
     mark = next((one.mark for one in reversed(marks_of(cls, submission))), None)
     automatic = given.automatic
-    if automatic is None and mark is not None and week.task(given.task).kind == "auto":
-        automatic = next((task["points"] for task in mark.tasks if task["id"] == given.task), None)
+    if automatic is None and mark is not None and given.content is None:
+        automatic = mark.automatic(given.task)
     with cls.writing():
         cls.db.execute(
             "INSERT INTO hand_mark (submission, task, marker, points, extra, comment, content, automatic, at) "
@@ -97,7 +98,7 @@ def add_hand_mark(cls: Class, week: Week, submission: int, given: HandMark) -> N
                 given.points,
                 given.extra,
                 given.comment,
-                given.content or (mark.content if mark else ""),
+                given.content if given.content is not None else mark.content if mark else "",
                 automatic,
                 given.at or datetime.now(UTC).isoformat(timespec="seconds"),
             ),

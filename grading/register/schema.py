@@ -53,7 +53,7 @@ UPGRADES: tuple[str, ...] = (
         how TEXT NOT NULL,
         source TEXT NOT NULL,
         label TEXT NOT NULL,
-        keys TEXT NOT NULL,             -- whose it is, by the platform: a person's, or the group's own
+        keys TEXT NOT NULL,
         grouped TEXT NOT NULL DEFAULT '',
         notes TEXT NOT NULL DEFAULT '[]',
         attention TEXT NOT NULL DEFAULT '[]',
@@ -118,6 +118,21 @@ UPGRADES: tuple[str, ...] = (
     ) STRICT, WITHOUT ROWID;
     """,
     "ALTER TABLE member ADD COLUMN left_out INTEGER NOT NULL DEFAULT 0 CHECK (left_out IN (0, 1))",  # by an instructor
+    """
+    CREATE TABLE author (               -- the exact keys of a submission, by the platform: a person's, or the group's own
+        submission INTEGER NOT NULL REFERENCES submission ON DELETE CASCADE,
+        platform TEXT NOT NULL,
+        assignment TEXT NOT NULL,
+        value TEXT NOT NULL,
+        PRIMARY KEY (platform, assignment, value, submission)
+    ) STRICT, WITHOUT ROWID;
+    INSERT OR IGNORE INTO author
+        SELECT submission.id, json_extract(value, '$[0]'), json_extract(value, '$[2]'), json_extract(value, '$[1]')
+        FROM submission, json_each(submission.keys) WHERE json_extract(value, '$[0]') != 'name';
+    ALTER TABLE submission DROP COLUMN keys;
+    CREATE INDEX of_submission_author ON author (submission);
+    CREATE INDEX of_label ON submission (label);
+    """,
 )
 
 

@@ -18,7 +18,6 @@ from grading.register.people import Person, everybody
 from grading.register.schema import Class
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
-from labkit.checks.verdict import FAULT
 
 NOT_COUNTED = "Excused from this week: its points do not count."
 FULL = "Everybody who handed in has all points of this task."
@@ -85,10 +84,7 @@ class Standing:
     def doubtful(self, task: dict[str, Any]) -> bool:
         """The grader itself failed at this task, and nobody has decided since. Not a zero."""
         given = self.by_hand.get(task["id"])
-        if not self.mark or self.mark.complete or task["kind"] != "auto" or (given and given.points is not None):
-            return False
-        anywhere = any(case["verdict"] == FAULT for case in self.mark.cases)
-        return any(case["verdict"] == FAULT for case in task["cases"]) if anywhere else True
+        return self.mark is not None and self.mark.doubtful(task) and (given is None or given.points is None)
 
     def unanswered(self, task: dict[str, Any]) -> bool:
         """Nothing was handed in to this written task, and nobody gave points all the same."""
@@ -123,16 +119,16 @@ class Standing:
     def looked_at_again(self) -> list[str]:
         """Ids of tasks whose points by hand were given for other files of this attempt, or for other automatic points;
         of an attempt that counts nothing, none."""
-        worth = {task["id"]: task["points"] for task in self.tasks if task["kind"] == "auto"}
+        mark = self.mark
+        if mark is None or self.factor == 0:
+            return []
         return [
             id
             for id, given in self.by_hand.items()
-            if self.factor > 0
-            and self.mark is not None
-            and (given.points is not None or given.extra)
+            if (given.points is not None or given.extra)
             and (
-                given.content not in ("", self.mark.content)
-                or (given.automatic is not None and id in worth and given.automatic != worth[id])
+                given.automatic != mark.automatic(id)
+                or ("" not in (given.content, mark.content) and given.content != mark.content)
             )
         ]
 
@@ -229,7 +225,8 @@ def _full(one: Standing, ids: Iterable[str]) -> dict[str, HandMark]:
         if task["id"] in ids:
             own = one.by_hand.get(task["id"]) or HandMark(task["id"], None)
             comment = "\n".join(filter(None, (own.comment, FULL)))
-            full[task["id"]] = replace(own, points=task["possible"], comment=comment, content="", automatic=None)
+            checked = one.mark.automatic(task["id"]) if one.mark else None
+            full[task["id"]] = replace(own, points=task["possible"], comment=comment, content="", automatic=checked)
     return full
 
 

@@ -174,7 +174,8 @@ def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -
     """Which attempt an arrival is, if it is one that is here. Content with the platform's own time is known if this
     time is, or if only people told another. Content without is what its author handed in last, or was in this very
     download before; else somebody put earlier files back, which is an attempt again."""
-    same = _of_author(cls, arrival, seats, _read(cls, "(assignment, digest) = (?, ?)", (week, digest)))
+    theirs = _of_author(cls, week, arrival, seats)
+    same = [one for one in theirs if one.digest == digest]
     if arrival.late:  # what was in time and is late now was handed in once more
         same = [one for one in same if one.late is not False]
     if not same:
@@ -183,7 +184,6 @@ def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -
         exact = [one for one in same if one.received == arrival.received]
         found = exact or [one for one in same if one.timed != PLATFORM]
         return found[-1] if found else None
-    theirs = _of_author(cls, arrival, seats, attempts(cls, week, withdrawn=True))
     last = [theirs[-1], *[one for one in theirs if one.how == arrival.how][-1:]]
     if unchanged := [one for one in same if one in last]:
         return unchanged[-1]
@@ -191,25 +191,29 @@ def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -
     return same[-1] if cls.db.execute(read, (week, arrival.download)).fetchone() else None
 
 
-def _of_author(cls: Class, arrival: Arrival, seats: Seats, among: Sequence[Attempt]) -> list[Attempt]:
-    """Those attempts, withdrawn ones too, of whoever handed this in: of one exact key with it; else under this
-    label, where one side has no exact key, or of one of these persons, and as this one a group's or a single person's:
-    what somebody hands in alone is not what their group did, though it be the same files. That it is a group's, a
-    download says only beside its worksheet."""
-    people = {found for _, _, found in seats if found is not None}
-    own, label = _exact(arrival.keys), clean(arrival.label).strip()
-    found = []
-    for one in among:
-        row = cls.db.execute("SELECT keys FROM submission WHERE id = ?", (one.id,)).fetchone()
-        theirs = _exact(keys_of(row["keys"]))
-        called = one.label == label and (not own or not theirs) and (not people or not one.members)
-        if own & theirs or called or (one.group == arrival.group and people & set(one.members)):
-            found.append(one)
-    return found
-
-
-def _exact(keys: Iterable[Key]) -> set[tuple[str, str, str]]:
-    return {key.row for key in keys if key.platform != "name"}
+def _of_author(cls: Class, week: str, arrival: Arrival, seats: Seats) -> list[Attempt]:
+    """All attempts, withdrawn ones too, of whoever handed this in: of one exact key with it; else under this label,
+    where one side has no exact key, or of one of these persons, and as this one a group's or a single person's: what
+    somebody hands in alone is not what their group did, though it be the same files. That it is a group's, a download
+    says only beside its worksheet."""
+    own = [key.row for key in arrival.keys if key.platform != "name"]
+    people = [found for _, _, found in seats if found is not None]
+    # By index alone, each part of the UNION by its own ("+" keeps SQLite from reading the whole week): a class of a
+    # thousand is collected every day.
+    return _read(
+        cls,
+        """+assignment = ? AND id IN (
+            SELECT submission FROM author WHERE (platform, assignment, value) IN (
+                SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]')
+                FROM json_each(?))
+            UNION SELECT id FROM submission AS other WHERE label = ?
+                AND (? OR NOT EXISTS (SELECT 1 FROM author WHERE submission = other.id))
+                AND (? OR NOT EXISTS (
+                    SELECT 1 FROM member WHERE submission = other.id AND person IS NOT NULL AND NOT left_out))
+            UNION SELECT submission FROM member JOIN submission AS other ON other.id = submission
+                WHERE person IN (SELECT value FROM json_each(?)) AND NOT left_out AND grouped = ?)""",
+        (week, json.dumps(own), clean(arrival.label).strip(), not own, not people, json.dumps(people), arrival.group),
+    )
 
 
 def keep(cls: Class, week: Week, arrival: Arrival, seats: Seats, digest: str = "") -> int:
@@ -223,7 +227,6 @@ def keep(cls: Class, week: Week, arrival: Arrival, seats: Seats, digest: str = "
         "how": arrival.how,
         "source": clean(arrival.source),
         "label": clean(arrival.label).strip(),
-        "keys": _json(arrival.keys),
         "grouped": arrival.group,
         "notes": json.dumps(arrival.notes),
         "attention": json.dumps(arrival.attention),
@@ -233,6 +236,8 @@ def keep(cls: Class, week: Week, arrival: Arrival, seats: Seats, digest: str = "
     with cls.writing():
         added = cls.db.execute(f"INSERT INTO submission ({columns}) VALUES ({values})", tuple(row.values()))
         number = int(added.lastrowid or 0)
+        exact = {(number, *key.row) for key in arrival.keys if key.platform != "name"}
+        cls.db.executemany("INSERT INTO author (submission, platform, assignment, value) VALUES (?, ?, ?, ?)", exact)
         path = cls.archive(week, number)
         path.parent.mkdir(parents=True, exist_ok=True)
         put(path, _copied(arrival.files), 0o600)  # in place before the row is: no row without an archive

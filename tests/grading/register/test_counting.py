@@ -215,6 +215,11 @@ def test_a_mark_that_the_grader_could_not_finish_is_no_zero(tmp_path):
         assert (of(cls).state, of(cls).total) == (FAULTY, None)
         add_hand_mark(cls, WEEK, number, HandMark("13.2", 50))
         assert (of(cls).state, of(cls).total) == (COMPLETE, 50)
+        for worth in (60, 0):  # the grader succeeds: what a person gave while it had failed is looked at again
+            give_mark(cls, number, worth)
+            assert (of(cls).state, of(cls).looked_at_again, of(cls).total) == (AGAIN, ["13.2"], None)
+        add_hand_mark(cls, WEEK, number, HandMark("13.2", 50))
+        assert of(cls).total == 50
         give_mark(cls, hand_in(cls, "a", ANNA, b"2", received=after(-0.5)).id, 20, missing={"collectives.py": ""})
         assert POORER in kinds(cls), "an earlier attempt has what this one lacks"
 

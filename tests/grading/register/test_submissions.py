@@ -1,5 +1,6 @@
 """What arrives: known or new, whose, and when; and what a kill leaves."""
 
+import hashlib
 import os
 import signal
 import sqlite3
@@ -87,6 +88,34 @@ def test_content_without_a_time_is_known_where_it_is_the_last_or_the_download_wa
     third = arrives(b"A", "three")
     assert third.new and third.id > second.id, "somebody put earlier files back"
     assert arrives(b"A", "three").id == third.id, "the same collection, cut off and run again"
+
+
+def test_to_know_an_attempt_costs_the_same_in_a_class_of_any_size(tmp_path):
+    def steps(people):
+        count = [0]
+        with opened(tmp_path / str(people), rules=DEADLINE) as cls:
+            for _ in range(2):  # the second collection, in which all are known
+                cls.db.set_progress_handler(lambda: count.__setitem__(0, count[0] + 1), 10)
+                count[0] = 0
+                known = [hand_in(cls, f"a{n}", canvas(f"a{n}", str(n)), b"all the same", None) for n in range(people)]
+            assert not any(one.new for one in known)
+        return count[0] / people
+
+    assert steps(80) < 1.5 * steps(20)
+
+
+def test_a_store_of_an_earlier_version_knows_its_attempts(tmp_path, monkeypatch):
+    with monkeypatch.context() as then:
+        then.setattr(schema, "UPGRADES", schema.UPGRADES[:2])
+        with opened(tmp_path / "c") as cls:
+            cls.db.execute(
+                "INSERT INTO submission (assignment, digest, timed, how, source, label, keys, collected) "
+                "VALUES ('week13', ?, '', 'canvas', 'download.zip', 'old name', ?, '2026-11-20T12:00:00Z')",
+                (hashlib.sha256(b"A").hexdigest(), '[["canvas", "4501", ""], ["name", "old name", ""]]'),
+            )
+    with opened(tmp_path / "c") as cls:
+        assert not hand_in(cls, "new name", canvas("new name", "4501"), b"A", None).new
+        assert hand_in(cls, "old name", canvas("old name", "4502"), b"A", None).new
 
 
 def test_the_same_files_once_more_after_the_deadline_take_nothing_from_those_in_time(cls):
