@@ -63,12 +63,12 @@ class _Home:
                 f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start "
                 f"fewer ranks (--nproc-per-node), or use device='cpu'"
             )
-        joined, attempt = dist.is_initialized(), Attempt()
-        self.transport = join(device, local, store=attempt.store(), rank=self.rank, world_size=self.size)
+        joined, self.attempt = dist.is_initialized(), Attempt()  # kept: it may serve the store
+        self.transport = join(device, local, store=self.attempt.store(), rank=self.rank, world_size=self.size)
         if not joined:
             atexit.register(self._leave_group)
         # A connection of our own: the group's may stand in a blocking wait while the watch needs an answer.
-        self.store = attempt.store()
+        self.store = self.attempt.store()
         self.jobs, self.failed, self.parent = 0, False, os.getppid()
         # A signal is heard here also while the main thread stands in a C call, where no handler of Python's runs.
         self.signals, heard = os.pipe()
@@ -146,8 +146,10 @@ class _Job:
         self.over.set()
         watch.join()
         values, ledgers = zip(*(unpack(self._get(key)) for key in keys))
-        self._meet("left")
-        if self.rank == 0:
+        if self.rank > 0:
+            self.store.add("left", 1)
+        else:
+            self._meet("left")  # it may serve the store, so it is the last to leave
             for key in keys:
                 for number in range(int(self.store.get(key))):
                     self.store.delete_key(f"{key}/{number}")

@@ -94,7 +94,9 @@ def torchrun(tmp_path, what):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_rank_may_return_more_than_the_store_takes_at_once(tmp_path):
+@pytest.mark.parametrize("apart", ["0", "1"], ids=["torchrun serves the store", "rank 0 serves it"])
+def test_a_rank_may_return_more_than_the_store_takes_at_once(tmp_path, monkeypatch, apart):
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", apart)
     code, out, err = torchrun(tmp_path, "much")
     assert code == 0 and out.count("MUCH 2") == 2, err
 
