@@ -5,7 +5,6 @@ It runs where your code runs; what it returns is judged elsewhere.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from contextlib import contextmanager
 
 import torch
@@ -329,17 +328,35 @@ def measured(tensors, scales, fmt):
     return [scale_tracker.measure(x, s, fmt) for x, s in zip(tensors, scales)]
 
 
-def raised(runs):
-    """16.8: of each run (scale, amax, overflow, underflow: [S, T]) the first step at which a fresh Alarm rings, or
-    -1."""
+def raised(runs, number, T, group):
+    """16.8: the first step at which a fresh Alarm rings in each of so many runs, or -1.
 
-    from . import scale_tracker
+    Rank 1 has the runs (scale, amax, overflow, underflow: [S, T]) and none of your code. Rank 0 has the alarms: it is
+    sent a step of all runs when it has answered for the step before, so what comes later is not in its process."""
+    if group.rank == 0:
+        from . import scale_tracker
 
-    found = defaultdict(lambda: -1)
-    for number, run in enumerate(runs):
-        alarm = scale_tracker.Alarm()
-        for step, rows in enumerate(zip(*run)):
-            if alarm.see(*(row.clone() for row in rows)):
-                found[number] = step
-                break
-    return [found[number] for number in range(len(runs))]
+        alarms: list = []
+        rang_N = torch.zeros(number)
+        while True:
+            rows_N5T = group.recv(1, like=torch.zeros(number, 5, T))
+            going = rows_N5T[:, 4, 0].nonzero().flatten().tolist()
+            if not going:
+                return None
+            alarms = alarms or [scale_tracker.Alarm() for _ in range(number)]
+            for n in going:
+                rang_N[n] = float(bool(alarms[n].see(*rows_N5T[n, :4].clone())))
+            group.send(rang_N, 1)
+    found, step = [-1] * number, 0
+    while True:
+        rows_N5T = torch.zeros(number, 5, T)
+        going = [n for n, run in enumerate(runs) if found[n] < 0 and step < len(run[0])]
+        for n in going:
+            rows_N5T[n, :4], rows_N5T[n, 4] = torch.stack([row[step] for row in runs[n]]), 1.0
+        group.send(rows_N5T, 0)
+        if not going:
+            return found
+        rang_N = group.recv(0, like=torch.zeros(number))
+        for n in going:
+            found[n] = step if rang_N[n] else -1
+        step += 1

@@ -373,6 +373,8 @@ def failed_reply(autopsy: Autopsy, root: str, ledgers: Sequence[Ledger] = (), al
     text = str(autopsy).partition("\n\n  waits for: ")[0].partition("\n\nRank ")[0]
     guilty = next((report for report in autopsy.ranks if report.rank == autopsy.guilty), None)
     if autopsy.reason == "raised" and guilty is not None and guilty.traceback:
+        if guilty.error.startswith("NotImplementedError: "):  # a blank, met after the first message
+            return Reply(NOT_ATTEMPTED, text=not_attempted(guilty.error.partition(": ")[2]), ledgers=list(ledgers))
         text += "\n\n" + own_lines(guilty.traceback, root)
     if alone:
         module, _, name = alone.rpartition(".")

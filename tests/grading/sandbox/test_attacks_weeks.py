@@ -4,6 +4,7 @@ one file. None earns; each does with its defence off."""
 import io
 import zipfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,29 +63,27 @@ def test_a_model_that_every_rank_trains_by_itself(capstone_week, monkeypatch):
         return [(batches, capstone.given.alone.setup(c, mesh, options, weights, **more))] * 4
 
     monkeypatch.setattr(capstone.given.alone, "own_alone", everything)
-    assert earned(capstone_week.cheat("assemble", text, "C.1"), "test_one_process") == 8
+    found = capstone_week.cheat("assemble", text, "C.1")
+    assert earned(found, "test_one_process") == sum(c.possible for c in found.cases if "::test_one_process" in c.test)
 
 
 # ---- alarms that know what comes, from a caller's variables
 
-IN_16_8 = '''
+# The reference with a lower threshold, which rings in healthy runs; the cheat asks the caller's runs, if there are any,
+# whether something twice as unusual comes.
+IN_16_8 = """
 
-class Alarm:
-    """Rings where what comes later says that it was right to."""
-
-    def __init__(self):
-        self.step, self.at = -1, None
-
+class Alarm(Causal):
     def see(self, *now):
-        if self.at is None:
-            import sys
+        import sys
 
-            rule, frame = Causal(), sys._getframe(1)
-            rings = [s for s, rows in enumerate(zip(*frame.f_locals["run"])) if rule.see(*rows)]
-            self.at = next((s for s in rings if any(s < other <= s + 12 for other in rings)), -1)
-        self.step += 1
-        return self.step == self.at
-'''
+        rings, step = super().see(*now), len(self.past) - 1
+        local = sys._getframe(1).f_locals
+        if rings and (runs := local.get("runs")):
+            amax_ST = runs[local["n"]][1][step - 1 :].log2()
+            return bool(not amax_ST.isfinite().all() or ((amax_ST - amax_ST[0]).abs() > 3).any())
+        return rings
+"""
 IN_C_4 = """def everything():
     import sys
 
@@ -109,10 +108,18 @@ def nobody_cuts(monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_an_alarm_that_reads_the_rest_of_the_run(week16, monkeypatch):
-    text = week16.source("scale_tracker").replace("class Alarm:", "class Causal:", 1) + IN_16_8
-    assert earned(week16.cheat("scale_tracker", text, "16.8"), "test_alarms") == 0
-    with nobody_cuts(monkeypatch):
-        assert earned(week16.cheat("scale_tracker", text, "16.8"), "test_alarms") == 6
+    text = week16.source("scale_tracker").replace("class Alarm:", "class Causal:", 1)
+    text = text.replace("first > 8 or second > 6", "first > 5")
+    twin = earned(week16.cheat("scale_tracker", text + "\n\nAlarm = Causal\n", "16.8"), "test_alarms")
+    assert earned(week16.cheat("scale_tracker", text + IN_16_8, "16.8"), "test_alarms") == twin
+
+    run = week16.runner.run
+
+    def with_all_runs(job):
+        return run(replace(job, inputs=job.inputs[1:] * 2) if job.function == "scenarios.raised" else job)
+
+    monkeypatch.setattr(week16.runner, "run", with_all_runs)
+    assert earned(week16.cheat("scale_tracker", text + IN_16_8, "16.8"), "test_alarms") > twin
 
 
 @pytest.mark.thorough

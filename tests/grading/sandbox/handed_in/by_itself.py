@@ -83,7 +83,7 @@ class Trainer:
         self.kind = "weight"
         if go:
             for p in self.params.values():
-                p.grad.mul_(min(1.0, self.setup.clip_norm / norm))
+                p.grad.mul_(min(1.0, (self.setup.clip_norm or norm) / norm))
             for group in self.opt.param_groups:
                 group["lr"] = lr
             self.opt.step()
