@@ -27,8 +27,8 @@ from typing import Any
 
 from capstone.running.config import CapstoneConfig, degrees, read
 from labkit.comm.processes import RankPool
-from labkit.comm.ranks import RanksFailed, run_ranks, under_torchrun
-from labkit.errors import LabError
+from labkit.comm.ranks import run_ranks, under_torchrun
+from labkit.errors import LabError, run_command
 from labkit.record.clean import jsonable, typed_command
 from labkit.record.run import RunRecord, read_run, sole_trainer
 from labkit.strict import strict_validate
@@ -155,12 +155,4 @@ def _device(ranks: int) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RanksFailed as failure:  # first, for it is a LabError too
-        refused = isinstance(failure.error, LabError)
-        print(f"train: {failure.error if refused else failure}", file=sys.stderr)
-        sys.exit(2 if refused else 1)
-    except LabError as error:
-        print(f"train: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command("train", main)

@@ -13,7 +13,7 @@ import typer
 from grading import commands
 from grading.intake.names import count, printable
 from grading.options import HERE, Anyway, Folder, Unsandboxed, WeekName, blocking, opened, say, understandable
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
 
 app = typer.Typer(
     name="grade",
@@ -23,7 +23,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="For instructors: hand out the labs, grade what comes back.",
 )
-INTERRUPTED = 130  # the shell's convention for a command ended by Ctrl-C (128 + SIGINT)
 
 
 @app.callback()
@@ -304,21 +303,12 @@ def gradescope(
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `grade`. Errors that a user can fix are a sentence on stderr and status 2."""
     words = list(sys.argv[1:] if argv is None else argv)
-    try:
+
+    def body() -> None:
         understandable(words)
         app(words)
-    except LabError as error:
-        sys.stdout.flush()
-        print(f"grade: {printable(str(error))}", file=sys.stderr)
-        sys.exit(2)
-    except (KeyboardInterrupt, SystemExit) as end:
-        # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has said so ends with a
-        # status of its own making.)
-        cause = getattr(end.__context__, "__cause__", None)
-        if not isinstance(end, KeyboardInterrupt) and not isinstance(cause, KeyboardInterrupt):
-            raise
-        print("grade: interrupted; the same command goes on", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+
+    run_command("grade", body, printable, "interrupted; the same command goes on")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit.checks.tasks import Week, find_weeks
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
 
 WEEK = "week13"
 # What a student might have written: (file, the reference's line, theirs).
@@ -101,7 +101,4 @@ def submissions(released: Path, week: Week) -> Iterator[tuple[str, bytes]]:
 
 
 if __name__ == "__main__":
-    try:
-        demo(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/grading-demo"))
-    except LabError as error:
-        sys.exit(f"demo: {error}")
+    run_command("demo", lambda: demo(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/grading-demo")))

@@ -34,7 +34,7 @@ from grading.sandbox.frames import clean
 from grading.sandbox.runner import SandboxRunner
 from labkit.checks.race import SECONDS, Result, race_of, run, table
 from labkit.checks.tasks import Week
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
 
 LONGEST = 24  # characters of a pseudonym
 FIRST = (
@@ -177,12 +177,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     from rich.console import Console
 
-    try:
-        with open_class(options.folder) as cls:
-            week = cls.week("week13")
-            ranked, out = race(cls, week, lambda name: print(f"racing: {printable(name)}", file=sys.stderr))
-    except LabError as error:
-        sys.exit(f"race: {printable(str(error))}")
+    with open_class(options.folder) as cls:
+        week = cls.week("week13")
+        ranked, out = race(cls, week, lambda name: print(f"racing: {printable(name)}", file=sys.stderr))
     Console().print(class_table(week, ranked))
     for placed in (*ranked, *out) if options.who else ():
         print(printable(f"{placed.pseudonym}: {placed.name}" + (f": {placed.why}" if placed.why else "")))
@@ -192,4 +189,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command("race", main, printable)

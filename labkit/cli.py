@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from labkit import __version__
 from labkit.checks.commands import add_commands as add_check_commands
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
 from labkit.train.checkpoint_cli import add_commands as add_checkpoint_commands
 
 app = typer.Typer(
@@ -23,7 +23,6 @@ app = typer.Typer(
 
 # Tools that live in a week's folder, by name and not by import: labkit stands on no week.
 BENCH = "week13_allreduce.bench:main"
-INTERRUPTED = 130  # the shell's convention for a command ended by Ctrl-C (128 + SIGINT)
 
 MATRIX_HELP = "Print instead which recipe goes with what: FSDP2, compile, checkpointing, each generation of GPUs."
 # Options of more than one command.
@@ -368,17 +367,4 @@ add_checkpoint_commands(app)
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point of `lab` and `python -m labkit`. Errors that a user can fix are one sentence on stderr and status 2."""
-    try:
-        app(argv)
-    except LabError as error:
-        sys.stdout.flush()
-        print(f"lab: {error}", file=sys.stderr)
-        sys.exit(2)
-    except (KeyboardInterrupt, SystemExit) as end:
-        # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has reported it ends with a
-        # status of its own making.)
-        causes = (end, getattr(end.__context__, "__cause__", None))
-        if not any(isinstance(cause, KeyboardInterrupt) for cause in causes):
-            raise
-        print("lab: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+    run_command("lab", lambda: app(argv))

@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 import pynvml as nvml
 
-from labkit.errors import LabError
-from labkit.record.files import replace_file
+from labkit.errors import LabError, run_command
+from labkit.record.files import replace_file, writable
 from labkit.record.read import parse
 
 READINGS = ("power.draw", "clocks.sm", "memory.used", "utilization.gpu")  # W, MHz, MiB, per cent
@@ -77,7 +77,7 @@ def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str,
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words])
 
-    out.parent.mkdir(parents=True, exist_ok=True)
+    writable(out.parent)
     agent, read_at = start(), 0.0
     note("began")
     try:
@@ -126,8 +126,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except LabError as error:
-        print(f"interrupted: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command("interrupted", main)

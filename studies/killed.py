@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 
+from labkit.errors import run_command
+from labkit.record.files import writable
 from labkit.record.hardware import describe
 from labkit.record.read import parse, read_run
 from labkit.record.run import versions
@@ -47,6 +49,7 @@ def main() -> int:
     )
     parser.add_argument("--limit", type=float, default=150.0, help="seconds for everything")
     a = parser.parse_args()
+    writable(a.out.parent)
     import torch
 
     device, every = "cuda" if torch.cuda.device_count() >= 2 else "cpu", a.every
@@ -144,4 +147,4 @@ def end(agent: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command("killed", main)

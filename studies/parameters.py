@@ -23,12 +23,12 @@ from labkit.comm.group import Group
 from labkit.comm.mesh import Mesh
 from labkit.comm.ranks import run_ranks
 from labkit.compare.preset import load_preset
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
 from labkit.precision.base import pieces
 from labkit.precision.registry import get_backend
 from labkit.record import hardware, measure
 from labkit.record.clean import jsonable
-from labkit.record.files import replace_file
+from labkit.record.files import replace_file, writable
 from labkit.record.run import now, versions
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
@@ -204,6 +204,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     a = parser.parse_args()
 
+    writable(a.out.parent)
+
     def keep(found: dict[str, Any]) -> None:
         replace_file(a.out, json.dumps(jsonable(found), indent=1) + "\n")
 
@@ -211,4 +213,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command("parameters", main)

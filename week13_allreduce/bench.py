@@ -15,14 +15,14 @@ busbw of a contender is computed as if it were optimal: whoever moves more than 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
+from labkit.record.files import writable
 from week13_allreduce.given import nccl_tests, records
 from week13_allreduce.given.contenders import CONTENDERS, DEFAULT, load, measure
 from week13_allreduce.given.records import human, parse_size
@@ -73,6 +73,8 @@ def run_bench(
     theirs = nccl_tests.read(nccl_tests_file) if nccl_tests_file else None
     record = records.describe(where, dtype, op, wire)
     told: list[str] = []
+    if out and where["leader"]:
+        writable(Path(out))
 
     def say(text: str) -> None:
         told.append(text)
@@ -242,8 +244,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except LabError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command("bench", main)

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +33,8 @@ from typing import Any
 import torch
 
 from labkit.comm.ranks import run_ranks, under_torchrun
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
+from labkit.record.files import writable
 from week14_fsdp.given import contenders, records
 from week14_fsdp.given.contenders import Ddp, Fsdp, Fsdp2, TorchDdp, Zero1, batches, shape
 from week14_fsdp.given.meter import StorageMeter
@@ -286,6 +286,8 @@ def run_bench(options: argparse.Namespace) -> dict[str, Any]:
         if name not in PARTS:
             raise LabError(f"there is no part {name!r}: choose of {', '.join(PARTS)}, or all.")
     plan, leader = Plan(options, device), os.environ.get("RANK", "0") == "0"
+    if leader:
+        writable(plan.out)
     record = records.describe(options, plan, leader)
     begin = time.perf_counter()
     for name in wanted:
@@ -332,7 +334,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except LabError as error:
-        sys.exit(f"error: {error}")
+    run_command("bench", main)

@@ -12,7 +12,7 @@ its reason; nothing else is lost by it. One record goes to --out (see given/reco
 from __future__ import annotations
 
 import argparse
-import sys
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
+from labkit.record.files import writable
 from week15_tp_attention.given import blocks, clock, fp8, peers, records, stages
 from week15_tp_attention.given.blocks import Shape
 from week15_tp_attention.given.lanes import Lanes
@@ -276,6 +277,8 @@ def run_bench(
     if device == "auto":
         device = "cuda" if torch.cuda.device_count() > 0 else "cpu"
     size = size or ("full" if device == "cuda" else "toy")
+    if out and os.environ.get("RANK", "0") == "0":
+        writable(Path(out).parent)
     told = (size, wanted, budget, limit, out)
     if under_torchrun():
         return run_ranks(on_a_rank, *told, backend="torchrun", device=device, timeout=None)[0]
@@ -299,8 +302,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except LabError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command("bench", main)

@@ -24,14 +24,13 @@ import contextlib
 import faulthandler
 import importlib
 import os
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
 
 PARTS = ("linear", "train")
 SHAPES = {"cpu": "1024x1024x1024", "cuda": "4096x4096x4096,16384x4096x16384"}
@@ -81,6 +80,10 @@ def run_bench(
         raise LabError(f"--size is tiny or small, not {size!r}.")
     if steps is not None and steps < 1:
         raise LabError(f"--steps is at least 1, not {steps}.")
+    if out and leader:
+        from labkit.record.files import writable
+
+        writable(Path(out).parent)
     record = _describe(device, size, steps or sizes[size].steps)
     run: Callable[..., Any] = _here
 
@@ -321,8 +324,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except LabError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command("bench", main)

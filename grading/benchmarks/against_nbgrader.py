@@ -27,7 +27,9 @@ from pathlib import Path
 
 from grading.benchmarks.classroom import CLASS, Made, grade_run, make_class, marks_in, write
 from labkit.checks.tasks import Week, find_weeks
+from labkit.errors import run_command
 from labkit.record import hardware
+from labkit.record.files import writable
 
 CONFIG = """c = get_config()
 c.CourseDirectory.course_id = "bench"
@@ -43,6 +45,7 @@ def main() -> None:
     parser.add_argument("--nbgrader", type=Path, help="an earlier record, for its half")
     parser.add_argument("--only", default="", help="names of submissions, by comma")
     args = parser.parse_args()
+    writable(args.out.parent)
     week = next(week for week in find_weeks(Path(__file__)) if week.name == "week13")
     chosen = [made for made in CLASS if not args.only or made.name in args.only.split(",")]
     record = {
@@ -219,4 +222,4 @@ def _children_mib() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_command("against_nbgrader", main)

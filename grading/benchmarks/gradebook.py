@@ -31,6 +31,7 @@ from grading.register.marks import add_mark
 from grading.register.submissions import add_submission
 from labkit.checks.tasks import Task, Week, find_week, find_weeks
 from labkit.checks.verdict import PASSED, WRONG
+from labkit.errors import run_command
 
 TEXT = "rank 2: chunk 1 differs\n  expected  [6, 8, 10]\n  got       [2, 4, 6]\n  cause: do not divide by N\n" * 3
 
@@ -124,4 +125,4 @@ def _archive(week: Week, released: Path) -> bytes:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command("gradebook", lambda: typer.run(main))

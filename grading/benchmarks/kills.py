@@ -30,6 +30,8 @@ from grading.benchmarks.classroom import CLASS, grade_run, make_class, marks_in
 from grading.register.classes import open_class
 from grading.run import class_seed
 from labkit.checks.tasks import Week, find_weeks
+from labkit.errors import run_command
+from labkit.record.files import writable
 
 KILLS, AT_THE_REFERENCE = 20, 4
 
@@ -40,6 +42,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=20261121, help="of the moments")
     parser.add_argument("--only", default="", help="names of submissions, by comma")
     args = parser.parse_args()
+    writable(args.out.parent)
     week = next(week for week in find_weeks(Path(__file__)) if week.name == "week13")
     chosen = [made for made in CLASS if not args.only or made.name in args.only.split(",")]
     draw = random.Random(args.seed)
@@ -130,4 +133,4 @@ def left(word: str) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_command("kills", main)

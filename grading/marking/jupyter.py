@@ -8,6 +8,7 @@ from pathlib import Path
 
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
+from labkit.record.files import jupyter_may_start
 
 EXTENSIONS = tuple(
     f"nbgrader.server_extensions.{name}"
@@ -17,6 +18,7 @@ EXTENSIONS = tuple(
 
 def extensions() -> list[str]:
     """Turn on those of nbgrader's JupyterLab extensions that are off. Sentences on what was done, and what is left."""
+    jupyter_may_start()
     said = []
     if off := _off():
         from jupyter_server.extension.serverextension import toggle_server_extension_python

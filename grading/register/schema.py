@@ -215,8 +215,8 @@ def _explained(error: sqlite3.OperationalError) -> LabError | None:
     why = {
         "SQLITE_BUSY": "another command of this class writes: wait for its end, and type it again",
         "SQLITE_FULL": "the disk is full: make room, and type it again; nothing that was said to be done is lost",
-        "SQLITE_READONLY": "it cannot be written: whose folder is it?",
-        "SQLITE_CANTOPEN": "it cannot be opened: whose folder is it?",
+        "SQLITE_READONLY": "it cannot be written: may you write into its folder?",
+        "SQLITE_CANTOPEN": "it cannot be opened: may you write into its folder?",
         "SQLITE_IOERR": "the disk reports an error: look at the machine's log",
     }
     name = next((name for name in why if error.sqlite_errorname.startswith(name)), "")

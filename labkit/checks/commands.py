@@ -64,12 +64,14 @@ def open_week(week: Annotated[str, typer.Argument(metavar="WEEK", help="The week
 
     from labkit.checks.tasks import find_week
     from labkit.errors import LabError
+    from labkit.record.files import jupyter_may_start
 
     found = find_week(week)
     if not found.notebook.exists():
         raise LabError(f"{found.name} has no notebook {found.notebook.name}")
     if importlib.util.find_spec("jupyterlab") is None:
         raise LabError("JupyterLab is not installed: pip install jupyterlab")
+    jupyter_may_start()
     raise typer.Exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(found.notebook)]).returncode)
 
 

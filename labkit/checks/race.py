@@ -27,6 +27,7 @@ from labkit.checks.runner import Case, LocalRunner, Runner, use
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import NOT_ATTEMPTED, CheckFailed
 from labkit.errors import LabError
+from labkit.record.files import writable
 
 SECONDS = 20.0  # for one lap on this machine: eight ranks may have to share two cores
 
@@ -110,7 +111,6 @@ def keep(folder: Path, week: Week, result: Result, name: str) -> None:
         return
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     line = {"time": now, "name": name, "score": result.score, "laps": times}
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{week.name}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -121,6 +121,7 @@ def command(week: Week, name: str | None, folder: Path) -> int:
     from rich.text import Text
 
     console, race = Console(), race_of(week)
+    writable(folder)
     with console.status("racing ...") as status, LocalRunner() as runner:
         result = run(week, runner, secrets.randbits(62), lambda track: status.update(f"racing: {track} ..."))
     if not result.entered:

@@ -14,6 +14,7 @@ from labkit.crossover.grid import ARMS, BASE, FP8, TIE, Shape, describe, parse_a
 from labkit.errors import LabError
 from labkit.record import hardware
 from labkit.record.clean import typed_command
+from labkit.record.files import writable
 from labkit.record.run import now, versions
 
 SIZES = {"cuda": "1K,4K,16K", "cpu": "128,512"}  # of M, of K and of N
@@ -72,6 +73,7 @@ def crossover(request: Request, console: Console | None = None) -> int:
     if device == "cuda":
         refuse_company(out)
     record = records.resume(out, fresh)
+    writable(out)
     for arm, why in missing.items():
         say(console, f"{ARMS[arm][2]}: left out, {why}")
     whole = _measure(record, out, torch.device(device), request.seconds, console)

@@ -37,7 +37,6 @@ def load(path: Path) -> dict[str, Any]:
 def save(record: dict[str, Any], folder: Path) -> None:
     """Write the map; LabError if it cannot be written."""
     with explained(folder / FILE):
-        folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / FILE, json.dumps(jsonable(record), indent=1, ensure_ascii=False) + "\n")
 
 

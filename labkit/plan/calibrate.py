@@ -259,17 +259,17 @@ def calibrate(out: Path | None = None, device: str | None = None, say: Callable[
     """Measure this machine, print what was found, write it into `out`; return 0."""
     import torch
 
-    from labkit.record.files import explained, replace_file
+    from labkit.record.files import explained, replace_file, writable
 
     if device not in (None, "cuda", "cpu"):
         raise LabError(f"--device is cuda or cpu, not '{device}'")
     out = out or DEFAULT
+    writable(out.parent)
     machine = measure(device or ("cuda" if torch.cuda.is_available() else "cpu"), say)
     if machine is not None:
         for line in describe(machine):
             say(line)
         with explained(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
             replace_file(out, write_text(machine))
         say(f"written: {out}; plan with it: lab plan --gpu {out}")
     return 0

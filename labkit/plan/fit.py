@@ -16,12 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from labkit.errors import run_command
 from labkit.plan.cases import Array
 from labkit.plan.constants import ABOUT, DATA, Constants, share_of_stack, start
 from labkit.plan.footprint import GIB, room
 from labkit.plan.rows import Row, Runs, number, read, runs
 from labkit.plan.step import step
 from labkit.plan.validate import expected_bytes
+from labkit.record.files import writable
 
 NOISE, DOUBT = 0.08, 0.10  # of a log: what releases of one stack differ by (5 to 10 %); beyond it a row is doubtful
 NUDGE, LEAP, ROUNDS = 1e-3, 0.3, 8  # of log(constant): for the slope; the longest step; steps
@@ -173,6 +175,8 @@ def write_text(k: Constants, found: dict[str, float]) -> str:
 
 
 def main(argv: list[str]) -> int:
+    if "--write" in argv:
+        writable(DATA)
     written = write_text(*fit_all(print))
     print(written)
     if "--write" in argv:
@@ -181,4 +185,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command("fit", lambda: main(sys.argv[1:]))

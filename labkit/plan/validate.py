@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
 from labkit.plan.cases import Array
 from labkit.plan.constants import accuracy, constants
 from labkit.plan.footprint import FITS, FRAGMENTS, GIB, MAY, NOT, WORDS, Room, memory, room
@@ -168,15 +168,11 @@ def print_line(name: str, one: dict[str, float]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Print a file's errors; return 0, or 2 after one sentence if the file cannot be used."""
+    """Print a file's errors; return 0."""
     files = [one for one in argv if not one.startswith("-")]
-    try:
-        if len(files) != 1 or set(argv) - {*files, "--json"}:
-            raise LabError("usage: python -m labkit.plan.validate FILE.csv [--json]")
-        found = judge(read(files[0]))
-    except LabError as error:
-        print(f"validate: {error}", file=sys.stderr)
-        return 2
+    if len(files) != 1 or set(argv) - {*files, "--json"}:
+        raise LabError("usage: python -m labkit.plan.validate FILE.csv [--json]")
+    found = judge(read(files[0]))
     if "--json" in argv:
         print(json.dumps(found, indent=1))
     else:
@@ -185,4 +181,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command("validate", lambda: main(sys.argv[1:]))

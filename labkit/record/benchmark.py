@@ -8,6 +8,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.record import hardware
 from labkit.record.clean import jsonable, typed_command
+from labkit.record.files import explained, replace_file
 from labkit.record.run import now, versions
 
 VARIABLES = ("NCCL_", "TORCH_NCCL_")  # what these begin is recorded
@@ -30,8 +31,9 @@ def about(kind: str, device: str, leader: bool = True) -> dict[str, Any]:
 
 def save(record: dict[str, Any], path: Path, indent: int | None = 1) -> None:
     """Write a record; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(jsonable(record), indent=indent) + "\n", encoding="utf-8")
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(jsonable(record), indent=indent) + "\n")
 
 
 def load(path: str | Path, kind: str, called: str = "benchmark record") -> dict[str, Any]:

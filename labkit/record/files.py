@@ -1,14 +1,12 @@
 """Writing files that others read meanwhile: they see the old one or the new one; a failure becomes one sentence."""
 
-import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from labkit.errors import LabError
-
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+from labkit.errors import FULL, LabError
 
 
 def replace_file(target: Path, content: str | bytes) -> None:
@@ -24,6 +22,22 @@ def replace_file(target: Path, content: str | bytes) -> None:
         with suppress(OSError):
             beside.unlink()
         raise
+
+
+def writable(folder: Path) -> None:
+    """Make a folder and try to write into it: to be asked before what is to be kept there is measured. LabError."""
+    with explained(folder, stop="; nothing was measured. Name another place with --out."):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+
+
+def jupyter_may_start() -> None:
+    """LabError where Jupyter could not make its own folders: it would end with a traceback."""
+    from jupyter_core.paths import jupyter_config_dir, jupyter_runtime_dir
+
+    for folder in map(Path, (jupyter_config_dir(), jupyter_runtime_dir())):
+        if not os.access(next(path for path in (folder, *folder.parents) if path.exists()), os.W_OK):
+            raise LabError(f"Jupyter could not write into {folder}: set HOME to a folder that you may write to")
 
 
 @contextmanager

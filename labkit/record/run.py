@@ -25,9 +25,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import FULL, LabError
 from labkit.record.clean import clean_command, jsonable, typed_command
-from labkit.record.files import FULL, explained, replace_file
+from labkit.record.files import explained, replace_file
 from labkit.record.read import RunData, is_alive, load_run, parse, read_run
 
 __all__ = ["RunData", "RunRecord", "is_alive", "now", "read_run", "versions"]

@@ -29,7 +29,7 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from labkit.comm.group import Group
-from labkit.errors import LabError
+from labkit.errors import FULL, LabError
 from labkit.model.weights import refuse_hand_sharded
 from labkit.precision.flags import mismatch, other_parameters
 from labkit.train import manifest, state
@@ -37,7 +37,6 @@ from labkit.train.config import TrainConfig
 from labkit.train.health import agree, gather_text
 from labkit.train.optim import MasterAdamW
 
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 T = TypeVar("T")
 
 
@@ -129,7 +128,7 @@ class Checkpoints:
         kept = f"the checkpoint of step {older[0]} is intact" if older else "there is no earlier one"
         free = shutil.disk_usage(self.folder).free if self.folder.is_dir() else None
         numbers = (e.errno for e in _chain(error) if isinstance(e, OSError) and e.errno)
-        if next(numbers, None) in _DISK_FULL or (free is not None and free < size):
+        if next(numbers, None) in FULL or (free is not None and free < size):
             room = "" if free is None else f" ({size / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
             return (
                 f"the disk is full: the checkpoint of step {step} could not be written to {self.folder}{room}; "

@@ -35,8 +35,9 @@ from typing import Any
 import numpy as np
 
 from labkit.comm.group import Group
+from labkit.errors import run_command
 from labkit.record.clean import jsonable, restore
-from labkit.record.files import replace_file
+from labkit.record.files import replace_file, writable
 from labkit.strict import strict_validate
 from labkit.watch.alarms import OVER_SCALES
 from labkit.watch.folder import QUANTITIES, Record
@@ -275,7 +276,9 @@ def main() -> None:
     words.add_argument("--judge", action="store_true", help="run nothing")
     words.add_argument("--record", type=Path, help="write what came of it into this file")
     given = words.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    writable(given.out)
+    if given.record:
+        writable(given.record.parent)
     mine, of = map(int, given.share.split("/"))
     plan: dict[int, list[Trial]] = {}
     for trial in trials(given.tuning):
@@ -296,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command("study", main)

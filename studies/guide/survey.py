@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
 from labkit.plan import explain, fit
 from labkit.plan.cases import FULL
 from labkit.plan.constants import accuracy, constants, start
@@ -30,6 +30,7 @@ from labkit.plan.model import find_model
 from labkit.plan.request import Request, count_sequences, find_cluster
 from labkit.plan.search import Found, ranked, search, ties
 from labkit.plan.work import rate
+from labkit.record.files import writable
 
 HERE = Path(__file__).parent
 FILE = HERE / "guide.json"
@@ -289,6 +290,8 @@ def write(path: Path, record: dict[str, Any]) -> None:
 
 
 def main(argv: list[str]) -> int:
+    if "--write" in argv:
+        writable(FILE.parent)
     record = everything()
     if "--write" in argv:
         write(FILE, record)
@@ -297,4 +300,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command("survey", lambda: main(sys.argv[1:]))

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from labkit.compare.statistic import ACCEPTED, Spread, answers, tail
+from labkit.errors import run_command
 from labkit.record.clean import jsonable
 from studies.verdict.pool import read_pool
 
@@ -216,4 +217,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command("operating", main)

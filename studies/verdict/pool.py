@@ -19,7 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
+from labkit.record.files import writable
 from studies.verdict.faults import Fault
 
 TOGETHER = 8  # runs trained as one: studies.verdict.together
@@ -113,6 +114,7 @@ def train_all(file: Path, at_once: int, until: float) -> None:
     from labkit.record import hardware
     from labkit.record.run import now, versions
 
+    writable(file.parent)
     if not file.exists():
         about: dict[str, Any] = {"kind": "pool", "command": "python -m studies.verdict.pool", "date": now()}
         about |= {"hardware": hardware.describe(), "versions": versions(), "train": TRAIN}
@@ -145,4 +147,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command("pool", main)

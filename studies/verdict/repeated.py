@@ -26,7 +26,7 @@ from labkit.compare.arms import find_run, heldout_of
 from labkit.compare.preset import load_preset
 from labkit.compare.repeats import spread_of
 from labkit.compare.statistic import Answer, Spread, answers, tail
-from labkit.errors import LabError
+from labkit.errors import LabError, run_command
 from labkit.record.clean import jsonable, restore
 from labkit.record.read import RunData, read_run
 from labkit.strict import strict_validate
@@ -247,4 +247,4 @@ def _describe(whole: RunData) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run_command("repeated", main)

@@ -33,6 +33,8 @@ import torch
 
 from labkit.comm.group import Recv, Send
 from labkit.comm.ranks import run_ranks
+from labkit.errors import run_command
+from labkit.record.files import writable
 from labkit.record.measure import Stopwatch
 from week13_allreduce import collectives
 from week13_allreduce.given import records
@@ -215,6 +217,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--max", default="4G", help="the longest vector")
     a = parser.parse_args(argv)
     where = records.which_ranks("cuda", None)
+    if where["leader"]:
+        writable(Path(a.out))
     record = records.describe(where, "float32", "sum", None) | {"kind": "ring anatomy"}
     record.pop("series")
     largest = records.parse_size(a.max)
@@ -226,4 +230,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command("anatomy", main)
