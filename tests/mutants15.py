@@ -584,6 +584,18 @@ PIPELINE = [
         "x, y, sent = kept.pop(m)",
         "x, y, sent = kept.pop(m) if len(kept) < 2 else (kept.pop(m)[0], list(kept.values())[-1][1], None)",
         RUNS, "Rank", verdicts=("crashed",)),
+    pipeline("nothing is dropped after a backward", "def run_schedule",
+        "x, y, sent = kept.pop(m)",
+        "x, y, sent = kept[m]",
+        ("test_run[GPipe, 4 stages]", "test_run[1F1B, 4 stages]", "test_run[1F1B, odd]", "test_run[one at a time]"),
+        "nothing is dropped after a backward"),
+    pipeline("inputs are not dropped after a backward", "def run_schedule",
+        """        x, y, sent = kept.pop(m)
+""",
+        """        x, y, sent = kept.pop(m)
+        on_their_way.append(type("Done", (), {"wait": lambda self, x=x: None})())
+""",
+        ("test_run[GPipe, 4 stages]", "test_run[1F1B, 4 stages]"), "nothing is dropped after a backward"),
     pipeline("backward of the newest", "def run_schedule",
         "x, y, sent = kept.pop(m)",
         "x, y, sent = kept.pop(max(kept))",

@@ -6,6 +6,8 @@ another."""
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -246,8 +248,8 @@ def schedule(which, sizes):
 
 
 def pipelined(weights, inputs, targets, layers, group, config, schedule, shape):
-    """15.6: a stage of the decoder with these weights, run by `schedule` (steps of every stage). Returns the loss and
-    the gradients by name."""
+    """15.6: a stage of the decoder with these weights, run by `schedule` (steps of every stage). Returns the loss, the
+    gradients by name, and how many micro-batches the stage kept after each forward and before each backward."""
     from labkit.model.config import ModelConfig
     from labkit.model.decoder import Transformer
 
@@ -256,8 +258,27 @@ def pipelined(weights, inputs, targets, layers, group, config, schedule, shape):
     stage = Transformer(ModelConfig(**config), layers=range(*layers))
     stage.load_state_dict(weights)
     steps = [tuple(one) for one in schedule[group.rank]]
+    kept = keeps(stage)
     value = pipeline.run_schedule(stage, steps, inputs, targets, tuple(shape), group)
-    return value, {name: p.grad for name, p in stage.named_parameters()}
+    return value, {name: p.grad for name, p in stage.named_parameters()}, kept
+
+
+def keeps(stage):
+    """A list that gets a number at each forward of `stage` and each backward: of how many forwards the input or the
+    output is still there."""
+    made: list[list[weakref.ref]] = []
+    found: list[int] = []
+
+    def look(*_):
+        found.append(sum(any(ref() is not None for ref in refs) for refs in made))
+
+    def ran(module, args, y):
+        made.append([weakref.ref(t) for t in (y, *args[:1]) if t.requires_grad])
+        look()
+        y.register_hook(look)
+
+    stage.register_forward_hook(ran)
+    return found
 
 
 def interleaved(P, M, v):

@@ -289,7 +289,7 @@ def test_run(name, seed):
     data = [(own[p], inputs if p == 0 else None, targets if p == P - 1 else None) for p in range(P)]
     got, ledgers = call_run(data, parts, config, stages, (B, T, config["d_model"]))
     for p in range(P):
-        value, found = got[p] if isinstance(got[p], tuple) and len(got[p]) == 2 else (None, {})
+        value, found, kept = got[p] if isinstance(got[p], tuple) and len(got[p]) == 3 else (None, {}, [])
         if p == P - 1:
             causes = {"the sum over the micro-batches, expected the mean": M * loss.double()}
             close(value, loss.double(), tol=ROUNDINGS * M, rank=p, what="the loss", looks_like=causes)
@@ -304,9 +304,28 @@ def test_run(name, seed):
             }
             tol = ROUNDINGS * max(1.0, float(want.abs().max()))
             close(found.get(key), want, tol=tol, rank=p, what=f"dL/d {key}", looks_like=causes if M > 1 else {})
+        if p < P - 1:
+            judge_kept(kept, stages[p], p)
     if P > 1:
         judge_messages(ledgers, stages, 4 * B * T * config["d_model"])
     judge_time(ledgers, stages, M)
+
+
+def judge_kept(kept, steps, p):
+    """A micro-batch's input and output go with its backward; one may stay until the next step has its own."""
+    expect(
+        isinstance(kept, list) and len(kept) == len(steps),
+        f"stage {p} must run a forward or a backward in each of its {len(steps)} steps",
+    )
+    flying = 0
+    for (kind, m), found in zip(steps, kept):
+        flying += kind == "F"
+        expect(
+            found <= flying + 1,
+            f"stage {p} keeps inputs or outputs of {found} micro-batches at {kind}{m}, and {flying} are in flight",
+            cause=("nothing is dropped after a backward: 1F1B then keeps as much as GPipe",),
+        )
+        flying -= kind == "B"
 
 
 def mine(weights, part, layers):
