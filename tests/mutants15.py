@@ -5,7 +5,7 @@ machinery. A mutant fails the checks named here and no others; a cause that is p
 is given, no case may print one.
 """
 
-from tests.mutant import At
+from tests.mutant import ANY, At
 
 # Checks that fail together.
 ATTENDS = (
@@ -15,7 +15,7 @@ ATTENDS = (
     "test_attention[one key/value head]",
 )
 SUMS = (
-    "test_step[reduce_over_ranks]",
+    "test_step[reduce_over_ranks",
     "test_linear[Row-cut]",
     "test_linear[Row-whole]",
     "test_sum_dtype",
@@ -35,12 +35,12 @@ LINEARS = [
     linears("backward of copy: no sum", "class Copy",
         "return summed(dy, ctx.group), None",
         "return dy, None",
-        ("test_step[copy_to_ranks]", "test_linear[Column-cut]", "test_linear[Column-whole]", "test_two_linears"),
+        ("test_step[copy_to_ranks", "test_linear[Column-cut]", "test_linear[Column-whole]", "test_two_linears"),
         "its own gradient alone", "its own outputs' part alone"),
     linears("backward of copy: right for equal ranks alone", "class Copy",
         "return summed(dy, ctx.group), None",
         "return summed(dy * 0, ctx.group) + ctx.group.size * dy, None",
-        ("test_step[copy_to_ranks]", "test_linear[Column-cut]", "test_linear[Column-whole]", "test_two_linears"),
+        ("test_step[copy_to_ranks", "test_linear[Column-cut]", "test_linear[Column-whole]", "test_two_linears"),
         "its own gradient N times"),
     linears("backward of reduce: a sum", "class Reduce",
         """return summed(x, group, dtype)
@@ -70,28 +70,41 @@ LINEARS = [
     linears("reduce overwrites x", "class Reduce",
         "return summed(x, group, dtype)",
         "return group.all_reduce(x.detach()).clone()",
-        ("test_step[reduce_over_ranks]", "test_sum_dtype[float32]"), "x was overwritten by what came of it"),
+        ("test_step[reduce_over_ranks", "test_sum_dtype[float32]"), "an input was overwritten"),
+    linears("backward of copy: in dy's memory", "class Copy",
+        "return summed(dy, ctx.group), None",
+        "return ctx.group.all_reduce(dy), None",
+        "test_step[copy_to_ranks", "an input was overwritten", verdicts=ANY,
+        may=("test_linear", "test_two_linears")),
+    linears("gather: always along the last dimension", "class Gather",
+        "ctx.group, ctx.dim = group, dim",
+        "ctx.group, ctx.dim = group, (dim := -1)",
+        ("test_step[gather_from_ranks-0]", "test_step[gather_from_ranks-1]"), "side by side along the last"),
+    linears("scatter: its backward always along the last dimension", "class Scatter",
+        "joined(dy, ctx.group, ctx.dim)",
+        "joined(dy, ctx.group, -1)",
+        ("test_step[scatter_to_ranks-0]", "test_step[scatter_to_ranks-1]"), "Rank", verdicts=("crashed",)),
     linears("backward of gather: a reduce-scatter", "class Gather",
         "return own_slice(dy, ctx.group, ctx.dim), None, None",
         "return own_slice(summed(dy, ctx.group), ctx.group, ctx.dim), None, None",
-        ("test_step[gather_from_ranks]", "test_linear[Column-whole]"), "the gradient N times"),
+        ("test_step[gather_from_ranks", "test_linear[Column-whole]"), "the gradient N times"),
     linears("gather along the first dimension", "class Gather",
         "return joined(x, group, dim)",
         "return joined(x, group, 0)",
-        ("test_step[gather_from_ranks]", "test_linear[Column-whole]"), "side by side along the first dimension"),
+        ("test_step[gather_from_ranks--1]", "test_step[gather_from_ranks-1]", "test_linear[Column-whole]"), "side by side along the first dimension"),
     linears("scatter: the next rank's slice", "class Scatter",
         "return own_slice(x, group, dim)",
         "return x.chunk(group.size, dim)[(group.rank + 1) % group.size].contiguous()",
-        ("test_step[scatter_to_ranks]", "test_linear[Row-whole]"), "slice r+1, expected slice r"),
+        ("test_step[scatter_to_ranks", "test_linear[Row-whole]"), "slice r+1, expected slice r"),
     linears("backward of scatter: own slice, and zeros", "class Scatter",
         "return joined(dy, ctx.group, ctx.dim), None, None",
         ("return torch.cat([dy if r == ctx.group.rank else torch.zeros_like(dy) for r in range(ctx.group.size)], "
          "ctx.dim), None, None"),
-        ("test_step[scatter_to_ranks]", "test_linear[Row-whole]"), "its own slice, and zeros"),
+        ("test_step[scatter_to_ranks", "test_linear[Row-whole]"), "its own slice, and zeros"),
     linears("scatter reads rank 0's gradient", "class Scatter",
         "return joined(dy, ctx.group, ctx.dim), None, None",
         "return torch.cat([dy] * ctx.group.size, ctx.dim), None, None",
-        ("test_step[scatter_to_ranks]", "test_linear[Row-whole]"), "its own slice N times"),
+        ("test_step[scatter_to_ranks", "test_linear[Row-whole]"), "its own slice N times"),
     linears("column: no copy in front", "class ColumnParallelLinear",
         "x = copy_to_ranks(x, self.group)",
         "x = x + 0",

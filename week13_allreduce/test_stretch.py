@@ -17,7 +17,7 @@ OPS = pytest.mark.parametrize("op", ["sum", "mean", "max"])
 def all_reduced(seed, name, N, L, op, at_most, **kwargs):
     """Call an in-place all-reduce; check result, traffic (numbers a rank sends) and that nothing built in was used."""
     x = tensors(seed, N, L)
-    got, ledger = call(name, x, op=op, **kwargs)
+    got, ledger = call(name, x, op=op, in_place=True, **kwargs)
     total = torch.stack(x)
     want = {"sum": total.sum(0), "mean": total.sum(0) / N, "max": total.amax(0)}[op]
     # A mean may be divided in several places: N roundings of numbers below 1000 N.

@@ -97,7 +97,7 @@ def on_a_ring(name, inputs, **kwargs):
     In a ring that runs the wrong way, chunks meet tensors of another length, or ranks that have ended: true, and no
     help. In one that runs the right way, another length is not the neighbours' fault."""
     try:
-        return call(name, inputs, **kwargs)
+        return call(name, inputs, in_place="gather" not in name, **kwargs)
     except CheckFailed as failed:
         N = len(inputs)
         talks = [(r, e) for r, ledger in enumerate(failed.ledgers) for e in ledger.events if e.peer is not None]

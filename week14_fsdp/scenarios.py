@@ -152,7 +152,7 @@ def flat_parameter(tensors, grads, group, dtype=None):
     flat.full.fill_(7)
     told["alias"] = [p.detach().clone() for p in params]
     for p, g in zip(params, grads):
-        p.grad = None if g is None else g.to(p.dtype)
+        p.grad = None if g is None else g.to(p.dtype, copy=True)
     flat.free()
     told["freed"] = memory()
     told["shapes"] = [list(p.shape) for p in params]

@@ -289,7 +289,7 @@ def test_run(name, seed):
     data = [(own[p], inputs if p == 0 else None, targets if p == P - 1 else None) for p in range(P)]
     got, ledgers = call_run(data, parts, config, stages, (B, T, config["d_model"]))
     for p in range(P):
-        value, found, kept = got[p] if isinstance(got[p], tuple) and len(got[p]) == 3 else (None, {}, [])
+        value, found, _ = got[p] if isinstance(got[p], tuple) and len(got[p]) == 3 else (None, {}, [])
         if p == P - 1:
             causes = {"the sum over the micro-batches, expected the mean": M * loss.double()}
             close(value, loss.double(), tol=ROUNDINGS * M, rank=p, what="the loss", looks_like=causes)
@@ -304,11 +304,11 @@ def test_run(name, seed):
             }
             tol = ROUNDINGS * max(1.0, float(want.abs().max()))
             close(found.get(key), want, tol=tol, rank=p, what=f"dL/d {key}", looks_like=causes if M > 1 else {})
-        if p < P - 1:
-            judge_kept(kept, stages[p], p)
     if P > 1:
         judge_messages(ledgers, stages, 4 * B * T * config["d_model"])
     judge_time(ledgers, stages, M)
+    for p in range(P - 1):
+        judge_kept(got[p][2], stages[p], p)
 
 
 def judge_kept(kept, steps, p):

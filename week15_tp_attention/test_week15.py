@@ -41,14 +41,16 @@ STEPS = {  # step: (ranks, forward's message, backward's message)
     "gather_from_ranks": (4, "all_gather", None),
     "scatter_to_ranks": (3, None, "all_gather"),
 }
+CUTS = [(name, dim) for name in STEPS for dim in ((-1, 0, 1) if "from" in name or "scatter" in name else (-1,))]
 
 
-def one_step(name, N, draw) -> tuple[list, ...]:
+def one_step(name, N, draw, dim) -> tuple[list, ...]:
     """What goes in, by rank (x, dy); what must come out (y, dx); what mistakes give for each."""
-    B, T, width, dim = draw.size(1, 3), draw.size(2, 5), draw.size(2, 4, times=N), -1
-    whole = [draw.whole(B, T, width) for _ in range(N)]
+    shape = [draw.size(1, 3), draw.size(2, 5), draw.size(2, 4)]
+    shape[dim] *= N
+    whole = [draw.whole(*shape) for _ in range(N)]
     if name == "copy_to_ranks":
-        x, dy = everywhere(whole[0], N), [draw.whole(B, T, width) for _ in range(N)]
+        x, dy = everywhere(whole[0], N), [draw.whole(*shape) for _ in range(N)]
         causes = [
             {
                 "its own gradient alone: what each rank's use brings must be added up": g,
@@ -58,7 +60,7 @@ def one_step(name, N, draw) -> tuple[list, ...]:
         ]
         return x, dy, x, everywhere(total(dy), N), everywhere({}, N), causes
     if name == "reduce_over_ranks":
-        x, dy = whole, everywhere(draw.whole(B, T, width), N)
+        x, dy = whole, everywhere(draw.whole(*shape), N)
         forward = [
             {
                 "its own addend alone: nothing was summed": own,
@@ -69,13 +71,17 @@ def one_step(name, N, draw) -> tuple[list, ...]:
         ]
         times_N = {"the gradient N times: it is whole, and every rank has it already": N * dy[0]}
         return x, dy, everywhere(total(x), N), dy, forward, everywhere(times_N, N)
-    parts = [draw.whole(B, T, width // N) for _ in range(N)]
+    parts = [draw.whole(*whole[0].chunk(N, dim)[0].shape) for _ in range(N)]
     joined = torch.cat(parts, dim)
     if name == "gather_from_ranks":
-        dy = everywhere(draw.whole(B, T, width), N)
+        dy = everywhere(draw.whole(*shape), N)
         own = side_by_side(dy[0], N, dim)
         back = [{"the gradient N times: it is whole, and every rank's is the same one": N * g} for g in own]
-        first = {"side by side along the first dimension": torch.cat(parts, 0)}
+        first = {
+            f"side by side along the {which} dimension": torch.cat(parts, d)
+            for which, d in (("first", 0), ("second", 1), ("last", 2))
+            if d != dim % 3
+        }
         return parts, dy, everywhere(joined, N), own, everywhere(first, N), back
     x = everywhere(whole[0], N)
     own = side_by_side(x[0], N, dim)
@@ -93,18 +99,16 @@ def one_step(name, N, draw) -> tuple[list, ...]:
 
 
 @task("15.1", points=4)
-@pytest.mark.parametrize("name", STEPS)
-def test_step(name, seed):
-    """A step and its transposed"""
+@pytest.mark.parametrize("name, dim", CUTS)
+def test_step(name, dim, seed):
+    """A step and its transposed, along every dimension"""
     N, forward, backward = STEPS[name]
-    x, dy, y, dx, y_causes, dx_causes = one_step(name, N, Draw(seed, name))
-    got, ledgers = call("scenarios.step", list(zip(x, dy)), which=name)
+    x, dy, y, dx, y_causes, dx_causes = one_step(name, N, Draw(seed, name, dim), dim)
+    got, ledgers = call("scenarios.step", list(zip(x, dy)), which=name, **({} if dim == -1 else {"dim": dim}))
     for r in range(N):
         zeros = {"nothing but zeros": torch.zeros_like(y[r])}
         same(got[r]["y"], y[r], rank=r, what="y", looks_like=y_causes[r] | zeros)
         same(got[r]["x"], dx[r], rank=r, what="dL/dx", looks_like=dx_causes[r])
-        overwritten = {"x was overwritten by what came of it": y[r] if y[r].shape == x[r].shape else None}
-        same(got[r]["after"], x[r], rank=r, what="x after the call", looks_like=overwritten)
         parts = phases(ledgers[r])
         for phase, kind in (("forward", forward), ("backward", backward)):
             size = 4 * max(x[r].numel(), y[r].numel())

@@ -304,7 +304,7 @@ def test_as_gradscaler(seed):
         start = 2.0 ** int(draw.integers(2, 9)) if not number else 2.0**115
         growth, backoff = float(draw.choice([2.0, 4.0])), float(draw.choice([0.5, 0.25]))
         settings = {"scale": start, "growth": growth, "backoff": backoff, "interval": interval}
-        got, _ = call("scenarios.scaled_steps", [(ranks[0],)], alone=True, **settings)
+        got, _ = call("scenarios.scaled_steps", [(ranks[0],)], in_place=True, alone=True, **settings)
         answers, after, scales = got[0]
         same(answers, finite, what="whether each step's gradients are finite", looks_like=by_a_sum(answers, finite))
         want = by_torch(finite, start, growth, backoff, interval)
@@ -357,7 +357,7 @@ def test_all_ranks_skip_together(N, seed):
     """One rank's infinity is every rank's bad step"""
     ranks, finite, _ = steps_of(seed, N, 10 + seed % 5)
     settings = {"scale": 2.0**8, "growth": 2.0, "backoff": 0.5, "interval": 3}
-    got, ledgers = call("scenarios.scaled_steps", [(steps,) for steps in ranks], **settings)
+    got, ledgers = call("scenarios.scaled_steps", [(steps,) for steps in ranks], in_place=True, **settings)
     own = [[float(all(bool(g.isfinite().all()) for g in step)) for step in steps] for steps in ranks]
     apart = all(list(got[r][0]) == own[r] for r in range(N))  # not one rank by accident
     for r in range(N):

@@ -8,8 +8,10 @@ rank's group comes by keyword, `group=`, and so do all further arguments, equal 
 `f(*inputs[r], group=group, **kwargs)`.
 
     got[r]           what rank r returned
-    got.inputs[r]    what its positional arguments held after the call, as a tuple: for functions that work in place
+    got.inputs[r]    what its positional arguments held after the call, as a tuple
     ledger[r]        what it sent
+
+A tensor in a positional argument is the caller's: who writes to it has failed, unless the call says `in_place=True`.
 
 `call(..., weighed=True)`: where a sandbox runs the ranks, `ledger[r].weighed` has the bytes of memory that rank r held
 at each span of computing (`group.compute`), read from outside. At home nobody reads them, and it is empty.
@@ -44,7 +46,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from labkit.checks import remote, values
-from labkit.checks.verdict import CRASHED, FAULT, HUNG, NO_RESULT, NOT_ATTEMPTED, PASSED, CheckFailed
+from labkit.checks.verdict import CRASHED, FAULT, HUNG, NO_RESULT, NOT_ATTEMPTED, PASSED, WRONG, CheckFailed, cause_line
 from labkit.comm.autopsy import RanksFailed
 from labkit.comm.callsite import theirs
 from labkit.comm.processes import RankPool
@@ -157,14 +159,20 @@ _here: ContextVar[tuple[Runner, Case] | None] = ContextVar("labkit_checks", defa
 
 
 def call(
-    name: str, inputs: list, *, timeout: float | None = None, weighed: bool = False, **kwargs: Any
+    name: str,
+    inputs: list,
+    *,
+    timeout: float | None = None,
+    weighed: bool = False,
+    in_place: bool = False,
+    **kwargs: Any,
 ) -> tuple[Answers, list[Ledger]]:
     """Run "module.function" on len(inputs) ranks (see above). Returns (answers by rank, ledgers by rank). CheckFailed
     if there is no answer: hung, crashed, not attempted, no such function."""
     if not isinstance(inputs, list) or not inputs:
         raise TypeError("inputs is a list with one entry for each rank")
     by_rank = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in inputs)
-    reply = _run(name, by_rank, timeout, kwargs=kwargs, weighed=weighed)
+    reply = _run(name, by_rank, timeout, in_place, kwargs=kwargs, weighed=weighed)
     answers = Answers(reply.values)
     answers.inputs = reply.inputs
     return answers, reply.ledgers
@@ -237,7 +245,7 @@ def here() -> tuple[Runner, Case]:
     return found
 
 
-def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, **more: Any) -> Reply:
+def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, in_place: bool = False, **more: Any) -> Reply:
     """Run a job of the case at hand. `more` are fields of the Job that the case does not give."""
     runner, case = here()
     own = {field: getattr(case, field) for field in ("root", "package", "stands_on", "task", "uses", "without")}
@@ -253,7 +261,30 @@ def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, **more: An
     if reply.verdict != PASSED:
         raise CheckFailed(reply.verdict, reply.text, cause=reply.cause, ledgers=reply.ledgers)
     case.answered = True
+    for rank, (before, after) in enumerate(zip(inputs, reply.inputs)):
+        if not in_place and _written(before, after):
+            who = f" of rank {rank}" if len(inputs) > 1 else ""
+            cause = "an input was overwritten: it is the caller's, and what comes later reads it"
+            text = f"after the call a tensor that went in{who} holds other numbers"
+            raise CheckFailed(WRONG, f"{text}\n  {cause_line((cause,))}", cause=(cause,), ledgers=reply.ledgers)
     return reply
+
+
+def _written(before: Any, after: Any) -> bool:
+    """Whether a tensor in `before` has other numbers at its place in `after`."""
+    import torch
+
+    if isinstance(after, torch.Tensor):
+        same = values.unpack(values.pack(before))  # as it crossed: of a NumPy array a tensor
+        if not isinstance(same, torch.Tensor) or same.shape != after.shape or same.dtype != after.dtype:
+            return True
+        return not torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (same, after)))
+    if isinstance(before, dict) and isinstance(after, dict):
+        return any(_written(value, after.get(key)) for key, value in before.items())
+    if isinstance(before, (list, tuple)):
+        after = list(after.values()) if isinstance(after, dict) else after
+        return isinstance(after, (list, tuple)) and any(map(_written, before, after))
+    return False
 
 
 # -- at home ----------------------------------------------------------------------------------------------------------

@@ -248,6 +248,14 @@ def test_verdicts_of_two_ranks(tmp_path, ranks, body, verdict, part):
     assert "labkit/checks/remote.py" not in outcome.cases[0].text, "no frames of the machinery"
 
 
+def test_who_writes_to_an_input_fails_unless_the_call_says_so(tmp_path, ranks):
+    tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(2, 4)]").replace(", in_place=True", "")
+    for body, verdict in ((SUM, WRONG), ("return group.all_reduce(x.clone())", PASSED)):
+        week = load_week(make_week(tmp_path / verdict, OPS.replace(SUM, body), tests))
+        case = run_checks(["91.1"], weeks=[week], runner=ranks, deadline=DEADLINE).cases[0]
+        assert case.verdict == verdict and any("overwritten" in c for c in case.cause) == (verdict == WRONG), case.text
+
+
 @pytest.mark.parametrize(
     "ops, verdict, part",
     [

@@ -34,7 +34,7 @@ from labkit.checks.traffic import LIBRARY
 def test_total(N, L, seed):
     """Adds up over the ranks, by messages"""
     x = tensors(seed, N, L)
-    got, ledger = call("ops.total", x)
+    got, ledger = call("ops.total", x, in_place=True)
     for r in range(N):
         same(got[r], torch.stack(x).sum(0), rank=r)
         sent(ledger[r], forbid=LIBRARY, at_least=1)
@@ -44,7 +44,7 @@ def test_total(N, L, seed):
 def test_twice(seed):
     """Twice"""
     x = tensors(seed, 2, 4)
-    got, ledger = call("ops.twice", x)
+    got, ledger = call("ops.twice", x, in_place=True)
     same(got[0], 2 * torch.stack(x).sum(0))
 
 
