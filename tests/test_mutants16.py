@@ -7,6 +7,7 @@ from tests import mutated
 from tests.judged import ROOT
 from tests.kills import PLANS
 from tests.mutants16 import MUTANTS
+from tests.mutants16_stretch import MUTANTS as STRETCH
 
 PLAN = PLANS["16"]
 DEADLINE = 60.0  # seconds for a call, on a machine that may be busy with other things
@@ -14,7 +15,7 @@ week, student = mutated.fixtures(ROOT / PLAN.folder)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("mutant", mutated.sample(MUTANTS, PLAN), ids=lambda m: f"{m.task} {m.name}")
+@pytest.mark.parametrize("mutant", mutated.sample([*MUTANTS, *STRETCH], PLAN), ids=lambda m: f"{m.task} {m.name}")
 def test_mutant_through_the_real_machinery(mutant, week, student):
     outcome = mutated.checked([mutant.task], week, student, 16, DEADLINE, mutant)
     mutated.fails_what_it_must(mutant, outcome, PLAN)

@@ -84,6 +84,31 @@ def linear_kept(x, w, dy, needs):
     return _given_and_kept(linear.FP8Product.apply(x, w, w8, s_w, casts.HYBRID), dy, w)
 
 
+def mx_there(x, rule):
+    """16.11: both parts of x in MXFP8, and x as it is afterwards."""
+    from .stretch import mxfp8
+
+    return (*mxfp8.to_mx(x, rule), x)
+
+
+def mx_product(x, w, dy, rule):
+    """16.11: y and the two gradients."""
+    from .stretch import mxfp8
+
+    x, w = x.requires_grad_(), w.requires_grad_()
+    y = mxfp8.MXProduct.apply(x, w, rule)
+    y.backward(dy)
+    return y.detach(), x.grad, w.grad
+
+
+def mx_kept(x, w, dy, needs):
+    """16.11: as `block_kept`."""
+    from .stretch import mxfp8
+
+    x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
+    return _given_and_kept(mxfp8.MXProduct.apply(x, w), dy, w)
+
+
 def _given_and_kept(y, dy, master):
     """Of x and w whether the backward gives a gradient; the bytes of all memory that its node reaches, without the
     master's."""
