@@ -4,8 +4,6 @@ Plain `pytest week13_allreduce` loads it (pyproject.toml), and so does `lab chec
 Every run of pytest in this repository loads it, so it imports no torch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -136,7 +134,7 @@ class Checks:
             raise run.error
         return True
 
-    def _begin(self, item: pytest.Function) -> _Run:
+    def _begin(self, item: pytest.Function) -> "_Run":
         self._waiting.remove(item)
         run = self._running[item] = _Run(
             item, self._case(item), self.runner, _arguments(item, seed_of(self.seed, item)) or {}

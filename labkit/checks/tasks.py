@@ -23,8 +23,6 @@ In the test file `@task("13.4", points=6)` says how many of the task's points a 
 share them equally. The sum over a task's tests must be the registry's number.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ class Task(Config):
     without: Names = ()
 
     @model_validator(mode="after")
-    def _own(self) -> Task:
+    def _own(self) -> "Task":
         require(
             bool(re.fullmatch(r"(\d+|C)\.\d+", self.id)), "an id is WEEK.NUMBER, for example 13.4; C is the capstone's"
         )
@@ -86,7 +84,7 @@ class Registry(Config):
     records: Names = ()
 
     @model_validator(mode="after")
-    def _together(self) -> Registry:
+    def _together(self) -> "Registry":
         ids = [task.id for task in self.task]
         for task in self.task:
             require(ids.count(task.id) == 1, f"there are two tasks {task.id}: an id names one task")

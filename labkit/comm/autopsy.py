@@ -1,7 +1,5 @@
 """How a run of ranks ends: with `Results`, or with `RanksFailed`, which carries an autopsy, the report of a failed run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -84,7 +82,7 @@ class RankReport:
     def __str__(self) -> str:
         return self.describe([self])
 
-    def describe(self, alike: Sequence[RankReport]) -> str:
+    def describe(self, alike: "Sequence[RankReport]") -> str:
         """Say what it did, and with it others that did the same (`alike`, this one too)."""
         s = "s" if len(alike) == 1 else ""
         if self.consequence:

@@ -16,8 +16,6 @@ When a line closes, however its holder ends, the server kills its children, each
 directory; when all are gone, the server ends. Linux kills the children when the server dies.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl
@@ -296,7 +294,7 @@ class ForkLine:
     def signal(self, pids: Sequence[int], number: int) -> None:
         self._order({"signal": int(number), "to": [*pids]})
 
-    def further(self) -> ForkLine:
+    def further(self) -> "ForkLine":
         """Another line to the same server, for another holder."""
         ours, theirs = socket.socketpair()
         with theirs:

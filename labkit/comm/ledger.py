@@ -32,8 +32,6 @@ The file (`sink`) is for rank processes: a rank that hangs in C code or dies by 
 the file outlives it, and the parent reads it for the autopsy (`read_sink`).
 """
 
-from __future__ import annotations
-
 import json
 import marshal
 import os
@@ -277,7 +275,7 @@ class Ledger:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any] | str) -> Ledger:
+    def from_json(cls, data: dict[str, Any] | str) -> "Ledger":
         """The inverse of `to_json`; takes the dict, or its JSON text."""
         data = json.loads(data) if isinstance(data, str) else data
         ledger = cls(data["rank"], data["size"], start=0.0)

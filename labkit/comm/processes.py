@@ -4,8 +4,6 @@ A `RankPool` has `size` workers, forked by the helper (labkit.comm.helper) and j
 counts from when all ranks have imported what the job needs. What ranks print appears line by line, the rank in front.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -106,7 +104,7 @@ class RankPool:
             shutil.rmtree(self.directory, ignore_errors=True)
             self.directory = ""
 
-    def __enter__(self) -> RankPool:
+    def __enter__(self) -> "RankPool":
         return self
 
     def __exit__(self, *exc: Any) -> None:

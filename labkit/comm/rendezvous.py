@@ -4,8 +4,6 @@ A send and its recv find each other without a buffer. A collective collects one 
 reduces in rank order, so results are the same on every run. Ranks that disagree end the run when they meet.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -51,7 +49,7 @@ class Rendezvous:
         self.ended = False
         self.fault: str | None = None  # the ranks disagreed: in words
 
-    def transport(self, rank: int) -> ThreadTransport:
+    def transport(self, rank: int) -> "ThreadTransport":
         return ThreadTransport(self, rank, self.world)
 
     def end(self, fault: str | None = None) -> None:

@@ -5,8 +5,6 @@ what ends now ends, then waiting ranks go on, then what can start is put on the 
 attoseconds: with floats, rounding would decide who goes first.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
@@ -31,7 +29,7 @@ class Message:
     order: int
     sent: Event | None = None
     received: Event | None = None
-    lanes: list[tuple[Lane, Event]] = field(default_factory=list)  # whoever posted a half
+    lanes: "list[tuple[Lane, Event]]" = field(default_factory=list)  # whoever posted a half
     of: Event | None = None  # the collective that it is part of
     ready: int = 0
     begin: int = 0
@@ -49,7 +47,7 @@ class Message:
 class Computed(NamedTuple):
     """A span of computing of one rank."""
 
-    lane: Lane
+    lane: "Lane"
     event: Event
     begin: int
     end: int
@@ -70,7 +68,7 @@ class Lane:
     holding: set[int] = field(default_factory=set)  # those of them that the present call waits for
     done: int | None = None
 
-    def __lt__(self, other: Lane) -> bool:
+    def __lt__(self, other: "Lane") -> bool:
         return (self.rank, self.number) < (other.rank, other.number)
 
 
@@ -109,7 +107,7 @@ class Simulation:
         self.called: dict[tuple[GroupId, int], dict[int, Event]] = defaultdict(dict)
         self.backlog: dict[tuple[GroupId, int], deque[Event]] = defaultdict(deque)
 
-    def run(self) -> Simulation:
+    def run(self) -> "Simulation":
         """Until nothing moves any more. LabError if somebody still waits then."""
         self.awake, freed = list(self.ranks), set[str]()
         while True:

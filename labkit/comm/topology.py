@@ -17,8 +17,6 @@ Builders, from simple to real; `alpha` is what a message feels end to end:
     from_bandwidth(matrix)     0 === 1            a cable of its own between each two ranks, as a measured matrix says
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,14 +83,14 @@ class Topology:
     # ---- builders
 
     @classmethod
-    def switch(cls, n: int, alpha: float, bandwidth: float) -> Topology:
+    def switch(cls, n: int, alpha: float, bandwidth: float) -> "Topology":
         """`alpha` s from rank to rank, `bandwidth` B/s for each rank each way."""
         links = {f"{r}.{way}": Link(bandwidth, alpha / 2) for r in range(n) for way in ("up", "down")}
         routes = {(a, b): (f"{a}.up", f"{b}.down") for a, b in _pairs(n)}
         return cls(n, links, routes, f"a switch for {n} ranks")
 
     @classmethod
-    def shared_root(cls, n: int, alpha: float, bandwidth: float, root_bandwidth: float | None = None) -> Topology:
+    def shared_root(cls, n: int, alpha: float, bandwidth: float, root_bandwidth: float | None = None) -> "Topology":
         """`alpha` s from rank to rank, `bandwidth` B/s to the root, which has `root_bandwidth` (default: the same)."""
         links = {f"{r}.{way}": Link(bandwidth, alpha / 4) for r in range(n) for way in ("up", "down")}
         links["root"] = Link(bandwidth if root_bandwidth is None else root_bandwidth, alpha / 2)
@@ -109,7 +107,7 @@ class Topology:
         inner_bandwidth: float,
         outer_alpha: float,
         outer_bandwidth: float,
-    ) -> Topology:
+    ) -> "Topology":
         """`nodes` machines with `per_node` ranks each; rank r is on node r // per_node.
 
         Inside: `inner_alpha` s and `inner_bandwidth` B/s a rank each way. Between them a node's ranks share one network
@@ -127,7 +125,7 @@ class Topology:
         return cls(n, links, routes, f"{nodes} nodes of {per_node} ranks")
 
     @classmethod
-    def from_bandwidth(cls, matrix: Any, alpha: float = 0.0) -> Topology:
+    def from_bandwidth(cls, matrix: Any, alpha: float = 0.0) -> "Topology":
         """matrix[a][b]: B/s from a to b (nested lists, numpy or torch), 0: no cable. alpha: every link's, s."""
         rows = matrix.tolist() if hasattr(matrix, "tolist") else [list(row) for row in matrix]
         n = len(rows)

@@ -11,8 +11,6 @@ b are received in the order in which they were sent, group by group. A buffer be
 - A wait ends when the run ends: by returning, by raising, or with the process.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import socket
@@ -71,7 +69,7 @@ class Transport:
     def collective(self, call: Collective) -> Wait:
         raise NotImplementedError
 
-    def split(self, call: Collective, parts: Sequence[Sequence[int]], group: GroupId) -> Transport:
+    def split(self, call: Collective, parts: Sequence[Sequence[int]], group: GroupId) -> "Transport":
         """Called by all ranks of this group: the end of `group`, the part that this rank is in (no ranks: in none)."""
         raise NotImplementedError
 

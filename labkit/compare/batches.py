@@ -14,8 +14,6 @@ A try is a training on fresh processes; after `LOOK` steps it knows its memory, 
 The try at which that is known goes on and is timed. The record keeps the tries, so another call repeats none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +59,7 @@ class Search:
             return low
         return max(low + 1, min(room, int(limit) - 2 ** (len(too_many) - 1) if too_many else room))
 
-    def after(self, tried: Try) -> Search:
+    def after(self, tried: Try) -> "Search":
         return Search(self.first, self.have, [*self.tries, tried])
 
 

@@ -1,7 +1,5 @@
 """A comparison seen from outside: what is done, what runs now, how it ended. It reads the folder alone."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator
@@ -42,7 +40,7 @@ class TrainingProgress:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
 
-    def __enter__(self) -> TrainingProgress:
+    def __enter__(self) -> "TrainingProgress":
         self._thread.start()
         return self
 

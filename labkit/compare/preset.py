@@ -41,8 +41,6 @@ and a candidate has three runs.
     batch = "largest"                               from there on, the most that fit: see labkit.compare.batches
 """
 
-from __future__ import annotations
-
 import itertools
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -185,7 +183,7 @@ class Preset(Config):
         """Name of the arm that the others are held against."""
         return next(name for name, arm in self.arms.items() if arm.role == "baseline")
 
-    def only(self, names: Iterable[str]) -> Preset:
+    def only(self, names: Iterable[str]) -> "Preset":
         """The preset with these arms and their runs alone, in the preset's order; an unknown name is a LabError."""
         wanted = [name.strip() for name in names if name.strip()]
         for name in wanted:

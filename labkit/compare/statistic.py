@@ -30,8 +30,6 @@ hundredth is a difference, and an accepted one. Better by more than 0.25 % is as
 the true gap at least nine times in ten however many looks it took.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +58,7 @@ class Sample:
     variance: float
     freedom: float
 
-    def more(self, runs: int) -> Sample:
+    def more(self, runs: int) -> "Sample":
         """With so many runs in all, if their variance stays what it seems."""
         new = max(0, runs - self.runs)
         return Sample(self.runs + new, self.variance, self.freedom + new)

@@ -1,7 +1,5 @@
 """The decoder's shape, and the four that have a name. Nothing here imports torch."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -54,7 +52,7 @@ class ModelConfig(Config):
         return {"tok_embed.weight": ends, **blocks, "norm.weight": (self.d_model,), "head.weight": ends}
 
     @model_validator(mode="after")
-    def _fits(self) -> ModelConfig:
+    def _fits(self) -> "ModelConfig":
         require(
             self.d_model % self.n_heads == 0, f"d_model ({self.d_model}) must be a multiple of n_heads ({self.n_heads})"
         )

@@ -9,8 +9,6 @@ Only its text is read. A shape is refused rather than bent, by what reads it:
 A type that is not in TYPES is refused: that Qwen2 has biases in q, k and v is written in no key of its config.json.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,7 +54,7 @@ class Model(Config):
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Model:
+    def _makes_sense(self) -> "Model":
         own = self.head_dim > 0
         require(
             own or self.hidden % self.heads == 0, f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})"

@@ -1,7 +1,5 @@
 """Many (model, plan, machine) at once: each column is a float64 array of one length, or of length 1."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -116,7 +114,7 @@ class Cases:
         weights = self.layers * active + self.vocab * self.hidden
         return 6 * weights + 12 * self.layers * self.d_q * self.seq
 
-    def take(self, rows: NDArray) -> Cases:
+    def take(self, rows: NDArray) -> "Cases":
         """These rows only."""
         return Cases(**{name: one[rows] if one.size > 1 else one for name, one in self.columns().items()})
 

@@ -6,8 +6,6 @@ evenly. What a framework would refuse is left out. Software is today's: fused at
 sequence parallelism with tp, overlapped messages of tensor and data parallelism.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator
@@ -64,7 +62,7 @@ class Found(NamedTuple):
     def plan(self, row: int) -> dict[str, int]:
         return {name: int(getattr(self.cases, name)[row]) for name in PLAN}
 
-    def times(self, factor: float) -> Found:
+    def times(self, factor: float) -> "Found":
         """The same plans, all steps so many times as long."""
         step = Step(*(factor * part for part in self.step))
         return self._replace(step=step, seconds=factor * self.seconds)

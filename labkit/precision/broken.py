@@ -13,8 +13,6 @@ Only the rounding is FP8: x, w and dy pass through a float8 cast and come back t
 multiplies them (no FP8 unit takes E5M2 twice). The second rounding to BF16, 2^-9, is sixteen times finer than E4M3's.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +42,7 @@ class BrokenLinear(nn.Linear):
         return y if self.bias is None else y + self.bias
 
     @classmethod
-    def like(cls, linear: nn.Linear, mistake: str) -> BrokenLinear:
+    def like(cls, linear: nn.Linear, mistake: str) -> "BrokenLinear":
         """A BrokenLinear that holds `linear`'s own Parameter objects."""
         new = cls(linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
         new.weight, new.bias = linear.weight, linear.bias

@@ -1,7 +1,5 @@
 """What a run may configure of a precision, and the one frozen spec that a backend is given. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -91,7 +89,7 @@ class PrecisionConfig(Config):
     loss_scaling: LossScaling | None = None  # amp fp16; None: dynamic, from 65536
 
     @model_validator(mode="after")
-    def _only_fp16_scales_its_loss(self) -> PrecisionConfig:
+    def _only_fp16_scales_its_loss(self) -> "PrecisionConfig":
         require(
             self.loss_scaling is None or self.recipe == "fp16",
             "loss_scaling is for backend amp with recipe fp16, whose range needs it: take it out",

@@ -9,8 +9,6 @@ rounded in the backend's format and scale by torch's cast, and compared; for y t
 A probe step runs eagerly: compiled code would not notice the hooks. Each rank describes its own tensors.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable
@@ -60,7 +58,7 @@ class Probe:
         self.stats: dict[str, ScaleStat] = {}
         self.open = ExitStack()
 
-    def __enter__(self) -> Probe:
+    def __enter__(self) -> "Probe":
         if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would load the compiler
             self.open.enter_context(torch.compiler.set_stance("force_eager"))
         for name, module in self.modules.items():

@@ -4,8 +4,6 @@ In `ways`, `shown` names the test or committed record that shows it, `untried` w
 OTHERWISE decides. So a new recipe begins untried everywhere. The backends refuse by these entries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -49,7 +47,7 @@ class Recipe:
     # Features of which each goes alone, and why they do not go together.
     apart: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
-    def having(self, ways: Mapping[str, Word], **more: Any) -> Recipe:
+    def having(self, ways: Mapping[str, Word], **more: Any) -> "Recipe":
         """This recipe with other words in some columns, and other settings."""
         return replace(self, ways={**self.ways, **ways}, **more)
 

@@ -1,7 +1,5 @@
 """What a GPU does to its clock while it works: SM clock, watts and their limit, read by NVML twice a second."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,7 +29,7 @@ class Meter:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
 
-    def start(self) -> Meter:
+    def start(self) -> "Meter":
         self._thread.start()
         return self
 

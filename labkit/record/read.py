@@ -1,7 +1,5 @@
 """Reading a run folder in whatever state it is: finished, being written, or cut off in the middle of a line."""
 
-from __future__ import annotations
-
 import fcntl
 import gzip
 import json
@@ -30,7 +28,7 @@ class RunData:
     steps: list[dict]
     events: list[dict]
     truncated: int = 0
-    arms: dict[str, RunData] = field(default_factory=dict)
+    arms: "dict[str, RunData]" = field(default_factory=dict)
     alive: bool | None = None
 
     @property

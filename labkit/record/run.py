@@ -10,8 +10,6 @@
 counts it, and a resumed run cuts it off. Of a run's ranks, rank 0 alone has a record; the others have None.
 """
 
-from __future__ import annotations
-
 import datetime
 import fcntl
 import json
@@ -82,7 +80,7 @@ class RunRecord:
         config: Any = None,
         seeds: Any = None,
         **extra: Any,
-    ) -> RunRecord:
+    ) -> "RunRecord":
         """Start a record in a new or empty folder; extra: more keys of run.json. LabError: a run is there, or no
         writing."""
         self = cls(path)
@@ -115,7 +113,7 @@ class RunRecord:
         return self
 
     @classmethod
-    def open(cls, path: str | os.PathLike, *, resume_from: int | None = None) -> RunRecord:
+    def open(cls, path: str | os.PathLike, *, resume_from: int | None = None) -> "RunRecord":
         """Open a record to append to it. resume_from=k: step lines from k on are dropped, events stay. LabError: no
         run."""
         self = cls(path)
@@ -161,7 +159,7 @@ class RunRecord:
                 os.close(fd)
         self._files.clear()
 
-    def __enter__(self) -> RunRecord:
+    def __enter__(self) -> "RunRecord":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:

@@ -15,8 +15,6 @@ An unknown key is an error that names the nearest valid one, types are strict, a
 together. Everything here raises `LabError`. Nothing here imports torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -97,7 +95,7 @@ class TrainConfig(TransformConfig):
         return {**rest, "precision": {**table, **MIXED[word]}}
 
     @model_validator(mode="after")
-    def _fits(self) -> TrainConfig:
+    def _fits(self) -> "TrainConfig":
         if isinstance(self.model, str):
             require(self.model in sizes(), f"model = {self.model!r} is not a known size{nearest(self.model, sizes())}")
         model, steps = self.resolved_model, self.steps

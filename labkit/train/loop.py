@@ -40,8 +40,6 @@ rank. And what steers the run (`loop.stop`, a changed learning rate) must be dec
 numbers that are the same everywhere, such as `loop.vitals`, or agree first (`labkit.train.health.agree`).
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable
@@ -83,7 +81,7 @@ class Parts:
     model: nn.Module
     optimizer: torch.optim.Optimizer | None = None  # None: AdamW as configured
     backend: Any = None  # the precision backend whose `convert` made the model's linears
-    hooks: Iterable[Hook] = ()
+    hooks: "Iterable[Hook]" = ()
     record: RunRecord | None = None  # rank 0's: step lines and events
     # (index, count) of the equal parts of the batch, if ranks do not each take one: all ranks of a tensor-parallel group
     # give the same.
@@ -128,27 +126,27 @@ def train(
 class Hook:
     """Does nothing. Override what you need. What `state_dict` returns goes into every checkpoint, rank by rank."""
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: "Loop") -> None:
         """Once, after a resume if there was one, before the first step."""
 
-    def before_step(self, loop: Loop) -> None:
+    def before_step(self, loop: "Loop") -> None:
         """`loop.step` and `loop.lr` are the coming step's; a changed `loop.lr` is used."""
 
-    def around_micro(self, loop: Loop) -> AbstractContextManager:
+    def around_micro(self, loop: "Loop") -> AbstractContextManager:
         """Entered before each forward and left after its backward. `loop.micro` counts from 0."""
         return nullcontext()
 
-    def after_backward(self, loop: Loop) -> None:
+    def after_backward(self, loop: "Loop") -> None:
         """The gradients of the whole step are there, summed over micro-batches, not yet checked or clipped."""
 
-    def after_step(self, loop: Loop) -> None:
+    def after_step(self, loop: "Loop") -> None:
         """The update was made, or refused (`loop.skipped`). `loop.vitals` holds loss and norm; `loop.fields` go into
         the line."""
 
-    def after_eval(self, loop: Loop) -> None:
+    def after_eval(self, loop: "Loop") -> None:
         """`loop.history.heldout[loop.step]` is new."""
 
-    def on_end(self, loop: Loop) -> None:
+    def on_end(self, loop: "Loop") -> None:
         """Once, after the last step, also when stopped early. Not after an exception."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,8 +17,6 @@ the machine wants `skip_data = false`: other data do not cure it. With `rollback
 midst of bad steps, but for the last one of a call, which a pause needs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
@@ -41,7 +39,7 @@ class RecoveryConfig(Config):
     give_up_after: Count = 20
 
     @model_validator(mode="after")
-    def _in_order(self) -> RecoveryConfig:
+    def _in_order(self) -> "RecoveryConfig":
         lower, back, end = self.lower_after, self.rollback_after, self.give_up_after
         require(
             not lower or not back or lower < back,

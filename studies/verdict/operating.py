@@ -11,8 +11,6 @@ smoothed bootstrap, Silverman and Young 1987, doi:10.1093/biomet/74.3.469): two 
 variation. Every rate is computed again on pools drawn from the pool; the range reported holds 90 % of those rates.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -80,7 +78,7 @@ class Scene:
         None  # the candidate's runs are moved until their true gap is this, in per cent; None: they stay
     )
 
-    def redraw(self, rng: np.random.Generator) -> Scene:
+    def redraw(self, rng: np.random.Generator) -> "Scene":
         """Draw new pools from these; one that serves twice is drawn once."""
         pools = {id(ys): ys for ys in (self.bf16, self.candidate, self.companion)}
         new = {key: ys[rng.integers(len(ys), size=len(ys))] for key, ys in pools.items()}

@@ -5,8 +5,6 @@ that a training leaves. `on_rank` stands in for what each rank does: a real trai
 with too many sequences raises what torch raises.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -97,7 +95,7 @@ class Gpu:
         other = x + torch.tensor([self.worse * GIB, 0, 0]) if x.numel() == 3 else x
         return {"max": torch.maximum, "min": torch.minimum, "sum": lambda a, b: a}[op](x, other)
 
-    def seen(self, monkeypatch: Any) -> Gpu:
+    def seen(self, monkeypatch: Any) -> "Gpu":
         """Put it in the place of this machine's."""
         monkeypatch.setattr(session, "run_ranks", self.train)
         monkeypatch.setattr(session, "prepare_corpus", lambda *_: None)

@@ -4,8 +4,6 @@ Two hashes of a file's relative path decide its place in the order and its side,
 and a cap in bytes takes a fair sample of all folders. Imports no torch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import site
@@ -38,7 +36,7 @@ class DataConfig(Config):
     suffixes: list[str] = Field(default=[".py"], min_length=1)
 
     @model_validator(mode="after")
-    def _known_source(self) -> DataConfig:
+    def _known_source(self) -> "DataConfig":
         require(
             isinstance(self.source, list) or self.source in SOURCES,
             f'source = {self.source!r} is not a source: write "python", "python+packages", '
