@@ -120,8 +120,8 @@ def progress(out: Path, steps: int) -> AbstractContextManager:
     """A line now and then, or a bar on a terminal: the step, loss, rate and time left."""
     from rich.console import Console
 
+    from labkit.compare.budget import Forecast
     from labkit.compare.follow import TrainingProgress
-    from labkit.compare.forecast import Forecast
     from labkit.record.schema import Item
 
     alone = Forecast([], Item(arm=out.name, label=out.name), [])

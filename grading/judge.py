@@ -34,7 +34,7 @@ from grading.sandbox.frames import clean
 from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
 from labkit.checks import boundary, expected
 from labkit.checks.outcome import Outcome, number
-from labkit.checks.run import run_checks
+from labkit.checks.pytest_run import run_checks
 from labkit.checks.runner import LocalRunner
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT, NO_RESULT, NOT_ATTEMPTED

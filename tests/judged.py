@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from labkit.checks import bare, load_week, remote, values
-from labkit.checks.run import QUIET
+from labkit.checks.pytest_run import QUIET
 from labkit.checks.runner import Case, Job, Reply, failed_reply, read_answers, use
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, NO_RESULT, CheckFailed

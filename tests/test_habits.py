@@ -125,7 +125,7 @@ def copy(tmp_path_factory):
         ("labkit/checks/judge.py", "import labkit.train.loop", "labkit.checks.judge -> labkit.train.loop"),
         ("labkit/attic/__init__.py", "", "labkit.attic"),
         ("labkit/train/loop.py", "import week13_allreduce.timing", "labkit.train.loop -> week13_allreduce.timing"),
-        ("labkit/checks/run.py", "import grading.mark", "labkit.checks.run -> grading.mark"),
+        ("labkit/checks/pytest_run.py", "import grading.mark", "labkit.checks.pytest_run -> grading.mark"),
         ("week13_allreduce/timing.py", "import grading.mark", "week13_allreduce.timing -> grading.mark"),
         ("grading/mark.py", "import week13_allreduce.timing", "grading.mark -> week13_allreduce.timing"),
         ("labkit/plan/fit.py", "import studies.guide.survey", "labkit.plan.fit -> studies.guide.survey"),

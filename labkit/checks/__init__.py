@@ -23,8 +23,8 @@ _PUBLIC = {
     "sent": "labkit.checks.traffic",
     "sends": "labkit.checks.traffic",
     "CheckFailed": "labkit.checks.verdict",
-    "check": "labkit.checks.table",
-    "run_checks": "labkit.checks.run",
+    "check": "labkit.checks.results",
+    "run_checks": "labkit.checks.pytest_run",
 }
 __all__ = sorted(_PUBLIC)
 

@@ -36,7 +36,7 @@ def check(
 
     Status 0: every automatic point of what was checked is earned. Status 1: not every one.
     """
-    from labkit.checks.table import check as show
+    from labkit.checks.results import check as show
 
     outcome = show(*(names or ()), seed=seed, deadline=deadline, show_all=show_all, quiet=as_json)
     if as_json:

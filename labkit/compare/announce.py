@@ -24,9 +24,7 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
     steps = preset.config(preset.baseline()).steps
     say(console, f"{ranks} on {preset.device}, {steps} steps an arm; folder {plan.out}")
     if (repeat := preset.repeat) and repeat.spread is None and any(part == "safety" for part, _ in plan.todo):
-        say(
-            console, f"No record tells how far runs of this training scatter: {repeat.candidate} runs of each candidate"
-        )
+        say(console, f"No record tells how far runs of this training scatter: {repeat.candidate} runs a candidate")
     for part, arm in plan.done:
         say(console, f"  {preset.arms[arm].label}: finished already, kept" + (f" ({part})" if preset.speed else ""))
     for arm, why in plan.missing.items():

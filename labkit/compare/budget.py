@@ -19,8 +19,7 @@ REPORT_SECONDS = 15.0  # kept back for the verdict and the page
 
 @dataclass
 class Budget:
-    """The time and money of one call. minutes None: no limit; price: an hour of the machine; stop: a file that asks to
-    pause."""
+    """The time and money of one call. minutes None: no limit; price: of an hour; stop: a file that asks to pause."""
 
     minutes: float | None = None
     price: float | None = None
@@ -84,16 +83,10 @@ class Budget:
         """Up to now, for the record."""
         left = [item for item in self.left if item not in self.done]
         items = [item.model_copy(update={"left": item in self.left}) for item in (*self.done, *left)]
-        seconds = self.seconds()
-        return Call(
-            began=self.began,
-            minutes=self.minutes,
-            price_per_hour=self.price,
-            seconds=seconds,
-            cost=self.cost(seconds),
-            ended=ended,
-            items=items,
-        )
+        call = Call(began=self.began, minutes=self.minutes, price_per_hour=self.price, ended=ended, items=items)
+        call.seconds = self.seconds()
+        call.cost = self.cost(call.seconds)
+        return call
 
 
 def price_of(calls: Sequence[Call]) -> float | None:
@@ -132,3 +125,46 @@ def predict(
     seconds += tokens / rate if rate else 0.0
     startup = preset.startup_seconds if about.expect.startup is None else about.expect.startup
     return Item(part=part, arm=arm, label=about.label, predicted_s=(1 + others) * startup + seconds)
+
+
+# ---- how long until the end: of the arm at work by its steps so far, of later arms by their predictions
+
+
+class Forecast:
+    """Of one call. done: arms with measured seconds; later: arms after the one at work; until: since 1970."""
+
+    def __init__(self, done: Sequence[Item], now: Item, later: Sequence[Item], until: float | None = None) -> None:
+        self.done, self.now, self.later, self.until = done, now, later, until
+
+    def left(self, elapsed: float, here: float) -> float:
+        """Seconds until the last arm ends, `elapsed` seconds into this one, when it needs `here` more."""
+        known = [(item.measured_s, item.predicted_s) for item in self.done if item.measured_s is not None]
+        measured = elapsed + here + sum(seconds for seconds, _ in known)
+        predicted = self.now.predicted_s + sum(seconds for _, seconds in known)
+        later = sum(item.predicted_s for item in self.later)
+        whole = here + (later * measured / predicted if predicted > 0 else (elapsed + here) * len(self.later))
+        return whole if self.until is None else min(whole, max(0.0, self.until - time.time()))
+
+
+class Pace:
+    """How fast one training comes forward, evaluations included, on the clock of whoever watches it."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.first: tuple[float, int] | None = None  # when the first step was seen, and its number
+        self.newest = 0
+
+    def left(self, now: float, step: int) -> float | None:
+        """Seconds until the last step, when `step` is done at time `now`; None until two steps in a row were seen."""
+        if self.first is None or step < self.newest:
+            self.first = now, step
+        self.newest = step
+        begun, at = self.first
+        return (self.steps - step) * (now - begun) / (step - at) if step > at else None
+
+
+def in_words(seconds: float) -> str:
+    """ "about 4 min left", to the next larger whole one; up to a minute to the next larger 10 seconds."""
+    if seconds > 60:
+        return f"about {-int(-seconds // 60)} min left"
+    return f"about {max(10, -int(-seconds // 10) * 10)} s left"

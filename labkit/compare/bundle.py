@@ -101,25 +101,16 @@ def lacking(record: RunData) -> Iterator[str]:
     if record.truncated:
         yield f"has {record.truncated} lines that cannot be read"
     if record.is_comparison:
-        for arm, row in as_dict(record.results.get("arms")).items():
-            if arm not in record.arms and as_dict(row).get("status") not in ("skipped", "failed"):
+        results, there = record.comparison.results, runs_below(record.path / "speed")
+        for arm, row in results.arms.items():
+            if arm not in record.arms and row.status not in ("skipped", "failed"):
                 yield f"lacks the record of its arm {arm} (arms/{arm})"
-        there = runs_below(record.path / "speed")
-        yield from (
-            f"lacks the record of its timed arm {arm} (speed/{arm})"
-            for arm in as_dict(as_dict(record.results.get("speed")).get("arms"))
-            if arm not in there
-        )
+        lost = [arm for arm in (results.speed.arms if results.speed else ()) if arm not in there]
+        yield from (f"lacks the record of its timed arm {arm} (speed/{arm})" for arm in lost)
         if not packed and not (record.path / "report.html").is_file():
             yield f"lacks report.html: `lab report {record.path.name}` draws it"
-    last, steps = _last_step(record), _planned(record)
-    if (
-        record.run.get("kind") == "train"
-        and steps
-        and "speed" not in record.results
-        and not record.results.get("stopped")
-        and last != steps
-    ):
+    last, steps, done = _last_step(record), _planned(record), record.training.results
+    if record.run.get("kind") == "train" and steps and not done.speed and not done.stopped and last != steps:
         yield f"says that it finished, but its steps end at {last} of {steps}"
 
 
@@ -138,8 +129,8 @@ def _last_step(record: RunData) -> int:
 
 def _planned(record: RunData) -> int | None:
     """Steps that a training was to take; None if it does not say, or a clock ends it."""
-    steps = record.config.get("steps")
-    return steps if isinstance(steps, int) and steps < UNENDING else None
+    steps = record.training.config.steps
+    return steps if steps and steps < UNENDING else None
 
 
 # ---- packing
@@ -199,9 +190,7 @@ def collect(run: Path) -> tuple[dict[str, bytes], dict[str, int]]:
 def _steady(path: Path) -> bytes:
     """The file's content; LabError if it changed while it was read."""
     try:
-        before = path.stat()
-        content = path.read_bytes()
-        after = path.stat()
+        before, content, after = path.stat(), path.read_bytes(), path.stat()
     except OSError as error:
         raise LabError(f"could not read {path}: {error.strerror or error}") from None
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(content) != after.st_size:

@@ -1,7 +1,7 @@
 """What a preset with `check = true` answers: does every arm run here, convert what it should, and learn?"""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from labkit.compare.arms import Arm
 from labkit.compare.preset import Preset
@@ -23,7 +23,12 @@ def judge_check(
         if arm.status == "finished" and arm.data:
             # The first training loss is that of the first weights, and there is one whenever the first evaluation is.
             began, ended = next((loss for _, loss in arm.data.series("loss")), math.nan), arm.val_loss
-            wrong += [f"{arm.label} {why}" for why in _faults(arm, preset.config(name).precision.backend, began, ended)]
+            if preset.config(name).precision.backend not in PLAIN and not arm.converted:
+                wrong.append(f"{arm.label} converted nothing")
+            if ended is None or not math.isfinite(ended):
+                wrong.append(f"{arm.label} has no finite held-out loss")
+            elif ended > began * (1 - LEARNED):
+                wrong.append(f"{arm.label} did not learn, its loss went from {began:.3f} to {ended:.3f}")
             loss = "not measured" if ended is None else f"from {began:.4f} to {ended:.4f}"
             out.reasons.append(f"{arm.label}: {arm.converted or 0} linears converted, loss {loss}.")
         elif arm.status == "failed":
@@ -39,12 +44,3 @@ def judge_check(
         out.sentence = f"No verdict: no result yet from {names}."
     out.reasons += [f"{label[name]}: no result, {why}." for name, why in missing.items()]
     return out
-
-
-def _faults(arm: Arm, backend: str, began: float, ended: float | None) -> Iterator[str]:
-    if backend not in PLAIN and not arm.converted:
-        yield "converted nothing"
-    if ended is None or not math.isfinite(ended):
-        yield "has no finite held-out loss"
-    elif ended > began * (1 - LEARNED):
-        yield f"did not learn, its loss went from {began:.3f} to {ended:.3f}"

@@ -28,7 +28,7 @@ from labkit.compare.preset import Preset, load_preset
 from labkit.compare.session import Session
 from labkit.compare.terminal import say
 from labkit.errors import LabError
-from labkit.model.files import name_of
+from labkit.model.shape_file import name_of
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,8 @@ def compare(request: Request, console: Console | None = None) -> int:
     how: dict[str, Any] = {"explicit": named, "out": out, "fresh": request.fresh, "parts": parts}
     if under_torchrun():
         if request.detach or request.stop:
-            raise LabError(
-                "--detach and --stop go without torchrun: on one machine `--set world_size=0` takes every "
-                "GPU, and torchrun itself can be started by nohup"
-            )
+            instead = "on one machine `--set world_size=0` takes every GPU, and torchrun itself can be started by nohup"
+            raise LabError(f"--detach and --stop go without torchrun: {instead}")
         # One rank decides what there is to do, or two could see the folder in two states.
         plan = run_ranks(_plan_on_rank_0, whole, wanted, how, timeout=None, device=whole.device)[0]
         if isinstance(plan, LabError):
@@ -90,7 +88,11 @@ def compare(request: Request, console: Console | None = None) -> int:
         if request.stop:
             return follow.stop(out, console)
         if background.going(out):
-            _refuse_other(out, whole, request.fresh)
+            if request.fresh:
+                raise LabError(f"a comparison is running in {out}: pause it with --stop before --fresh moves it aside")
+            if different := other_settings(out, whole):
+                apart = "wait for it, pause it with --stop, or choose another folder with --out"
+                raise LabError(f"a comparison with other settings ({different}) is running in {out}: {apart}")
             return follow.follow(out, console)
         follow.report_death(out, console)
         if whole.device == "cuda":
@@ -131,17 +133,6 @@ def _detach(plan: Plan, console: Console, budget: Budget, request: Request, sett
         fold=False,
     )
     return 0
-
-
-def _refuse_other(out: Path, preset: Preset, fresh: bool) -> None:
-    """LabError if what runs in the folder is not what was requested."""
-    if fresh:
-        raise LabError(f"a comparison is running in {out}: pause it with --stop before --fresh moves it aside")
-    if different := other_settings(out, preset):
-        raise LabError(
-            f"a comparison with other settings ({different}) is running in {out}: wait for it, pause it "
-            "with --stop, or choose another folder with --out"
-        )
 
 
 def _plan_on_rank_0(group: Group, preset: Preset, wanted: list[str], how: dict[str, Any]) -> Plan | LabError | None:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from labkit.compare import background
 from labkit.compare.arms import find_run, heldout_of
-from labkit.compare.forecast import Forecast, Pace, in_words
+from labkit.compare.budget import Forecast, Pace, in_words
 from labkit.compare.preset import UNENDING
 from labkit.compare.repeats import gaps_of
 from labkit.compare.summary import show
@@ -69,13 +69,13 @@ class TrainingProgress:
                     return
 
     def _lines(self) -> None:
-        told_at = None
+        said_at = None
         while not self._end.wait(LOOK):
             last, now = last_step(self.file), time.monotonic()
             left = self._left(last) if last else ""
-            if now - (told_at or self.begin) < LINE_EVERY and (told_at or not last):
+            if now - (said_at or self.begin) < LINE_EVERY and (said_at or not last):
                 continue
-            told_at, of = now, f"/{self.steps}" if self.steps else ""
+            said_at, of = now, f"/{self.steps}" if self.steps else ""
             text = f"step {last['step']}{of}, {step_words(last)}" if last else "starting ranks"
             say(self.console, f"{self.label}: {text}, {now - self.begin:.0f} s" + (f"; {left}" if left else ""))
 

@@ -19,8 +19,8 @@ from labkit.compare.plan import check_device, gpu_memory_gib
 from labkit.compare.preset import Preset, load_preset
 from labkit.compare.terminal import parameters
 from labkit.model.config import ModelConfig
-from labkit.model.files import load_decoder, name_of
 from labkit.model.flops import flops_per_token, n_params
+from labkit.model.shape_file import load_decoder, name_of
 from labkit.train.config import TrainConfig
 
 FILLED = 0.85  # of a GPU, by the prediction for BF16: FP8 took up to 8 % more, and the driver's share comes on top
@@ -67,10 +67,8 @@ def batches(whole: Preset, have: float, world: int) -> list[str]:
 
 def sequences(config: TrainConfig, have: float, world: int, most: int) -> int:
     """Sequences of a GPU and step that are predicted to fit into `have` GiB: at least 1, at most `most`."""
-    fitting = (
-        n for n in range(most, 1, -1) if _fits(config.replace(batch_size=n * world, accumulation=1), have, world)
-    )
-    return next(fitting, 1)
+    configs = {n: config.replace(batch_size=n * world, accumulation=1) for n in range(most, 1, -1)}
+    return next((n for n, one in configs.items() if _fits(one, have, world)), 1)
 
 
 def micro_batches(config: TrainConfig, have: float, world: int) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 from labkit.compare import summary
 from labkit.compare.arms import arm_rows
-from labkit.compare.figures import loss, speed
+from labkit.compare.figures import loss, rates
 from labkit.compare.terminal import markdown_table
 from labkit.errors import LabError
 from labkit.record.files import explained, replace_file
@@ -78,7 +78,7 @@ class Page:
         if what == "gap":
             return self.show(loss.gap(arms, verdict, self.scratch), f"figures/{name}-gap")
         timed = data.comparison.results.speed or SpeedResults()
-        return self.show(speed.milliseconds(timed.arms.values(), self.scratch), f"figures/{name}-milliseconds")
+        return self.show(rates.milliseconds(timed.arms.values(), self.scratch), f"figures/{name}-milliseconds")
 
     def show(self, picture: Picture | None, name: str) -> str:
         """A drawn picture, kept as NAME.png with its alt text inside; below it how to read it."""

@@ -6,6 +6,7 @@ was rejected. A gate, like the second interim analysis, is judged when its arm i
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from labkit.record.run import RunRecord
 from labkit.record.schema import CompareRun, Item, TrainRun, Try
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
-from labkit.train.data.batches import rows_per_micro_batch
+from labkit.train.data.corpus import rows_per_micro_batch
 
 PARTS = ("speed", "safety")
 
@@ -161,8 +162,7 @@ def runs_of_decision(preset: Preset, candidate: str) -> set[str]:
 
 
 def cheapest_first(plan: Plan) -> list[tuple[str, str]]:
-    """What is to do, the candidate that is decided soonest first; in the preset's order where one arm waits for
-    another."""
+    """What is to do, the candidate that is decided soonest first; in the preset's order where it has gates."""
     arms = plan.preset.arms
     if not plan.preset.repeat or any(arm.gate for arm in arms.values()):
         return plan.todo
@@ -256,7 +256,9 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
 
 def other_settings(out: Path, preset: Preset) -> str:
     """Dotted name of the first setting in which the comparison in `out` differs from `preset`, or ""."""
-    there, here = settings_there(out), jsonable(preset.model_dump())
+    there, here = load_run(out).get("config", {}), jsonable(preset.model_dump())
+    with suppress(LabError):  # settings that there were not yet when it was made get their defaults
+        there = jsonable(strict_validate(Preset, there, "the record").model_dump())
 
     def without(settings: dict[str, Any]) -> dict[str, Any]:
         arms = {name: arm for name, arm in settings.get("arms", {}).items() if name in there.get("arms", {})}
@@ -266,23 +268,12 @@ def other_settings(out: Path, preset: Preset) -> str:
     return first_difference(without(there), without(here))
 
 
-def settings_there(out: Path) -> dict[str, Any]:
-    """The settings of the comparison in `out`; those that there were not yet when it was made, with their defaults."""
-    there = load_run(out).get("config", {})
-    try:
-        return jsonable(strict_validate(Preset, there, "the record").model_dump())
-    except LabError:
-        return there
-
-
 def folder_of(out: Path, part: str, arm: str) -> Path:
     return out / ("speed" if part == "speed" else "arms") / arm
 
 
 def is_done(plan: Plan, part: str, arm: str) -> bool:
-    """Whether the arm's record is finished, of this configuration and number of ranks; a timed arm's only if it was
-    timed."""
-    world = plan.world_size
+    """Whether the arm's record is finished, of this training and number of ranks, and timed in the speed part."""
     try:
         found = load_run(folder_of(plan.out, part, arm))
         config = strict_validate(TrainConfig, found.get("config", {}), "the record")
@@ -291,7 +282,7 @@ def is_done(plan: Plan, part: str, arm: str) -> bool:
     run = TrainRun.model_validate(found)
     same = jsonable(config.model_dump()) == jsonable(plan.config(part, arm).model_dump())
     same = same and (part == "safety" or run.results.speed is not None)
-    return run.status == "finished" and same and run.world is not None and run.world.size == world
+    return run.status == "finished" and same and run.world is not None and run.world.size == plan.world_size
 
 
 def heldouts(preset: Preset, out: Path) -> dict[str, dict[int, float]]:

@@ -41,6 +41,11 @@ class Family:
         return [*self.first, *self.second]
 
 
+Families = Mapping[str, Family]
+Means = Mapping[str, float]  # of each run: the mean logarithm of its judged losses
+Answers = dict[str, Answer]
+
+
 def families(arms: Mapping[str, ArmConfig]) -> dict[str, Family]:
     """The arms with their runs. A twin is a further run of the baseline: BF16 from perturbed weights."""
     base = next(name for name, arm in arms.items() if arm.role == "baseline")
@@ -76,7 +81,7 @@ def judge(
     heldout: Mapping[str, Mapping[int, float]],
     preset: Preset,
     requested: Sequence[str],
-    missing: Mapping[str, str] | None = None,
+    missing: Mapping[str, str] = {},
 ) -> Verdict:
     """The verdict over finished runs: pass (all are the same), fail (one is different), undecided, no-power, incomplete.
 
@@ -86,7 +91,7 @@ def judge(
     assert preset.repeat
     all_of = families(preset.arms)
     known = [name for name, family in all_of.items() if family.role != "candidate" or name in requested]
-    missing = {name: why for name, why in (missing or {}).items() if name in known}
+    missing = {name: why for name, why in missing.items() if name in known}
     requested = [name for name in requested if name not in missing]
     base = next(family for family in all_of.values() if family.role == "baseline")
     band = Band(low=-ACCEPTED, high=ACCEPTED, threshold=ACCEPTED, name="what is accepted")
@@ -142,8 +147,7 @@ def judge(
 
 
 def second_look(heldout: Mapping[str, Mapping[int, float]], preset: Preset, arm: str, requested: Sequence[str]) -> str:
-    """What becomes of a run of the second look: "due" (its arm is undecided), "decided", or "waits" for the first
-    look's."""
+    """What becomes of a run of the second look: "due" (its arm is undecided), "decided", or "waits"."""
     assert preset.repeat
     all_of, of = families(preset.arms), preset.arms[arm].of or arm
     base = next(family for family in all_of.values() if family.role == "baseline")
@@ -183,16 +187,11 @@ def interval(gap: float | None, low: float | None = None, high: float | None = N
 
 def weakness(baseline: Mapping[int, float], from_step: int) -> str:
     """Why nothing may be passed, whatever the gaps are; "" if nothing speaks against it."""
-    judged = sum(step >= from_step for step in baseline)
-    first, last = baseline[min(baseline)], baseline[max(baseline)]
+    judged, first, last = sum(step >= from_step for step in baseline), baseline[min(baseline)], baseline[max(baseline)]
     if judged < FEWEST:
         return f"only {judged} evaluations are judged, and it takes {FEWEST}: train longer, or evaluate more often"
-    if last > first * (1 - LEARNED):
-        return (
-            f"the baseline's held-out loss only went from {first:.3f} to {last:.3f}, and models that hardly learn "
-            "hardly differ: train longer"
-        )
-    return ""
+    fell = f"the baseline's held-out loss only went from {first:.3f} to {last:.3f}"
+    return f"{fell}, and models that hardly learn hardly differ: train longer" if last > first * (1 - LEARNED) else ""
 
 
 # ---- parts
@@ -214,39 +213,23 @@ def _signed(value: float) -> str:
     return f"{0.0 if abs(value) < 0.5 * 10**-digits else value:+.{digits}f}"
 
 
-def _first(
-    ours: Sequence[float],
-    requested: Sequence[str],
-    all_of: Mapping[str, Family],
-    ys: Mapping[str, float],
-    repeat: Repeat,
-) -> dict[str, Answer]:
+def _first(ours: Sequence[float], requested: Sequence[str], all_of: Families, ys: Means, repeat: Repeat) -> Answers:
     """The answers at the first look, of those requested for whose runs are all there; the others count all the same."""
     complete = {
-        name: [ys[run] for run in all_of[name].first]
-        for name in requested
-        if all(run in ys for run in all_of[name].first)
+        name: [ys[run] for run in all_of[name].first] for name in requested if ys.keys() >= {*all_of[name].first}
     }
     waiting: dict[str, list[float]] = {name: [] for name in requested if name not in complete}
-    looks = 2 if repeat.more else 1
-    found = answers(ours, {**complete, **waiting}, spread_of(repeat), looks)
+    found = answers(ours, {**complete, **waiting}, spread_of(repeat), 2 if repeat.more else 1)
     return {name: found[name] for name in complete}
 
 
 def _looks(
-    ours: Sequence[float],
-    requested: Sequence[str],
-    all_of: Mapping[str, Family],
-    ys: Mapping[str, float],
-    repeat: Repeat,
+    ours: Sequence[float], requested: Sequence[str], all_of: Families, ys: Means, repeat: Repeat
 ) -> dict[str, tuple[Answer, int]]:
     """(answer, at which look) for each candidate whose first look is complete."""
     first = _first(ours, requested, all_of, ys, repeat)
-    again = [
-        name
-        for name, answer in first.items()
-        if answer.word == "undecided" and all_of[name].second and all(run in ys for run in all_of[name].second)
-    ]
+    undecided = [name for name, answer in first.items() if answer.word == "undecided"]
+    again = [name for name in undecided if all_of[name].second and ys.keys() >= {*all_of[name].second}]
     if not again:
         return {name: (answer, 1) for name, answer in first.items()}
     runs = {name: all_of[name].runs if name in again else all_of[name].first for name in first}
@@ -260,18 +243,9 @@ def _judged(family: Family, answer: Answer, look: int) -> Judged:
     """What the record keeps of an answer."""
     open_ = answer.word == "undecided" and look == 1 and family.second
     after = f" after {answer.runs} runs: {len(family.second)} more will be judged with them" if open_ else ""
+    known = {key: getattr(answer, key) for key in ("word", "low", "high", "error", "runs", "needed")}
     sentence = f"{family.label}: {answer.word}{after}, {interval(answer.gap, answer.low, answer.high)}."
-    return Judged(
-        word=answer.word,
-        value=answer.gap,
-        low=answer.low,
-        high=answer.high,
-        error=answer.error,
-        runs=answer.runs,
-        needed=answer.needed,
-        look=look,
-        sentence=sentence,
-    )
+    return Judged(**known, value=answer.gap, look=look, sentence=sentence)
 
 
 def _put(out: Verdict, run: str, judged: Judged) -> None:
@@ -280,7 +254,7 @@ def _put(out: Verdict, run: str, judged: Judged) -> None:
 
 
 def _word(
-    out: Verdict, requested: Sequence[str], found: list[str], all_of: Mapping[str, Family], lost: list[str], form: str
+    out: Verdict, requested: Sequence[str], found: list[str], all_of: Families, lost: list[str], form: str
 ) -> tuple[str, str]:
     """The one word and the one sentence."""
     entries = {name: out.arms[name] for name in found}

@@ -69,9 +69,8 @@ def scaling(request: Request, counts: str, *, each: bool = False, console: Conso
         refuse_other(folder, load_preset(request.preset, here))
     budget, status = Budget(request.budget_minutes, request.price_per_hour), 0
     together = replace(request, arms=wanted, part="speed")
-    todo = [
-        replace(together, out=out / str(n), settings=runs[n]) for n in numbers if not measured(out / str(n), wanted)
-    ]
+    unmeasured = [n for n in numbers if not measured(out / str(n), wanted)]
+    todo = [replace(together, out=out / str(n), settings=runs[n]) for n in unmeasured]
     for run in (*todo, *([None] if each else [])):  # None: every GPU alone
         left = None if budget.minutes is None else max(0.0, budget.minutes - budget.seconds() / 60)
         if left == 0:
@@ -169,14 +168,14 @@ def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Con
             if not measured(folder, arms):
                 own = {"CUDA_VISIBLE_DEVICES": gpus[i]} if cuda else {}
                 # On a CPU each would start a thread on every core, and they would wait for one another.
-                running[i] = _start(command, folder, own, None if cuda else cores(i, len(folders)))
+                running[i] = start(command, folder, own, None if cuda else cores(i, len(folders)))
         while True:
             codes = {i: process.poll() for i, process in running.items()}
             ended = [code for code in codes.values() if code is not None]
             for i, code in codes.items():
                 if code not in (None, 0):
                     name = gpus[i] if cuda else i
-                    raise LabError(f"GPU {name} alone failed (status {code}): {last_line(log_of(folders[i]))}")
+                    raise LabError(f"GPU {name} alone failed (status {code}): {last_line(folders[i].with_name('log'))}")
             if len(ended) == len(running):
                 return 0 if all(measured(folder, arms) for folder in folders) else UNFINISHED
             time.sleep(0.1)
@@ -193,12 +192,12 @@ def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Con
         wait(running.values())
 
 
-def _start(command: list[str], folder: Path, own: dict[str, str], share: list[int] | None) -> subprocess.Popen:
+def start(command: list[str], folder: Path, own: dict[str, str], share: list[int] | None) -> subprocess.Popen:
     """The process whose record goes to `folder`, on these cores alone, with this environment of its own."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     pin: Callable[[], object] | None = partial(os.sched_setaffinity, 0, share) if share else None
     command, env = [*command, "--out", str(folder)], {**os.environ, **own}
-    with log_of(folder).open("a", encoding="utf-8") as log:
+    with folder.with_name("log").open("a", encoding="utf-8") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, preexec_fn=pin)
 
 
@@ -225,10 +224,6 @@ def cores(i: int, count: int) -> list[int] | None:
     have = sorted(os.sched_getaffinity(0))
     each = max(1, len(have) // count)
     return [have[(i * each + k) % len(have)] for k in range(each)]
-
-
-def log_of(folder: Path) -> Path:
-    return folder.with_name("log")
 
 
 def last_line(log: Path) -> str:
@@ -321,8 +316,8 @@ def against_each(out: Path) -> list[str]:
         # The ranks of a run of n take GPUs 0 to n - 1.
         own = [one for one in lone if one.arm == point.arm and int(one.folder) < point.ranks]
         if point.ranks > 1 and len(own) == point.ranks:
-            together = at_once([place(out, int(one.folder)) for one in own], point.arm)
-            sentences.append(unequal([point, *own]) or _sentence(point, own, ", at once," if together else ""))
+            records = [place(out, int(one.folder)) for one in own]
+            sentences.append(unequal([point, *own]) or _sentence(point, own, at_once(records, point.arm)))
     return sentences
 
 
@@ -337,9 +332,9 @@ def at_once(folders: Iterable[Path], arm: str) -> bool:
     return max(began for began, _ in spans) < min(ended for _, ended in spans)
 
 
-def _sentence(point: Point, own: list[Point], at_once: str) -> str:
+def _sentence(point: Point, own: list[Point], at_once: bool) -> str:
     slowest, rates = min(own, key=lambda one: one.each), [one.each for one in own]
     of_mean, of_slowest = (f"{100 * point.each / rate:.1f} % of what" for rate in (mean(rates), slowest.each))
     spread = f"GPU {slowest.folder} ({slowest.each:,.0f} tokens/s; the fastest {max(rates):,.0f})"
-    together = f"{point.timed.label}: {point.ranks} GPUs together train {of_mean} they train each alone{at_once}"
-    return f"{together} and {of_slowest} the slowest does, {spread}."
+    together = f"{point.timed.label}: {point.ranks} GPUs together train {of_mean} they train each alone"
+    return f"{together}{', at once,' if at_once else ''} and {of_slowest} the slowest does, {spread}."

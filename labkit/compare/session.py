@@ -13,8 +13,7 @@ from labkit.comm.group import Group
 from labkit.comm.ranks import run_ranks, under_torchrun
 from labkit.compare import background, batches, follow
 from labkit.compare.announce import announce, prepare_corpus
-from labkit.compare.budget import Budget
-from labkit.compare.forecast import Forecast
+from labkit.compare.budget import Budget, Forecast
 from labkit.compare.plan import Plan, cheapest_first, folder_of, is_done
 from labkit.compare.speed import ANOTHER, OVER, Control, Deadline, Window
 from labkit.compare.summary import note_call, summarise
@@ -168,10 +167,9 @@ class Session:
         pause = (self.budget.deadline, str(self.budget.stop))
         task = Task(config.model_dump(), str(folder), about, window, *pause, decision.baselines)
         size = None if under_torchrun() else plan.world_size
+        shown = follow.TrainingProgress(self.console, label, folder, steps, forecast) if self.leader else nullcontext()
         try:
-            with (
-                follow.TrainingProgress(self.console, label, folder, steps, forecast) if self.leader else nullcontext()
-            ):
+            with shown:
                 tried = run_ranks(arm_on_rank, task, size=size, timeout=None, device=preset.device)[0]
             if self.leader and is_done(plan, item.part, item.arm):
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # they were for going on after a pause

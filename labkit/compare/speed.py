@@ -16,7 +16,7 @@ from labkit.compare.batches import CALM, LOOK, SCATTERED, Search
 from labkit.compare.repeats import rejected_at
 from labkit.record import kernels, measure, meter
 from labkit.record.schema import Try
-from labkit.train.data.batches import rows_per_micro_batch
+from labkit.train.data.corpus import rows_per_micro_batch
 from labkit.train.loop import Hook
 
 if TYPE_CHECKING:

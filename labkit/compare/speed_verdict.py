@@ -64,8 +64,7 @@ def speed_results(
 
 
 def name_batches(rows: Mapping[str, TimedRow], largest: bool) -> str:
-    """Put each arm's sequences into its label where they differ; returns what is then compared, "" where it needs no
-    word."""
+    """Put each arm's sequences into its label where they differ; returns what is then compared, or ""."""
     sizes = {name: row.batch // row.ranks for name, row in rows.items()}
     words = {name: f"{size} sequence{'s' if size > 1 else ''}" for name, size in sizes.items()}
     if len(set(words.values())) < 2:
@@ -100,8 +99,7 @@ def compare_rates(row: TimedRow, baseline: TimedRow) -> tuple[float, str]:
 def judge_speed(
     rows: Mapping[str, TimedRow], missing: Mapping[str, str] | None = None, form: str = "FP8", yardstick: str = "BF16"
 ) -> SpeedVerdict:
-    """The verdict over timed arms. missing: label -> why it has no result; form, yardstick: what the two sides are
-    called."""
+    """The verdict over timed arms. missing: label -> why it has no result; form, yardstick: the two sides' names."""
     out = SpeedVerdict()
     base = next((row for row in rows.values() if row.role == "baseline"), None)
     candidates = {arm: row for arm, row in rows.items() if row.role == "candidate"}
@@ -175,15 +173,8 @@ def advice(row: TimedRow, ratio: float, word: str) -> list[str]:
     share = {kind: ms / row.kernels.span_ms for kind, ms in row.kernels.classes_ms.items()}
     if profiled_over(row) > ODD:
         share.pop("idle", None)
-    where_it_is = (
-        "fused" if row.fused else "plain",
-        "cudnn" if row.attention == "cudnn" else "torch",
-        "short" if row.shortages else "roomy",
-    )
-    found = [
-        (share[kind], text)
-        for kind, least, where, text in TIPS
-        if share.get(kind, 0.0) >= least and (where is None or where in where_it_is)
-    ]
+    has = {"fused" if row.fused else "plain", "short" if row.shortages else "roomy", None}
+    has.add("cudnn" if row.attention == "cudnn" else "torch")
+    found = [(share[kind], text) for kind, least, where, text in TIPS if share.get(kind, 0.0) >= least and where in has]
     tips = [text.format(part, how=how) for part, text in sorted(found, reverse=True)]
     return out + [f"{text[0].upper()}{text[1:]}." for text in tips]

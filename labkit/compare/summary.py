@@ -57,10 +57,8 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
         verdict = judge_check(arms, preset, skipped, {item.arm for item in budget.left if item.part == "safety"})
     verdict.reasons += [f"{preset.arms[name].label}: failed, {why}" for name, why in of_safety.items()]
     if different := differing([run.arms[name].training for name in finished]):
-        verdict.word = "incomplete"
-        verdict.sentence = (
-            f"No verdict: the arms differ in more than precision ({different}). Train them again with --fresh."
-        )
+        why = f"the arms differ in more than precision ({different})"
+        verdict.word, verdict.sentence = "incomplete", f"No verdict: {why}. Train them again with --fresh."
     note_call(record, budget, ended=True)
     results = read_run(out).comparison.results
     left = {item.arm: f"left for another call, {budget.why()}" for item in budget.left if item.part == "speed"}
@@ -98,20 +96,16 @@ def to_decide(verdict: Verdict, plan: Plan, calls: Sequence[Call], budget: Budge
             runs, all_of = len(later), len(later) * seconds(name)
             advice = f"{label}: the same command goes on with {runs} more runs of it and judges once more"
         elif not (needed := judged.needed):
-            out.append(
-                f"{label}: no number of runs up to {MOST} would decide it, if its gap is what it seems: it lies about "
-                f"at the {ACCEPTED} % that is accepted, or its runs scatter too far."
-            )
+            why = f"it lies about at the {ACCEPTED} % that is accepted, or its runs scatter too far"
+            out.append(f"{label}: no number of runs up to {MOST} would decide it, if its gap is what it seems: {why}.")
             continue
         else:
             runs, all_of = 2 * needed, needed * (seconds(base) + seconds(name))
             broken = next((arm for arm, about in preset.arms.items() if about.role == "broken"), "broken")
             sets = f"--set repeat.baseline={needed} --set repeat.candidate={needed}"
-            advice = (
-                f"{label}: a comparison of {needed} runs of it and {needed} of {preset.yardstick} would decide, if "
-            )
-            advice += f"gap and scatter are what they seem (`--arms {base},{name},{broken} --part safety {sets}`, in "
-            advice += "another folder with --out)"
+            both = f"a comparison of {needed} runs of it and {needed} of {preset.yardstick} would decide"
+            call = f"`--arms {base},{name},{broken} --part safety {sets}`, in another folder with --out"
+            advice = f"{label}: {both}, if gap and scatter are what they seem ({call})"
         out.append(f"{advice}: {runs * steps:,} steps, about {budget.describe(all_of)}.")
     return out
 

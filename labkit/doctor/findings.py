@@ -73,8 +73,8 @@ _AO = "install the pinned torch and torchao together: `make setup`"
 _TE = "see what `python -c 'import transformer_engine.pytorch'` says"
 _ROOM, _GPU = ("memory", "disk", "temporary files", "/dev/shm"), ("torch", "GPU", "FP8 hardware", "NCCL")
 PROBES = (
-    Probe("labkit.doctor.machine:basics", ("Python", "operating system", "packages", "notebook"), SETUP),
-    Probe("labkit.doctor.machine:room", _ROOM, "see `df -h` and `free -h`"),
+    Probe("labkit.doctor.system:basics", ("Python", "operating system", "packages", "notebook"), SETUP),
+    Probe("labkit.doctor.system:room", _ROOM, "see `df -h` and `free -h`"),
     Probe("labkit.doctor.frameworks:torch_and_gpu", _GPU, _TORCH, 120.0),
     Probe("labkit.doctor.frameworks:gloo", ("gloo",), _GLOO, 120.0),
     Probe("labkit.doctor.frameworks:bf16_products", ("BF16 products",), _TORCH, 120.0),

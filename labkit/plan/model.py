@@ -1,11 +1,11 @@
-"""The models that can be planned for: by name, or in a file (labkit.model.files). Nothing here imports torch."""
+"""The models that can be planned for: by name, or in a file (labkit.model.shape_file). Nothing here imports torch."""
 
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
 from labkit.model.config import sizes
-from labkit.model.files import Model, is_file, load_model
+from labkit.model.shape_file import Model, is_file, load_model
 from labkit.strict import nearest
 
 

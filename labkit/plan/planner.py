@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit.errors import LabError
-from labkit.model.files import is_file
+from labkit.model.shape_file import is_file
 from labkit.plan import explain
 from labkit.plan.cases import FULL
 from labkit.plan.constants import accuracy, share_of_stack

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.model.files import Model
+from labkit.model.shape_file import Model
 from labkit.plan import machine_file
 from labkit.plan.machine import CHIPS, described, find_chip
 from labkit.plan.search import Cluster, fp8_refusal

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from labkit.errors import LabError
-from labkit.model.files import Model
+from labkit.model.shape_file import Model
 from labkit.plan.cases import COLUMNS, FLASH, FULL, NONE, Array, Cases, cases
 from labkit.plan.constants import accuracy, constants
 from labkit.plan.footprint import NOT, Memory, Room, memory, room

@@ -8,11 +8,10 @@ import torch
 
 from labkit.errors import LabError
 from labkit.precision import student
-from labkit.precision.amp import Amp
 from labkit.precision.base import Availability, Backend
 from labkit.precision.broken import MISTAKES, Broken
 from labkit.precision.config import PrecisionConfig, PrecisionSpec
-from labkit.precision.plain import BF16, FP32
+from labkit.precision.plain import BF16, FP32, Amp
 from labkit.precision.te_backend import TransformerEngine
 from labkit.precision.torchao_backend import TorchAO
 from labkit.strict import nearest

@@ -61,8 +61,7 @@ from labkit.record.run import RunRecord
 from labkit.train import health
 from labkit.train.checkpoint import Checkpoints
 from labkit.train.config import TrainConfig
-from labkit.train.data.batches import micro_batches, rows_per_micro_batch
-from labkit.train.data.corpus import Corpus
+from labkit.train.data.corpus import Corpus, micro_batches, rows_per_micro_batch
 from labkit.train.history import Clock, History, TrainResult
 from labkit.train.loss_scale import LossScale
 from labkit.train.optim import MasterAdamW, adamw, learning_rate, set_learning_rate

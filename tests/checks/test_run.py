@@ -15,8 +15,8 @@ import torch
 
 from labkit.checks import load_week, run_checks
 from labkit.checks.outcome import CaseResult, Outcome, decided, number
+from labkit.checks.results import Console, render, watched
 from labkit.checks.runner import Job, LocalRunner, Reply
-from labkit.checks.table import Console, render, watched
 from labkit.checks.verdict import CRASHED, HUNG, NOT_ATTEMPTED, PASSED, WRONG, cause_line
 from labkit.errors import LabError
 from tests import warm

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from labkit.compare import follow
-from labkit.compare.forecast import Forecast, Pace, in_words
+from labkit.compare.budget import Forecast, Pace, in_words
 from labkit.record.schema import Item
 
 ROOT = Path(__file__).parents[2]

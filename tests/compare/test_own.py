@@ -9,8 +9,8 @@ from labkit.compare.plan import refuse_too_large
 from labkit.compare.preset import load_preset
 from labkit.errors import LabError
 from labkit.model.config import sizes
-from labkit.model.files import load_decoder
 from labkit.model.flops import flops_per_token, n_params
+from labkit.model.shape_file import load_decoder
 from labkit.record.read import read_run
 from tests.compare.comparing import lab_here, one_sentence, preset
 from tests.compare.test_speed import SPEED

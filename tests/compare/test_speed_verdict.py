@@ -3,14 +3,14 @@
 import pytest
 
 from labkit.compare.budget import REPORT_SECONDS, Budget, predict
-from labkit.compare.figures.speed import milliseconds
+from labkit.compare.figures.rates import milliseconds
 from labkit.compare.preset import load_preset
 from labkit.compare.speed_verdict import advice, judge_speed
 from labkit.errors import LabError
 from labkit.precision.registry import get_backend
 from labkit.record.kernels import CLASSES
 from labkit.record.schema import Item, Kernels, Ratio, TimedRow
-from labkit.train.data.batches import rows_per_micro_batch
+from labkit.train.data.corpus import rows_per_micro_batch
 
 # ---- the verdict
 

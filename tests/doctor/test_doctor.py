@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from labkit.doctor import findings as doctor
-from labkit.doctor import grading, machine
+from labkit.doctor import grading, system
 from labkit.doctor.findings import GROUPS, PROBES, Check, exit_code, render, to_json, verdicts
 from labkit.doctor.requirements import NOTEBOOK, PACKAGES, PYTHON, TE, TORCH
 from labkit.errors import in_words
@@ -52,7 +52,7 @@ def test_the_command_on_this_machine():
 
 def test_the_doctor_itself_imports_nothing_heavy():
     code = (
-        "import sys, labkit.doctor.findings, labkit.doctor.machine, labkit.doctor.frameworks, labkit.doctor.grading; "
+        "import sys, labkit.doctor.findings, labkit.doctor.system, labkit.doctor.frameworks, labkit.doctor.grading; "
         "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'rich', 'matplotlib', 'torchao')))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
@@ -78,11 +78,11 @@ def test_what_is_asked_for_is_what_pyproject_says():
 
 
 def test_an_old_python_a_foreign_system_a_missing_package(monkeypatch):
-    monkeypatch.setattr(machine.sys, "version_info", (3, 10, 4))
-    monkeypatch.setattr(machine.platform, "system", lambda: "Windows")
-    monkeypatch.setattr(machine, "PACKAGES", ("numpy", "no-such-package-here"))
-    monkeypatch.setattr(machine, "NOTEBOOK", ("no-such-notebook-here",))
-    found = {check.name: check for check in machine.basics()}
+    monkeypatch.setattr(system.sys, "version_info", (3, 10, 4))
+    monkeypatch.setattr(system.platform, "system", lambda: "Windows")
+    monkeypatch.setattr(system, "PACKAGES", ("numpy", "no-such-package-here"))
+    monkeypatch.setattr(system, "NOTEBOOK", ("no-such-notebook-here",))
+    found = {check.name: check for check in system.basics()}
     assert [check.ok for check in found.values()] == [False, False, False, False]
     assert "3.11" in found["Python"].fix and "WSL" in found["operating system"].fix
     assert found["packages"].detail == "not installed: no-such-package-here"
@@ -94,7 +94,7 @@ GIB = 2**30
 
 
 def disk(monkeypatch, free: float) -> None:
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: Usage(0, 0, int(free)))
+    monkeypatch.setattr(system.shutil, "disk_usage", lambda folder: Usage(0, 0, int(free)))
 
 
 def read_only(*args, **kwargs):
@@ -105,44 +105,44 @@ def test_disk(monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "not" / "made" / "yet"))
     monkeypatch.chdir(tmp_path)
     disk(monkeypatch, 5 * GIB)
-    assert machine._disk() == Check("disk", True, "5.0 GiB free in the working directory; 5.0 GiB free in the cache")
+    assert system._disk() == Check("disk", True, "5.0 GiB free in the working directory; 5.0 GiB free in the cache")
     assert not (tmp_path / "not").exists() and not list(tmp_path.iterdir())  # looking leaves nothing behind
     disk(monkeypatch, 0.5 * GIB)
-    check = machine._disk()
+    check = system._disk()
     assert check.ok is False and check.fix == "free 1.0 GiB in the working directory; free 1.0 GiB in the cache"
-    monkeypatch.setattr(machine.tempfile, "TemporaryFile", read_only)
-    check = machine._disk()
+    monkeypatch.setattr(system.tempfile, "TemporaryFile", read_only)
+    check = system._disk()
     assert check.ok is False and "Read-only" in check.detail and "LABKIT_CACHE" in check.fix and "cd to" in check.fix
 
 
 def test_a_working_directory_that_was_deleted(monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
-    monkeypatch.setattr(machine.os, "getcwd", lambda: (_ for _ in ()).throw(FileNotFoundError(2, "No such file")))
-    check = machine._disk()
+    monkeypatch.setattr(system.os, "getcwd", lambda: (_ for _ in ()).throw(FileNotFoundError(2, "No such file")))
+    check = system._disk()
     assert check.ok is False and "the working directory cannot be written" in check.detail and "cd to" in check.fix
 
 
 def test_temporary_files(monkeypatch):
-    assert machine._temporary().ok is True
+    assert system._temporary().ok is True
     disk(monkeypatch, 0.1 * GIB)
-    assert machine._temporary().ok is False and "TMPDIR" in machine._temporary().fix
+    assert system._temporary().ok is False and "TMPDIR" in system._temporary().fix
     monkeypatch.setattr(
-        machine.tempfile,
+        system.tempfile,
         "gettempdir",
         lambda: (_ for _ in ()).throw(FileNotFoundError(2, "No usable temporary directory found")),
     )
-    assert machine._temporary().ok is False and "No usable temporary directory" in machine._temporary().detail
+    assert system._temporary().ok is False and "No usable temporary directory" in system._temporary().detail
 
 
 def test_shared_memory(monkeypatch, tmp_path):
-    assert machine._shared_memory(str(tmp_path / "shm")).ok is None
+    assert system._shared_memory(str(tmp_path / "shm")).ok is None
     disk(monkeypatch, 8 * GIB)
-    assert machine._shared_memory(str(tmp_path)).ok is True
+    assert system._shared_memory(str(tmp_path)).ok is True
     disk(monkeypatch, 64 * 2**20)  # Docker's default
-    check = machine._shared_memory(str(tmp_path))
+    check = system._shared_memory(str(tmp_path))
     assert check.ok is False and "0.1 GiB free" in check.detail and "--shm-size" in check.fix
-    monkeypatch.setattr(machine.tempfile, "TemporaryFile", read_only)
-    assert machine._shared_memory(str(tmp_path)).ok is False
+    monkeypatch.setattr(system.tempfile, "TemporaryFile", read_only)
+    assert system._shared_memory(str(tmp_path)).ok is False
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_shared_memory(monkeypatch, tmp_path):
 )
 def test_memory(monkeypatch, total, free, ok, words):
     monkeypatch.setattr(hardware, "memory_bytes", lambda: (int(total * GIB), int(free * GIB)))
-    check = machine._memory()
+    check = system._memory()
     assert check.ok is ok and words in check.detail
 
 

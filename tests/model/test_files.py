@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import LabError
 from labkit.model.config import sizes
-from labkit.model.files import load_decoder, load_model, name_of
+from labkit.model.shape_file import load_decoder, load_model, name_of
 from labkit.plan.footprint import held_parameters
 from labkit.plan.request import Request, find_cluster
 from labkit.plan.search import enumerate_plans

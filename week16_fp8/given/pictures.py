@@ -20,7 +20,7 @@ import numpy as np
 
 from labkit.compare.arms import Arm
 from labkit.compare.figures import loss as loss_figures
-from labkit.compare.figures import speed as speed_figures
+from labkit.compare.figures import rates as speed_figures
 from labkit.record.plotting import GRID, INK, MUTED, THIN, WIDTH, Picture, folder_or_temp, look, margins, save
 from labkit.record.schema import TimedRow, Verdict
 from week16_fp8 import formats

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare.arms import answers, arm_rows
-from labkit.compare.figures import answer, loss, rounding, scales, speed
+from labkit.compare.figures import answer, loss, rates, rounding, scales
 from labkit.record.plotting import Picture, styles
 from labkit.record.read import RunData
 from labkit.record.schema import Verdict
@@ -27,12 +27,12 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
         todo.append(("the answer", answer.answer, answers(every), folder, "answer", "", record.config.yardstick))
     todo.append(("the losses", loss.losses, arms, folder))
     if timed:
-        todo.append(("the milliseconds", speed.milliseconds, timed, folder))
+        todo.append(("the milliseconds", rates.milliseconds, timed, folder))
     if data.is_comparison:
         todo.append(("the paired gap", loss.gap, every, record.results.verdict or Verdict(), folder))
-        todo.append(("speed and memory", speed.cost, arms, folder, " in the safety part" if timed else ""))
+        todo.append(("speed and memory", rates.cost, arms, folder, " in the safety part" if timed else ""))
     else:
-        todo.append(("the course of the run", speed.course, arms["run"], folder))
+        todo.append(("the course of the run", rates.course, arms["run"], folder))
     todo.append(("SQNR", rounding.sqnr, probed, look_of, folder))
     todo.append(("overflow and underflow", rounding.lost, probed, look_of, folder))
     for name, arm in probed.items():

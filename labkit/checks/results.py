@@ -11,7 +11,7 @@ from rich.text import Text
 
 from labkit.checks.judge import TRUE_ALWAYS
 from labkit.checks.outcome import CaseResult, Outcome, gist, number, points
-from labkit.checks.run import run_checks
+from labkit.checks.pytest_run import run_checks
 from labkit.checks.tasks import Task
 from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED
 
