@@ -6,7 +6,8 @@ one GPU has alone.
     share(N) = tokens/s of N GPUs / N  over  tokens/s of the fewest GPUs / their number
 
 `--each` times every GPU alone, all at once and as warm as they will be together, in RUN/each/0/run, ...: in a step that
-all take together everybody waits for the slowest chip (week16_fp8/results, 2026-11-22-h200-scaling-once).
+all take together everybody waits for the slowest chip. On four H200s one GPU had a lower clock: against GPU 0 the four
+lost 1.9 %, against that one 0.3 % (week16_fp8/results, 2026-11-22-h200-scaling-once).
 
     of the mean       what is lost, to messages and to the slow
     of the slowest    what is left of that once the slow one is taken out
