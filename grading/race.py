@@ -38,34 +38,11 @@ from labkit.errors import LabError, run_command
 
 LONGEST = 24  # characters of a pseudonym
 FIRST = (
-    "amber",
-    "brisk",
-    "calm",
-    "deft",
-    "eager",
-    "fleet",
-    "grand",
-    "hazel",
-    "keen",
-    "lucid",
-    "mild",
-    "noble",
-    "quick",
-)
+    "amber", "brisk", "calm", "deft", "eager", "fleet", "grand", "hazel", "keen", "lucid", "mild", "noble", "quick",
+)  # fmt: skip
 SECOND = (
-    "badger",
-    "curlew",
-    "dipper",
-    "egret",
-    "falcon",
-    "heron",
-    "ibis",
-    "kestrel",
-    "lynx",
-    "marten",
-    "otter",
-    "wren",
-)
+    "badger", "curlew", "dipper", "egret", "falcon", "heron", "ibis", "kestrel", "lynx", "marten", "otter", "wren",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -22,20 +22,26 @@ from labkit.checks.verdict import CRASHED, FORBIDDEN, HUNG, OUT_OF_MEMORY
 
 OPENED, LISTED = 8, 200  # on the page: behaviours shown in full; names in one list
 ROWS = 8  # behaviours in the terminal
+LISTS = (  # heading, what it means, verdict
+    ("Hung", "No answer by the deadline. Who waits for whom stands in the student's feedback.", HUNG),
+    ("Crashed", "It raised an exception, or its process died.", CRASHED),
+    ("Out of memory", "It asked for more memory than a submission gets.", OUT_OF_MEMORY),
+    (
+        "Forbidden calls",
+        "It used what the task asks to build, or went around its group. That is what the machinery saw, and no "
+        "judgement of a person: read the code first.",
+        FORBIDDEN,
+    ),
+)
 
 
 def write_page(overview: Overview, to: Path) -> Path:
     """One self-contained HTML file with figures."""
     with tempfile.TemporaryDirectory() as folder:
-        pictures = [
-            {
-                "title": p.title,
-                "alt": p.alt,
-                "note": p.note,
-                "source": "data:image/svg+xml;base64," + base64.b64encode(p.svg.read_bytes()).decode(),
-            }
-            for p in draw_all(overview, Path(folder))
-        ]
+        pictures = []
+        for p in draw_all(overview, Path(folder)):
+            source = "data:image/svg+xml;base64," + base64.b64encode(p.svg.read_bytes()).decode()
+            pictures.append({"title": p.title, "alt": p.alt, "note": p.note, "source": source})
     return page.write(to, html(overview, pictures))
 
 
@@ -57,36 +63,15 @@ def html(overview: Overview, pictures: Sequence[dict[str, str]] = ()) -> str:
         opened=OPENED,
         listed=LISTED,
         here=page.here,
-        lists=[
-            (
-                "Hung",
-                "No answer by the deadline. Who waits for whom stands in the student's feedback.",
-                overview.incidents_of(HUNG),
-            ),
-            ("Crashed", "It raised an exception, or its process died.", overview.incidents_of(CRASHED)),
-            ("Out of memory", "It asked for more memory than a submission gets.", overview.incidents_of(OUT_OF_MEMORY)),
-            (
-                "Forbidden calls",
-                "It used what the task asks to build, or went around its group. That is what the "
-                "machinery saw, and no judgement of a person: read the code first.",
-                overview.incidents_of(FORBIDDEN),
-            ),
-        ],
+        lists=[(heading, text, overview.incidents_of(verdict)) for heading, text, verdict in LISTS],
     )
 
 
 def render(overview: Overview, console: Console) -> None:
     """A table of the behaviours that most students failed, then a few lines."""
     if overview.not_understood:
-        table = Table(
-            box=None,
-            pad_edge=False,
-            padding=(0, 2, 0, 0),
-            header_style="bold",
-            title="What the class has not understood",
-            title_justify="left",
-            title_style="bold",
-        )
+        console.print("What the class has not understood", style="bold")
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("task", no_wrap=True)
         table.add_column("behaviour", overflow="fold", ratio=2)
         table.add_column("failed", justify="right", no_wrap=True)
@@ -110,13 +95,9 @@ def render(overview: Overview, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    for words, verdicts in (
-        ("hung", (HUNG,)),
-        ("crashed", (CRASHED,)),
-        ("out of memory", (OUT_OF_MEMORY,)),
-        ("used a forbidden call", (FORBIDDEN,)),
-    ):
-        _names(console, words, [incident.student for incident in overview.incidents_of(*verdicts)])
+    for heading, _, verdict in LISTS:
+        words = "used a forbidden call" if verdict == FORBIDDEN else heading.lower()
+        _names(console, words, [incident.student for incident in overview.incidents_of(verdict)])
     _names(console, "need a human, the grader failed", [s.person.name for s in overview.doubtful], "bold magenta")
     _names(console, "have a note on their submission (see the page)", [s.person.name for s in overview.noted])
     _names(console, "UNSANDBOXED", [s.person.name for s in overview.standings if s.unsandboxed], "bold red")

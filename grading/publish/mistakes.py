@@ -220,7 +220,9 @@ def _count(entry: Behaviour, cases: list[CaseData], student: int) -> None:
     entry.who["failed"].add(student)
     entry.verdicts.update({case["verdict"] for case in wrong})
     if len(cases) > 1:
-        entry.cases.update({case["behaviour"].removeprefix(entry.title).lstrip(": ") for case in wrong})
+        entry.cases.update(
+            list(dict.fromkeys(case["behaviour"].removeprefix(entry.title).lstrip(": ") for case in wrong))
+        )
     made = {mistake(case)[0]: case for case in reversed(wrong)}  # the first of each stays
     known = {key: case for key, case in made.items() if not key.endswith(UNKNOWN)}
     for key, case in (known or made).items():  # one mistake recognised at one case is not unknown at the next

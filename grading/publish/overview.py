@@ -92,19 +92,8 @@ class Overview:
             for task in standing.tasks:
                 if task["kind"] == "stretch":
                     continue
-                row = rows.setdefault(
-                    task["id"],
-                    {
-                        "id": task["id"],
-                        "title": task["title"],
-                        "kind": task["kind"],
-                        "possible": task["possible"],
-                        "shares": [],
-                        "full": 0,
-                        "none": 0,
-                        "open": 0,
-                    },
-                )
+                about = {name: task[name] for name in ("id", "title", "kind", "possible")}
+                row = rows.setdefault(task["id"], {**about, "shares": [], "full": 0, "none": 0, "open": 0})
                 points = standing.points(task)
                 row["open"] += points is None
                 if points is not None:

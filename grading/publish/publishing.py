@@ -3,7 +3,7 @@
     published/week13/canvas.csv, moodle.csv   the platform's own table with the grades filled in
         all.csv                               the class's points
         class.html                            the class's page: what it has not understood comes first
-        feedback/STUDENT/week13.html          a page for each student; the text of a mail where no platform takes pages
+        feedback/STUDENT/week13.html          a page for each student
         upload.zip                            the pages, named as Canvas or Moodle takes them back
     published/term.csv                        a line for each student, a column for each week, their sum
 
@@ -23,7 +23,7 @@ from grading.answers import is_theirs
 from grading.intake.names import count, some
 from grading.intake.submission import read_submission
 from grading.marking.items import expanded, items
-from grading.publish import mail, page
+from grading.publish import page
 from grading.publish.class_page import write_page
 from grading.publish.feedback import feedback
 from grading.publish.overview import Overview, overview
@@ -103,7 +103,6 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
         comments = _comments(cls, week, here)
         made.pages = list(_pages(cls, made, called, comments, printed=wishes.printed))
         made.packed = pack(cls, week, made.pages, folder / "upload.zip")
-        _mails(week, made, comments)
     made.notes += made.grades.notes if made.grades else []
     if made.grades is None and made.packed and made.packed.system == MOODLE:
         made.notes.append(
@@ -165,18 +164,6 @@ def _comments(cls: Class, week: Week, here: Sequence[Standing]) -> dict[int, dic
         }
         for one in here
     }
-
-
-def _mails(week: Week, made: Published, comments: Mapping[int, Mapping[str, str]]) -> None:
-    """Beside each page that no platform takes back, the text of a mail."""
-    packed = {one.id for one in made.packed.people} if made.packed else set[int]()
-    standing = {one.person.id: one for one in made.standings}
-    for who, _, path in made.pages:
-        beside = path.with_suffix(".txt")
-        if who.id in packed:
-            beside.unlink(missing_ok=True)
-        else:
-            page.write(beside, mail.text(week, standing[who.id], comments[who.id]))
 
 
 def _term(cls: Class, called: Mapping[int, str], zeros: bool) -> list[list[Any]]:
@@ -243,7 +230,7 @@ def sentences(cls: Class, week: Week, made: Published) -> Iterator[str]:
         yield f"{made.packed.path}: {count(len(made.packed.people), 'page')}; in {made.packed.system}: {way}"
     elif made.pages:
         example = made.pages[0][2]
-        yield f"{example.parent.parent}: {count(len(made.pages), 'page')}, each with the text of a mail: {example}"
+        yield f"{example.parent.parent}: {count(len(made.pages), 'page')}, for example {example}"
     term = made.folder.with_name("term.csv")
     yield f"{made.folder / 'class.html'}: the class; {made.folder / 'all.csv'}: its points; {term}: the term's"
 

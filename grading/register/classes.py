@@ -94,16 +94,10 @@ def read_rules(cls: Class, path: Path) -> Rules:
         excused[week] = {who for who in found if who is not None}
     if faults:
         raise LabError("\n".join(faults))
-    return Rules(
-        written.zone,
-        written.attempts.policy,
-        written.late,
-        written.deadlines,
-        extensions,
-        excused,
-        written.full_points,
-        written.comments,
-    )
+    rules = Rules(policy=written.attempts.policy, extensions=extensions, excused=excused)
+    for name in ("zone", "late", "deadlines", "full_points", "comments"):
+        setattr(rules, name, getattr(written, name))
+    return rules
 
 
 def _zone(name: str) -> None:

@@ -69,10 +69,14 @@ class Standing:
         """Why this attempt counts and what lateness costs, for the student."""
         return " ".join(filter(None, (self.counted.sentence if self.counted else "", NOT_COUNTED * self.excused)))
 
+    def given_for(self, task: dict[str, Any]) -> HandMark:
+        """What a person gave for a task."""
+        return self.by_hand.get(task["id"]) or HandMark(task["id"], None)
+
     def points(self, task: dict[str, Any]) -> float | None:
         """Points of a task: what a person gave, else the mark's, and extra points. None: a person still has to. A
         written task to which nothing was handed in has none, unless a person gives some."""
-        given = self.by_hand.get(task["id"]) or HandMark(task["id"], None)
+        given = self.given_for(task)
         if given.points is not None:
             return number(given.points + given.extra)
         if self.mark and task["id"] in self.mark.unanswered:
@@ -83,18 +87,16 @@ class Standing:
 
     def doubtful(self, task: dict[str, Any]) -> bool:
         """The grader itself failed at this task, and nobody has decided since. Not a zero."""
-        given = self.by_hand.get(task["id"])
-        return self.mark is not None and self.mark.doubtful(task) and (given is None or given.points is None)
+        return self.mark is not None and self.mark.doubtful(task) and self.given_for(task).points is None
 
     def unanswered(self, task: dict[str, Any]) -> bool:
         """Nothing was handed in to this written task, and nobody gave points all the same."""
-        given = self.by_hand.get(task["id"])
-        return self.mark is not None and task["id"] in self.mark.unanswered and (given is None or given.points is None)
+        return self.mark is not None and task["id"] in self.mark.unanswered and self.given_for(task).points is None
 
     def overruled(self, task: dict[str, Any]) -> bool:
         """A person gave an automatic task its points, or extra ones."""
-        given = self.by_hand.get(task["id"])
-        return task["kind"] == "auto" and given is not None and (given.points is not None or given.extra != 0)
+        given = self.given_for(task)
+        return task["kind"] == "auto" and (given.points is not None or given.extra != 0)
 
     @property
     def in_place(self) -> list[str]:
@@ -122,15 +124,13 @@ class Standing:
         mark = self.mark
         if mark is None or self.factor == 0:
             return []
-        return [
-            id
-            for id, given in self.by_hand.items()
-            if (given.points is not None or given.extra)
-            and (
-                given.automatic != mark.automatic(id)
-                or ("" not in (given.content, mark.content) and given.content != mark.content)
-            )
-        ]
+
+        def changed(id: str, given: HandMark) -> bool:
+            files = given.content and mark.content and given.content != mark.content
+            return bool(files) or given.automatic != mark.automatic(id)
+
+        given = {id: one for id, one in self.by_hand.items() if one.points is not None or one.extra}
+        return [id for id, one in given.items() if changed(id, one)]
 
     @property
     def above(self) -> list[str]:
@@ -157,12 +157,7 @@ class Standing:
     def total(self) -> float | None:
         """Everything, after the late rule. None for who is excused, where nothing was handed in or graded, and as long
         as a person still has to decide something, or to look again."""
-        if (
-            self.excused
-            or self.counted is None
-            or (self.counted.factor > 0 and self.mark is None)
-            or self.counted.waits
-        ):
+        if self.excused or self.counted is None or self.counted.waits or (self.factor > 0 and self.mark is None):
             return None
         if self.looked_at_again or not self.settled or self.ungraded:
             return None
@@ -204,15 +199,8 @@ def standings(cls: Class, week: Week, now: datetime | None = None) -> list[Stand
     for person in everybody(cls):
         own, until = counted.get(person.id), due(cls, person.id, week.name)
         given = by_hand.get(own.submission.id, {}) if own else {}
-        one = Standing(
-            person,
-            week,
-            own,
-            until,
-            until is not None and until + cls.rules.grace < now,
-            dict(given),
-            is_excused(cls, person.id, week.name),
-        )
+        over = until is not None and until + cls.rules.grace < now
+        one = Standing(person, week, own, until, over, dict(given), is_excused(cls, person.id, week.name))
         one.by_hand |= _full(one, cls.rules.full_points.get(week.name, ()))
         found.append(one)
     return found
@@ -223,7 +211,7 @@ def _full(one: Standing, ids: Iterable[str]) -> dict[str, HandMark]:
     full = {}
     for task in one.tasks:
         if task["id"] in ids:
-            own = one.by_hand.get(task["id"]) or HandMark(task["id"], None)
+            own = one.given_for(task)
             comment = "\n".join(filter(None, (own.comment, FULL)))
             checked = one.mark.automatic(task["id"]) if one.mark else None
             full[task["id"]] = replace(own, points=task["possible"], comment=comment, content="", automatic=checked)

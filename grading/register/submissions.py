@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,7 +80,7 @@ def attempt(cls: Class, number: int) -> Attempt:
 
 
 def _read(cls: Class, where: str, values: Sequence[object]) -> list[Attempt]:
-    rows = cls.db.execute(f"SELECT * FROM submission WHERE {where} ORDER BY id", values).fetchall()
+    rows = cls.db.execute(f"SELECT {COLUMNS} FROM submission WHERE {where} ORDER BY id", values).fetchall()
     of = f"submission IN (SELECT id FROM submission WHERE {where}) ORDER BY submission"
     members: dict[int, list] = {}
     for row in cls.db.execute(
@@ -90,32 +90,32 @@ def _read(cls: Class, where: str, values: Sequence[object]) -> list[Attempt]:
     renamed: dict[int, list[tuple[str, str]]] = {}
     for row in cls.db.execute(f"SELECT submission, old, new FROM rename WHERE {of}, old", values):
         renamed.setdefault(row["submission"], []).append((row["old"], row["new"]))
-    return [
-        Attempt(
-            row["id"],
-            row["assignment"],
-            row["digest"],
-            _time(row["received"]),
-            row["timed"],
-            None if row["late"] is None else bool(row["late"]),
-            row["how"],
-            row["source"],
-            row["label"],
-            row["grouped"],
-            tuple(json.loads(row["notes"])),
-            tuple(json.loads(row["attention"])),
-            datetime.fromisoformat(row["collected"]),
-            _time(row["withdrawn_at"]),
-            tuple(dict.fromkeys(m["person"] for m in members.get(row["id"], ()) if m["person"] is not None)),
-            tuple(m["label"] for m in members.get(row["id"], ()) if m["person"] is None),
-            tuple(renamed.get(row["id"], ())),
-        )
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        cells = [READ.get(name, lambda value: value)(value) for name, value in zip(row.keys(), row)]
+        seats = members.get(row["id"], ())
+        cells.append(tuple(dict.fromkeys(m["person"] for m in seats if m["person"] is not None)))
+        cells.append(tuple(m["label"] for m in seats if m["person"] is None))
+        cells.append(tuple(renamed.get(row["id"], ())))
+        found.append(Attempt(*cells))
+    return found
 
 
 def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
+
+
+def _strings(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+# The columns as Attempt has them, and how those are read that are no plain values.
+COLUMNS = "id, assignment, digest, received, timed, late, how, source, label, grouped, notes, attention, collected, withdrawn_at"
+READ: dict[str, Callable] = {
+    **dict.fromkeys(("received", "collected", "withdrawn_at"), _time),
+    **dict.fromkeys(("notes", "attention"), _strings),
+    "late": lambda value: None if value is None else bool(value),
+}
 
 
 # -- what arrives -----------------------------------------------------------------------------------------------------
