@@ -27,7 +27,7 @@ from typing import Any
 
 from capstone.running.config import CapstoneConfig, degrees, read
 from labkit.comm.processes import RankPool
-from labkit.comm.ranks import run_ranks, under_torchrun
+from labkit.comm.ranks import is_first, of_this_machine, run_ranks, under_torchrun
 from labkit.errors import LabError, run_command
 from labkit.record.clean import jsonable, typed_command
 from labkit.record.run import RunRecord, read_run, sole_trainer
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     out = a.out or Path("runs") / a.config.stem
     refuse_another(out, degrees(config, ranks))
     device = a.device if a.device != "auto" else _device(ranks)
-    values, first = (config.model_dump(), str(out), typed_command()), int(os.environ.get("RANK", "0")) == 0
+    values, first = (config.model_dump(), str(out), typed_command()), is_first()
     with progress(out, config.steps) if first else nullcontext():
         if started:
             summary = run_ranks(job, *values, backend="torchrun", timeout=None, device=device)[0]
@@ -150,8 +150,7 @@ def asked(pool: RankPool, kept: bool) -> Iterator[None]:
 def _device(ranks: int) -> str:
     import torch
 
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-    return "cuda" if torch.cuda.is_available() and torch.cuda.device_count() >= local else "cpu"
+    return "cuda" if torch.cuda.is_available() and torch.cuda.device_count() >= of_this_machine(ranks) else "cpu"
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from labkit.comm.ranks import run_ranks, under_torchrun
+from labkit.comm.ranks import is_first, run_ranks, under_torchrun
 from labkit.errors import LabError, run_command
 from labkit.record.files import writable
 from week14_fsdp.given import contenders, records
@@ -285,7 +285,7 @@ def run_bench(options: argparse.Namespace) -> dict[str, Any]:
     for name in wanted:
         if name not in PARTS:
             raise LabError(f"there is no part {name!r}: choose of {', '.join(PARTS)}, or all.")
-    plan, leader = Plan(options, device), os.environ.get("RANK", "0") == "0"
+    plan, leader = Plan(options, device), is_first()
     if leader:
         writable(plan.out)
     record = records.describe(options, plan, leader)

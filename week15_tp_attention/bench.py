@@ -12,7 +12,6 @@ its reason; nothing else is lost by it. One record goes to --out (see given/reco
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -265,7 +264,7 @@ def run_bench(
     size: "full" or "toy"; by default full on GPUs. ranks: without torchrun; by default all GPUs, or 2 processes.
     parts: of layers, pipeline, fp8, async, by comma. budget: seconds of timed steps for each row, about. limit: what
     would begin after so many seconds is left out. LabError for a size or part that there is not."""
-    from labkit.comm.ranks import run_ranks, under_torchrun
+    from labkit.comm.ranks import is_first, run_ranks, under_torchrun
 
     wanted = [name.strip() for name in parts.split(",") if name.strip()]
     if strange := [name for name in wanted if name not in PARTS]:
@@ -277,7 +276,7 @@ def run_bench(
     if device == "auto":
         device = "cuda" if torch.cuda.device_count() > 0 else "cpu"
     size = size or ("full" if device == "cuda" else "toy")
-    if out and os.environ.get("RANK", "0") == "0":
+    if out and is_first():
         writable(Path(out).parent)
     told = (size, wanted, budget, limit, out)
     if under_torchrun():

@@ -64,11 +64,11 @@ def run_bench(
     """
     import torch
 
-    from labkit.comm.ranks import run_ranks, under_torchrun
+    from labkit.comm.ranks import is_first, run_ranks, under_torchrun
     from week16_fp8.given import linears, pairs
 
     torchrun = under_torchrun()
-    leader = os.environ.get("RANK", "0") == "0"
+    leader = is_first()
     device = _device(device)
     wanted = _choose(parts, PARTS, "part")
     grid = _shapes(shapes or SHAPES[device])
@@ -243,14 +243,15 @@ def _describe(device: str, size: str, steps: int) -> dict[str, Any]:
     """What a record begins with."""
     import torch
 
+    from labkit.comm.ranks import of_this_machine, under_torchrun
     from labkit.record.benchmark import about
 
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks = int(os.environ["WORLD_SIZE"]) if under_torchrun() else 1
     return {
         **about(KIND, device),
         "threads": torch.get_num_threads(),
         "ranks": ranks,
-        "nodes": ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)),
+        "nodes": ranks // of_this_machine(ranks),
         "device": device,
         "transport": "nccl" if device == "cuda" else "gloo" if ranks > 1 else "none",
         "size": size,

@@ -77,8 +77,9 @@ class Attempt:
         raise OSError("not all ranks came")
 
     def _waits(self, seconds: float) -> str:
-        whom = ", ".join(str(rank) for rank in self.missing if rank != self.rank) if self.connected else "0"
+        whom = f"rank {', '.join(str(rank) for rank in self.missing if rank != self.rank)}"
         return (
-            f"rank {self.rank} of {self.size} has waited {seconds:.0f} s for rank {whom} at {self.address}:{self.port}, "
+            f"rank {self.rank} of {self.size} has waited {seconds:.0f} s for "
+            f"{whom if self.connected else 'an answer'} at {self.address}:{self.port}, "
             "since RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set; if no launcher started the others, unset them"
         )

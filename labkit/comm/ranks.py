@@ -23,11 +23,31 @@ from labkit.errors import LabError
 __all__ = ["RankPool", "RanksFailed", "Results", "run_ranks"]
 
 BACKENDS = ("threads", "processes", "torchrun")
+LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def under_torchrun() -> bool:
-    """Whether torchrun (or a launcher that sets the same variables) started this process as one of several ranks."""
-    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    """Whether torchrun (or a launcher that sets the same variables) started this process as one of several ranks.
+    LabError where they name no rank, as a Kubernetes service's MASTER_PORT, "tcp://10.3.0.1:29500"."""
+    if not all(name in os.environ for name in LAUNCHED):
+        return False
+    rank, size, _, port = (os.environ[name] for name in LAUNCHED)
+    if not (rank.isdecimal() and size.isdecimal() and port.isdecimal() and int(rank) < int(size)):
+        raise LabError(
+            f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={port} name no rank of a launcher: unset "
+            f"{', '.join(LAUNCHED)}, or start with torchrun"
+        )
+    return True
+
+
+def is_first() -> bool:
+    """Whether this process is the one that prints and writes: torchrun's rank 0, or the only one."""
+    return not under_torchrun() or int(os.environ["RANK"]) == 0
+
+
+def of_this_machine(ranks: int) -> int:
+    """How many of `ranks` are on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if under_torchrun() else ranks
 
 
 def run_ranks(

@@ -13,6 +13,7 @@ b are received in the order in which they were sent, group by group. A buffer be
 
 import importlib
 import os
+import re
 import socket
 import warnings
 from collections.abc import Callable, Sequence
@@ -180,8 +181,20 @@ def join(device: str, local: int, **how: Any) -> TorchTransport:
         torch.cuda.set_device(where)
         more = {"device_id": where}
     if not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if more else "gloo", timeout=NO_LIMIT, **how, **more)
+        try:
+            dist.init_process_group("cpu:gloo,cuda:nccl" if more else "gloo", timeout=NO_LIMIT, **how, **more)
+        except RuntimeError as error:
+            first = re.sub(r"\[enforce fail at \S+\] .*?\. ", "", str(error).strip().splitlines()[0])
+            raise LabError(f"this rank could not join the others: {first}{strange_interface()}") from None
     return TorchTransport(where)
+
+
+def strange_interface() -> str:
+    """The end of a sentence where GLOO_SOCKET_IFNAME names what this machine has not, else ""."""
+    asked, here = os.environ.get("GLOO_SOCKET_IFNAME", ""), [name for _, name in socket.if_nameindex()]
+    if set(filter(None, asked.split(","))) <= {*here}:
+        return ""
+    return f"; GLOO_SOCKET_IFNAME={asked} is set, and the interfaces of this machine are {', '.join(here)}"
 
 
 def stay_inside() -> None:

@@ -8,7 +8,6 @@
 The same command goes on with what was stopped. Under torchrun rank 0 plans, writes, prints and decides for all.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from rich.console import Console
 from rich.prompt import Confirm
 
 from labkit.comm.group import Group
-from labkit.comm.ranks import run_ranks, under_torchrun
+from labkit.comm.ranks import is_first, run_ranks, under_torchrun
 from labkit.compare import background, follow, own
 from labkit.compare.announce import announce, predicted
 from labkit.compare.budget import Budget
@@ -58,7 +57,7 @@ def compare(request: Request, console: Console | None = None) -> int:
     Returns the exit status, the same on every rank: 0 for pass, or if the arms or part named have their results; 3 if
     something was left for another call; else 1. LabError, before anything starts: whatever cannot run here.
     """
-    leader = int(os.environ.get("RANK", 0)) == 0 if under_torchrun() else True
+    leader = is_first()
     console = (console or Console()) if leader else Console(quiet=True)
     named, settings = request.arms is not None, list(request.settings)
     if request.model:

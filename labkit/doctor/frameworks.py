@@ -135,14 +135,18 @@ def gloo() -> Iterator[Check]:
     if not dist.is_available() or not dist.is_gloo_available():
         yield Check("gloo", False, "this torch has none", "install an official build of torch: `make setup`")
         return
-    os.environ["GLOO_SOCKET_IFNAME"] = loopback
     try:
         sums = importlib.import_module("labkit.comm.ranks").run_ranks(_sum, torch.ones(4), size=2, timeout=30.0)
         good, why = [x.tolist() for x in sums] == [[2.0] * 4] * 2, "they came to a wrong sum"
     except Exception as error:
         good, why = False, in_words(error)
     fix = "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1"
-    detail = f"two ranks talk over {loopback}" if good else f"two ranks cannot talk over {loopback}: {why}"
+    transport = importlib.import_module("labkit.comm.transport")
+    detail = (
+        f"two ranks talk over {loopback}{transport.strange_interface()}"
+        if good
+        else f"two ranks cannot talk over {loopback}: {why}"
+    )
     yield Check("gloo", good, detail, fix)
 
 

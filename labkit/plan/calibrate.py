@@ -10,7 +10,6 @@
 The chip is hot before it is timed, on random numbers. A CPU is measured in float32; its peak is its best product.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -175,6 +174,7 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
     """Measure this machine; None on every rank of torchrun but the first. LabError: a device that is not there."""
     import torch
 
+    from labkit.comm.ranks import is_first
     from labkit.record.hardware import cpu_model, memory_bytes
 
     cuda = device == "cuda"
@@ -183,7 +183,7 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
     scale = scale or (GPU if cuda else CPU)
     name = torch.cuda.get_device_name() if cuda else cpu_model() or "CPU"
     known = find_chip(name) if cuda else None
-    first = not int(os.environ.get("RANK", 0))
+    first = is_first()
     if first:
         say(f"{name}: {'about a minute' if cuda else 'some seconds'}.")
     here, within, between = measure_links(device, scale.message)

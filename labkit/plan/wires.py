@@ -55,13 +55,12 @@ def measure_links(device: str, message: int) -> tuple[int, Link | None, Link | N
     """(ranks of a machine, the link within, the link between), over all GPUs, two CPU processes, or torchrun's ranks."""
     import torch
 
-    from labkit.comm.ranks import run_ranks, under_torchrun
+    from labkit.comm.ranks import of_this_machine, run_ranks, under_torchrun
 
-    here = torch.cuda.device_count() if device == "cuda" else 2
+    size = here = torch.cuda.device_count() if device == "cuda" else 2
     if under_torchrun():
-        size, here = int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-    else:
-        size = here
+        size = int(os.environ["WORLD_SIZE"])
+        here = of_this_machine(size)
     if size < 2:
         return 1, None, None
     ranks = None if under_torchrun() else size

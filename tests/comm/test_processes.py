@@ -148,6 +148,7 @@ def where_am_i(group):
 
 def test_surroundings(helper, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "hsn0")  # of a site's profile: the network between its machines
     monkeypatch.setenv("LABKIT_TEST", "1")  # set after the helper was started
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     for size in (1, 2):

@@ -79,7 +79,13 @@ def command(tmp_path, what):
             what,
             str(tmp_path),
         ],
-        {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+        {
+            **os.environ,
+            "PYTHONPATH": ROOT,
+            "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(tmp_path),
+            "GLOO_SOCKET_IFNAME": "hsn0",
+        },
     )
 
 

@@ -132,6 +132,7 @@ def test_a_file_that_says_something_else(tmp_path):
 
 
 def test_ranks_of_torchrun_but_the_first_write_nothing(monkeypatch):
-    monkeypatch.setenv("RANK", "1")
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(calibrate, "measure_links", lambda device, message: (1, None, None))
     assert measure("cpu", lambda text: None, TINY) is None

@@ -32,7 +32,7 @@ def which_ranks(device: str, ranks: int | None) -> dict[str, Any]:
     """Which ranks on which device, and whether this process is the one that speaks."""
     import torch
 
-    from labkit.comm.ranks import under_torchrun
+    from labkit.comm.ranks import is_first, of_this_machine, under_torchrun
 
     if device not in ("auto", "cpu", "cuda"):
         raise LabError(f"--device is auto, cpu or cuda, not {device!r}.")
@@ -47,8 +47,8 @@ def which_ranks(device: str, ranks: int | None) -> dict[str, Any]:
         "device": device,
         "ranks": ranks,
         "torchrun": torchrun,
-        "leader": os.environ.get("RANK", "0") == "0",
-        "nodes": ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if torchrun else 1,
+        "leader": is_first(),
+        "nodes": ranks // of_this_machine(ranks),
     }
 
 

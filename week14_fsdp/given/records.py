@@ -11,12 +11,12 @@ A record is one file:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from labkit.comm.ranks import of_this_machine
 from labkit.errors import LabError
 from labkit.record import benchmark
 from labkit.record.benchmark import save as save
@@ -26,11 +26,10 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 def describe(options: Any, plan: Any, leader: bool) -> dict[str, Any]:
     """What a record begins with, its `parts` still empty."""
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", options.ranks))
     return {
         **benchmark.about("fsdp", plan.device, leader),
         "ranks": options.ranks,
-        "nodes": options.ranks // local,
+        "nodes": options.ranks // of_this_machine(options.ranks),
         "device": plan.device,
         "transport": "nccl" if plan.device == "cuda" else "gloo",
         "size": plan.size,

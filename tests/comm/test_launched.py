@@ -1,0 +1,111 @@
+"""Variables of a launcher and of a site's profile that are left over, or name what is not there."""
+
+import sys
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from labkit.comm import attempt
+from labkit.comm.ranks import LAUNCHED, is_first, of_this_machine, under_torchrun
+from labkit.comm.transport import join, strange_interface
+from labkit.doctor import frameworks
+from labkit.errors import LabError
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, in this order; None: not set."""
+
+    def put(*values):
+        for name, value in zip(LAUNCHED, values):
+            monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+
+    return put
+
+
+@pytest.mark.parametrize("left", [("1", None), ("1", "8"), (None, "8"), ("1", "8", "node-0")])
+def test_some_of_a_launchers_variables_make_no_rank(launched, monkeypatch, left):
+    """A job that is over leaves RANK=1: who then runs alone prints and writes all the same."""
+    launched(*left, *[None] * (4 - len(left)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert not under_torchrun() and is_first() and of_this_machine(2) == 2
+
+
+def test_ranks_of_a_launcher_are_known(launched, monkeypatch):
+    launched("1", "8", "node-0", "29500")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert under_torchrun() and not is_first() and of_this_machine(8) == 4
+    launched("0", "8", "node-0", "29500")
+    assert is_first()
+
+
+@pytest.mark.parametrize(
+    "values", [("0", "2", "a", "tcp://10.3.0.1:29500"), ("0", "", "a", "1"), ("2", "2", "a", "1"), ("x", "2", "a", "1")]
+)
+def test_variables_that_name_no_rank_are_one_sentence(launched, values):
+    """Kubernetes sets MASTER_PORT=tcp://... beside a service that is called master."""
+    launched(*values)
+    with pytest.raises(LabError, match="unset RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT") as said:
+        under_torchrun()
+    assert "\n" not in str(said.value)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """What is said after some seconds is said at the start."""
+
+    class Now:
+        def __init__(self, seconds, says):
+            self.start, self.cancel = says, lambda: None
+
+    monkeypatch.setattr(attempt.threading, "Timer", Now)
+    monkeypatch.setattr(attempt, "PATIENCE", timedelta(seconds=0.3))
+
+
+def test_who_waits_says_for_whom_where_and_why(launched, at_once, monkeypatch, capsys):
+    launched("0", "3", "node-0", "29500")
+    monkeypatch.setattr(attempt.Attempt, "_connect", lambda self, serves: dist.HashStore())
+    with pytest.raises(LabError, match=r"rank 0 of 3 .* for rank 1, 2 at node-0:29500, since RANK") as gave_up:
+        attempt.Attempt()
+    assert "not all ranks came" in str(gave_up.value) and "\n" not in str(gave_up.value)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "for an answer at node-0:29500, since RANK, WORLD_SIZE" in said
+
+
+def test_where_nothing_answers_it_says_so(launched, at_once, monkeypatch):
+    def refused(self, serves):
+        raise dist.DistNetworkError("The client socket has failed to connect\nand more")
+
+    launched("0", "2", "mnist-master-0", "29500")
+    monkeypatch.setattr(attempt.Attempt, "_connect", refused)
+    with pytest.raises(LabError, match="for an answer at mnist-master-0:29500.*gave up: The client socket") as said:
+        attempt.Attempt()
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    "names, strange", [("hsn0", True), ("lo,hsn0", True), ("lo", False), ("", False), (None, False)]
+)
+def test_an_interface_that_is_not_there_is_named(names, strange, monkeypatch):
+    monkeypatch.setattr("socket.if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    if names is not None:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", names)
+    said = strange_interface()
+    assert bool(said) == strange and (not strange or ("hsn0" in said and "lo, eth0" in said))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere gloo takes another transport")
+def test_ranks_of_several_machines_say_which_interface_is_missing(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "hsn0")
+    with pytest.raises(LabError, match="could not join the others: .*hsn0.*GLOO_SOCKET_IFNAME=hsn0") as said:
+        join("cpu", 0, store=dist.HashStore(), rank=0, world_size=1)
+    assert "\n" not in str(said.value) and "enforce" not in str(said.value) and not dist.is_initialized()
+
+
+def test_the_doctor_says_it_too(monkeypatch):
+    """One machine works all the same, by its loopback."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "hsn0")
+    (check,) = frameworks.gloo()
+    assert check.ok and "GLOO_SOCKET_IFNAME=hsn0" in check.detail
