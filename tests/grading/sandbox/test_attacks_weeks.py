@@ -38,6 +38,12 @@ def capstone_week(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def week13(tmp_path_factory):
+    with Cheating(tmp_path_factory.mktemp("week13"), "week13_allreduce") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
 def week16(tmp_path_factory):
     with Cheating(tmp_path_factory.mktemp("week16"), "week16_fp8") as made:
         yield made
@@ -45,6 +51,27 @@ def week16(tmp_path_factory):
 
 def earned(outcome: Outcome, test: str) -> float:
     return float(sum(case.earned for case in outcome.cases if f"::{test}" in case.test))
+
+
+# ---- week 13: what is right where nothing is to be done
+
+CONSTANTS = {
+    "collectives": """
+def ring_reduce_scatter(x_L, group, op="sum"): return x_L
+def ring_all_gather(shard, group, numel, out=None): return shard
+def ring_all_reduce(x_L, group, op="sum"): return x_L
+""",
+    "topology": """
+import math
+def bottleneck(hops, topology): return math.inf
+def best_ring(topology): return list(range(topology.size))
+""",
+}
+
+
+def test_constants_earn_nothing(week13):
+    found = week13.check(["13.2", "13.3", "13.4", "13.6"], CONSTANTS)
+    assert not found.faults and found.earned == 0 and found.possible == 53, found.cases
 
 
 # ---- C.1: every rank trains the whole model by itself

@@ -35,7 +35,7 @@ from tests.mutants13 import MUTANTS
 ROOT = Path(__file__).resolve().parents[3]
 # A rank in a sandbox has no torch.distributed to fall into: what is a forbidden call at home crashes here, alone too.
 DISGUISE = "built-in collective in disguise"
-ALSO, ALSO_FAILS = {DISGUISE: ("crashed",)}, {DISGUISE: ("test_all_reduce[one rank",)}
+ALSO = {DISGUISE: ("crashed",)}
 DEADLINE = 3.0  # seconds: the mutants that hang would take long at 8
 
 
@@ -98,7 +98,7 @@ def differences(mutant: Mutant, outcome: Outcome) -> list[str]:
     """Where the verdicts are not the intended ones; [] if all are, and so are the points."""
     wrong, intended = [], Fraction(0)
     for case in outcome.cases:
-        must = _named(case, (*mutant.fails, *ALSO_FAILS.get(mutant.name, ())))
+        must = _named(case, mutant.fails)
         may = _named(case, mutant.may) or ("_traffic" in case.test and not must)  # values are judged there too
         intended += 0 if must or (may and case.verdict != PASSED) else case.possible
         if ((case.verdict == PASSED) == must and not may) or (
