@@ -20,7 +20,8 @@ LARGEST_PICTURE = 3_000_000  # characters of base64
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _LINK = re.compile(r"\](?=[(\[:])")
-_TEX = re.compile(r"\\(?=(?:href|url|require|style|class|cssId|html\w*|unicode|mmlToken)(?![a-z]))", re.IGNORECASE)
+_ACT = r"href|url|require|style|class|cssId|html\w*|unicode|mmlToken|bbox|csname|includegraphics"
+_TEX = re.compile(rf"\\(?=(?:{_ACT})(?![a-z]))", re.IGNORECASE)
 _DIAGRAM = re.compile(r"(?<=mer)(?=maid)", re.IGNORECASE)  # the language whose code blocks the page would draw
 _IMAGE = re.compile(r"<img\b[^<>]*>", re.IGNORECASE)
 _SOURCE = re.compile(r'\ssrc="data:(image/(?:png|jpeg));base64,([^"]+)"')

@@ -93,7 +93,7 @@ def test_the_payloads_do_act_without_it(render):
     assert len(acting) > 20
 
 
-@pytest.mark.parametrize("macro", ["href", "require", "style", "class", "cssId", "unicode", "HREF"])
+@pytest.mark.parametrize("macro", ["href", "require", "style", "class", "cssId", "unicode", "HREF", "bbox", "csname"])
 def test_formulas_lose_the_commands_that_can_act_and_keep_the_rest(macro):
     text = inert.markdown(f"$\\{macro}{{javascript:alert(1)}}{{x}} + \\frac{{1}}{{2}} \\classical$")
     assert f"\\{macro}{{" not in text and "\\frac{1}{2}" in text and "\\classical" in text

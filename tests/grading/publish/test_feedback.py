@@ -194,7 +194,9 @@ def test_what_only_some_pages_say():
     ):
         assert text in words(feedback(made)) and text[:12] not in words(feedback(standing("13.2 one step short")))
     page = feedback(standing("13.6 the fastest hop"))
-    assert Tags(page).all("details") and "No ring is faster: two sockets, N=4" in page, "passed ones open without a script"
+    assert Tags(page).all("details") and "No ring is faster: two sockets, N=4" in page, (
+        "passed ones open without a script"
+    )
 
 
 def test_pictures_are_in_the_page_as_data():
