@@ -27,7 +27,7 @@ from labkit.comm.group import Group
 from labkit.comm.mesh import Mesh
 from labkit.errors import LabError, in_words
 from labkit.model.decoder import Transformer
-from labkit.parallel import TransformConfig
+from labkit.parallel.options import TransformConfig
 from labkit.parallel.shard import shard
 from labkit.parallel.tensor import tensor_parallel
 from labkit.precision.base import Backend, ConversionReport

@@ -2,7 +2,7 @@
 
     model = "tiny"                 # a name from `sizes()`, or a [model] table with every field
     steps = 200
-    compile = true                 # labkit.parallel says how the model is transformed
+    compile = true                 # labkit.parallel.options says how the model is transformed
     [data]
     source = "python"
     [precision]
@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from labkit.model.config import ModelConfig, sizes
-from labkit.parallel import TransformConfig
+from labkit.parallel.options import TransformConfig
 from labkit.precision.config import PrecisionConfig
 from labkit.strict import Count, CountOrOff, nearest, require
 from labkit.train.data.sources import DataConfig
