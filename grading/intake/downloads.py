@@ -22,7 +22,7 @@ from grading.intake.arrival import Key
 from grading.intake.attempts import Download, Item, TooMuch, arrival, batches
 from grading.intake.guesses import CODE, PACKED, TITLES, Guess, another_assignments, gradescope, plain, readings
 from grading.intake.names import LEFT_ABOUT, clean, noise, other_week, same_letters, shown, some
-from grading.intake.rosters import Roster
+from grading.intake.rosters import Line, Roster
 from grading.intake.unpacking import unpacked
 from grading.intake.worksheet import Worksheet
 from labkit.checks.tasks import Week
@@ -171,13 +171,21 @@ class _Reader:
 
     def _owner(self, guess: Guess) -> tuple[int, str] | None:
         """Whose a name is. Moodle's number may be a group's as well: it says something together with the name alone."""
-        if line := self.sheet.line(guess):
+        if line := self._line(guess):
             return int(guess.number), line.name
         exact = [key for key in guess.keys if key.platform != "name"]
         owner = self.known.owner(exact) if exact and guess.number not in self.sheet.numbers else None
         if owner is not None and guess.number and not same_letters(guess.name, owner[1]):
             return None
         return owner
+
+    def _line(self, guess: Guess) -> Line | None:
+        """The worksheet's line of a name: by number and name, else by the number and what an instructor said."""
+        line, near = self.sheet.line(guess), self.sheet.numbers.get(guess.number)
+        if line is None and near is not None:
+            said = self.known.owner([key for key in guess.keys if key.platform == "name"])
+            return near if said is not None and said == self.known.owner(near.keys) else None
+        return line
 
     def _chosen(self, name: str, guesses: list[Guess]) -> Guess:
         """The reading that holds: the one by which it is a person of the class. Where a student may have chosen the
@@ -196,7 +204,7 @@ class _Reader:
         path = Path(entry.path)
         if guess.how != "moodle":
             return Item(path, guess, live=self.live)
-        if line := self.sheet.line(guess):
+        if line := self._line(guess):
             keys = tuple(dict.fromkeys([*line.keys, *guess.keys]))
             return Item(path, replace(guess, keys=keys, received=line.submitted), due=line.due)
         if members := self.sheet.members(guess.name):

@@ -50,4 +50,4 @@ def _is_called(name: str, line: Line) -> bool:
     """Whether Moodle's files call the one of this line so; before Moodle 4.1 with the group in front. Under blind
     marking the worksheet has no names."""
     own, group = in_moodles_files(line.name), in_moodles_files(line.group)
-    return name in (own, f"{group}-{own}") if line.name else not name
+    return in_moodles_files(name) in (own, f"{group}-{own}") if line.name else not name

@@ -25,6 +25,7 @@ Participant 502,Li Wei,li@x.org,Team 1,"Friday, 20 November 2026, 6:00 PM",Submi
 Participant 503,Sean O'Brien,sean@x.org,,-,"No submission - Extension granted until: Monday, 23 November 2026, 6:00 PM"
 """
 EARLIER = datetime(2026, 11, 20, 20, tzinfo=UTC)
+EVENING = datetime(2026, 11, 20, 18, tzinfo=BERLIN)
 
 
 @pytest.fixture
@@ -71,10 +72,21 @@ def kept(cls):
 def test_with_the_worksheet_everything_is_known(cls, gather):
     report = gather(folder("Jane Doe", 501) | folder("Team 1", 77, "x = 2"), SHEET)
     assert set(kept(cls)) == {(1, "Jane Doe"), (2, "Jane Doe", "Li Wei")}
-    assert {one.received for one in attempts(cls, "week91")} == {datetime(2026, 11, 20, 18, tzinfo=BERLIN)}
+    assert {one.received for one in attempts(cls, "week91")} == {EVENING}
     assert len(report.new) == 2 and not report.notes
     (sean,) = (row["id"] for row in cls.db.execute("SELECT id FROM person WHERE email = 'sean@x.org'"))
     assert due(cls, sean, "week91") == datetime(2026, 11, 23, 18, tzinfo=BERLIN), "who has handed nothing in, too"
+
+
+def test_the_worksheets_time_holds_for_another_name_once_it_is_said_whose_it_is(cls, gather):
+    """Moodle leaves signs of a name away, or somebody has another name by now; the number is theirs."""
+    files = folder("Li_Wei", 502) | folder("Jane Roe", 501, "x = 2")
+    gather(files, SHEET)
+    assert set(kept(cls)) == {(1,), (2, "Li Wei")}
+    for mail, new, time in (("li@x.org", "Li Wei", None), ("jane@x.org", "Jane Doe", EVENING)):  # first a slip
+        who(cls, "Jane Roe", [mail])
+        assert not gather(files, SHEET).new and set(kept(cls)) == {(1, new), (2, "Li Wei")}
+        assert [one.received for one in attempts(cls, "week91")] == [time, EVENING]
 
 
 def test_a_second_collection_only_adds_what_is_new(cls, gather):
@@ -106,7 +118,7 @@ def test_who_is_not_known_is_kept_and_named_with_the_command(cls, gather, course
 def test_the_given_time_holds_where_nothing_tells_one(cls, gather):
     gather(folder("Jane Doe", 501) | folder("Eve", 900), SHEET, EARLIER)
     jane, eve = sorted(attempts(cls, "week91"), key=lambda one: one.label, reverse=True)
-    assert (jane.received, eve.received) == (datetime(2026, 11, 20, 18, tzinfo=BERLIN), EARLIER)
+    assert (jane.received, eve.received) == (EVENING, EARLIER)
     assert (jane.timed, eve.timed) == ("platform", "given")
 
 
