@@ -16,6 +16,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import torch
 from capstone.given.alone import EPS
 from labkit.checks.drawn import Draw
 from labkit.checks.outside import Site
+from labkit.comm.processor import Able
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer
 from labkit.strict import strict_validate
@@ -31,9 +33,9 @@ from labkit.train.config import TrainConfig
 from labkit.train.optim import learning_rate
 
 RANKS, ROWS, EVERY = 2, 8, 5  # ROWS: of a batch; EVERY: steps between two checkpoints
-LIMIT = 10.0  # seconds: the watchdog's; a busy machine may keep a healthy rank from its next call for some of them
+LIMIT = 10.0  # seconds: the watchdog's, where it is to bark; a busy machine may keep a healthy rank for some of them
 LR, TOL = 0.03, 30 * 4e-5
-PATIENCE = 150.0  # seconds for ranks to start and to come to a step, on a busy machine
+PATIENCE = 150.0  # seconds in which its processes could run, for the next thing that a program is to do
 LOWER, BACK, FACTOR = 2, 3, 0.5
 PROGRAM = "capstone.drawn"
 
@@ -76,15 +78,19 @@ class Job:
             "clip_norm": 1.0,
             "eval_every": 0,
             "checkpoint_every": EVERY,
-            "hang_after": LIMIT,
+            "hang_after": 0,
             "recovery": {"lower_after": LOWER, "rollback_after": BACK, "factor": FACTOR},
         }
 
     def lay(self, place: Site) -> None:
         """Write it where the ranks read it."""
-        (place.given / "config.json").write_text(json.dumps(self.config))
+        self.configure(place)
         torch.save(self.weights, place.given / "weights.pt")
         torch.save(self.batches, place.given / "batches.pt")
+
+    def configure(self, place: Site, **changed: Any) -> None:
+        """What ranks that start from now on are told."""
+        put(place.given / "config.json", json.dumps({**self.config, **changed}))
 
     def plan(self, unsaved: Collection[int] = ()) -> dict[int, tuple[int, float, bool]]:
         """{step: (batch, rate, whether it is taken)} of what stands in the record at the end, when the checkpoints
@@ -259,30 +265,60 @@ def gate(place: Site, rank: int, batch: int | None) -> None:
     path = place.given / f"until-{rank}"
     if batch is None:
         path.unlink(missing_ok=True)
-        return
-    beside: Path = path.with_suffix(".new")
-    beside.write_text(str(batch))
+    else:
+        put(path, str(batch))
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file that the ranks read meanwhile."""
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
     beside.chmod(0o644)
     beside.replace(path)
 
 
-def until(place: Site, true: Callable[[], Any], seconds: float = PATIENCE, alive: bool = True) -> Any:
-    """What `true()` gives as soon as it is something; None when time is over, or torchrun has ended and it is not
-    true."""
-    end = time.monotonic() + seconds
+def until(place: Site, true: Callable[[], Any]) -> Any:
+    """What `true()` gives as soon as it is something; None when torchrun has ended and it is not true, or its processes
+    could run for PATIENCE seconds."""
+    able = Able()
     while True:
-        gone = alive and not place.running
+        gone = not place.running
         if found := true():
             return found
-        if gone or time.monotonic() > end:
+        if gone or able.look(place.processes()) > PATIENCE:
             return None
         time.sleep(0.05)
 
 
-def reached(place: Site, step: int, after: int = 0, seconds: float = PATIENCE) -> bool:
+def ended(place: Site) -> int | None:
+    """torchrun's exit status; None if it does not end."""
+    until(place, lambda: not place.running)
+    return place.wait(0)
+
+
+def reached(place: Site, step: int, after: int = 0) -> bool:
     """Whether the run comes to the line of this step, after so many starts from a checkpoint."""
 
     def there() -> bool:
         return len(events(place, "resume")) >= after and step in steps(place)
 
-    return bool(until(place, there, seconds))
+    return bool(until(place, there))
+
+
+class Looks:
+    """What the watchdog of a rank that waits for a stopped one has posted since: how long its rank had stood in the
+    call at each of its looks."""
+
+    def __init__(self, place: Site, rank: int) -> None:
+        self.place, self.name, self.stood = place, f"rank-{rank:05d}", dict[int, float]()
+
+    def late(self) -> bool:
+        """Whether it has looked when the limit was over and the other had been silent for half of it, and again: who
+        acts at the first such look never posts the second."""
+        for start in self.place.names("run", "standing")[-1:]:
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                one = json.loads(self.place.read("run", "standing", start, self.name, most=1 << 16))
+                if one["call"]:
+                    self.stood[int(one["beat"])] = float(one["stood"])
+        due = max(LIMIT, min(self.stood.values(), default=0.0) + LIMIT / 2)
+        return sum(stood >= due for stood in self.stood.values()) > 1

@@ -26,10 +26,11 @@ from typing import Any
 from grading.sandbox import watch
 from grading.sandbox.box import FIRST_UID, Limits
 from grading.sandbox.command import INSIDE, walls
-from labkit.checks.outside import Site, torchrun
+from labkit.checks.outside import SHUTDOWN, Site, torchrun
+from labkit.comm.processor import Able
 from labkit.errors import LabError
 
-SECONDS = 420.0  # for all that one site does
+SECONDS = 420.0  # for all that one site does, in which its processes could run
 LEFT = 128 << 20  # bytes that may lie in /left
 DEEP = 30  # folders in folders there
 LOOK = 0.5  # seconds between two looks at what it uses
@@ -44,7 +45,7 @@ class BoxedSite(Site):
         super().__init__(root, folder)
         self.limits = replace(limits, processes=256)
         self.uid = LAST_UID + os.getpid() % 65536 if os.geteuid() == 0 else None
-        self.end = time.monotonic() + SECONDS
+        self.able = Able()
         self.why = ""
         self.left.chmod(0o777)  # the ranks are another user; what lies around it is the judge's alone
         for path in (self.root, *self.root.rglob("*")):
@@ -58,6 +59,7 @@ class BoxedSite(Site):
         hosts.chmod(0o644)
         more = ["--ro-bind", str(self.given), "/given", "--bind", str(self.left), "/left"]
         more += ["--ro-bind", str(hosts), "/etc/hosts"]
+        more += [word for name, value in SHUTDOWN.items() for word in ("--setenv", name, value)]
         argv = walls(self.root, self.limits.disk, frozenset({"labkit"}), (), self.limits.weeks, more)
         settings = json.dumps({**asdict(self.limits), "uid": self.uid})
         argv += ["-m", f"{INSIDE}.launch", settings, *torchrun(program, ["/given", "/left"], ranks, restarts)]
@@ -82,7 +84,7 @@ class BoxedSite(Site):
             time.sleep(LOOK)
 
     def _too_much(self, process: subprocess.Popen[bytes]) -> str:
-        if time.monotonic() > self.end:
+        if self.able.look(self.processes()) > SECONDS:
             return f"{SECONDS:.0f} s are over"
         if sum(map(watch.memory, watch.tree(process.pid))) > MEMORY * self.limits.tree:
             return "it wanted more memory than a submission may use"

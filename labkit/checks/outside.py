@@ -22,11 +22,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from labkit.checks.markers import strip
+from labkit.comm.processor import family
 
 MOST = 64 << 20  # bytes of a file that is read
 SAID = 16_000  # characters of what it printed that are kept
-QUIET = 8.0  # seconds that torchrun has to end its ranks at the end of all
+SHUTDOWN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "300"}  # seconds for ranks that are asked to end; a busy machine is slow
 
 
 def torchrun(program: str, words: Sequence[str], ranks: int, restarts: int) -> list[str]:
@@ -83,6 +86,24 @@ class Site:
         if (agent := self._agent()) is not None:
             with suppress(OSError):
                 os.kill(agent, signal.SIGTERM)
+
+    def hold(self, on: bool) -> None:
+        """Stop torchrun itself, or let it go on. Meanwhile no rank is ended but by the ranks, or the test."""
+        if (agent := self._agent()) is not None:
+            with suppress(OSError):
+                os.kill(agent, signal.SIGSTOP if on else signal.SIGCONT)
+
+    def state(self, pid: int) -> str:
+        """Of a process: "stopped", "running", "sleeping" and so on; "" once it has ended."""
+        try:
+            found = psutil.Process(pid).status()
+        except (psutil.Error, ValueError):
+            return ""
+        return "" if found in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else str(found)
+
+    def processes(self) -> list[int]:
+        """torchrun and its ranks."""
+        return [] if (agent := self._agent()) is None else family(agent)
 
     def fill(self, rank: int, most: int | None, ranks: int = 2) -> bool:
         """Limit a rank's files to `most` bytes from now on, as on a full disk; None: no limit. False: not Linux."""
@@ -156,7 +177,7 @@ class Site:
 
     def _launch(self, program: str, ranks: int, restarts: int, said: Any) -> subprocess.Popen[bytes]:
         paths = os.pathsep.join([str(self.root), *filter(None, [os.environ.get("PYTHONPATH")])])
-        own = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
+        own = {**os.environ, **SHUTDOWN, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
         argv = [sys.executable, *torchrun(program, [str(self.given), str(self.left)], ranks, restarts)]
         return subprocess.Popen(
             argv, cwd=self.root, env=own, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
