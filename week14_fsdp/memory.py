@@ -10,8 +10,9 @@ bytes, 2 for BF16) and masters in FP32:
 
 16 bytes in FP32 (4 + 4 + 8), and 16 in BF16, too (2 + 2 + 4 + 8): BF16 saves activations and time, not this.
 
-Each stage takes away copies of one thing (ZeRO, arXiv:1910.02054). Cut means: the root and each block are vectors of
-their own, and of a vector of P_i numbers each of N ranks holds S_i = ceil(P_i / N).
+Each stage takes away copies of one thing (ZeRO, arXiv:1910.02054). Cut means: of a vector of P_i numbers each of N
+ranks holds S_i = ceil(P_i / N). Under "zero1" and "zero2" all parameters are one vector, as in 14.3; under "zero3" the
+root and each block are vectors of their own, as in 14.4.
 
     stage           cut over the ranks                          bytes a parameter, N large, BF16
     "ddp"           nothing                                     16
@@ -27,7 +28,7 @@ of the root and of one block are whole besides, in `dtype`: the others are gone,
 **Activations.** The backward needs what the forward computed: some bytes for each token in each block (`saved`), which
 grow with the batch and are never sharded here. Checkpointing keeps of each block its input alone, D numbers a token,
 and computes the block again when its backward comes. Then all numbers of that block (`saved`) are there beside the kept
-inputs of all blocks.
+inputs of all blocks; its own input is one of these, and counts once.
 
 **Logits.** V numbers for each token. While the loss is computed there are three such tensors: the logits in b bytes,
 their log-softmax in FP32, and the gradient that goes back, in b bytes. With V = 128256 they are often the largest of
@@ -105,7 +106,9 @@ def memory(sizes: Sizes, stage: str, N: int, tokens: int, itemsize: int, checkpo
     if stage not in STAGES:
         raise ValueError(f"stage must be one of {', '.join(STAGES)}, not {stage!r}")
     P, cut = parameters(sizes), STAGES.index(stage)
-    part = -(-sizes.root // N) + sizes.blocks * -(-sizes.block // N)  # sum_i ceil(P_i / N)
+    part = -(-P // N)  # one vector
+    if cut == 3:
+        part = -(-sizes.root // N) + sizes.blocks * -(-sizes.block // N)  # sum_i ceil(P_i / N)
     master = 4 if itemsize < 4 else 0
     weights, gathered, gradients = P * itemsize, 0, P * itemsize
     if cut >= 2:
@@ -117,7 +120,9 @@ def memory(sizes: Sizes, stage: str, N: int, tokens: int, itemsize: int, checkpo
         # summed in FP32, and of the root and of one block the ranks' own
         gradients = part * 4 + (sizes.root + sizes.block) * itemsize
     held = part if cut >= 1 else P
-    layers = sizes.blocks * sizes.width + sizes.saved if checkpointed else sizes.blocks * sizes.saved
+    layers = sizes.blocks * sizes.saved
+    if checkpointed:
+        layers = (sizes.blocks - 1) * sizes.width + sizes.saved  # the input of the block that is there again is in it
     return Memory(
         weights=weights,
         gathered=gathered,

@@ -45,16 +45,23 @@ def memory(questions):
 
 
 def largest_batch(questions):
-    """14.1: for (bytes without a token, with one, sizes, stage, N, seq_len, itemsize, capacity, checkpointed) each."""
+    """14.1: for (bytes without a token, with one, sizes, stage, N, seq_len, itemsize, capacity, checkpointed) each.
+    Asked of anything else, a token takes twice as much."""
     from . import memory
 
-    found = []
-    for none, one, sizes, *rest in questions:
-        each = one - none
-        memory.memory = lambda s, stage, N, tokens, *_, none=none, each=each, **__: memory.Memory(
-            none, 0, 0, 0, 0, tokens * each, 0
-        )
-        found.append(memory.largest_batch(memory.Sizes(*sizes), *rest))
+    theirs, found = memory.memory, []
+    for none, one, sizes, stage, N, seq_len, itemsize, capacity, checkpointed in questions:
+        asked = memory.Sizes(*sizes), stage, N, itemsize, checkpointed
+
+        def given(sizes, stage, N, tokens, itemsize, checkpointed=False, asked=asked, none=none, each=one - none):
+            other = 1 + ((sizes, stage, N, itemsize, checkpointed) != asked)
+            return memory.Memory(none, 0, 0, 0, 0, tokens * each * other, 0)
+
+        memory.memory = given
+        try:
+            found.append(memory.largest_batch(asked[0], stage, N, seq_len, itemsize, capacity, checkpointed))
+        finally:
+            memory.memory = theirs
     return found
 
 

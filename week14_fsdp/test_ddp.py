@@ -33,14 +33,16 @@ from week14_fsdp.given.whole_batch import (
 )
 
 
-def greedy(sizes, limit):
+def greedy(tensors, limit):
     """The sizes of buckets, as the task says."""
     buckets: list[int] = []
-    for size in sizes:
-        if buckets and buckets[-1] + size <= limit:
-            buckets[-1] += size
+    dtype = None
+    for t in tensors:
+        if t.dtype == dtype and buckets[-1] + t.nbytes <= limit:
+            buckets[-1] += t.nbytes
         else:
-            buckets.append(size)
+            buckets.append(t.nbytes)
+        dtype = t.dtype
     return buckets
 
 
@@ -48,10 +50,11 @@ def blocks_of(weights, limit):
     """The blocks that have a parameter in each bucket; -1 for the root, whose gradients are complete at the end: the
     head is tied to the embedding."""
     found: list[set[int]] = []
-    size = limit + 1
+    size, dtype = 0, None
     for name in registered(weights)[::-1]:
         size += weights[name].nbytes
-        if size > limit:
+        if size > limit or weights[name].dtype != dtype:
+            dtype = weights[name].dtype
             size, found = weights[name].nbytes, [*found, set()]
         found[-1].add(int(name.split(".")[1]) if name.startswith("blocks.") else -1)
     return found
@@ -84,15 +87,15 @@ def orders_in_which_one_waits(weights, limit):
 def a_limit(weights, seed, suits=lambda weights, limit: True):
     """Bytes of a bucket: so that there are several, that it matters from which end they are filled, and that the first
     one to leave is full before block 0's backward."""
-    sizes = [weights[n].nbytes for n in registered(weights)]
-    reverse = sizes[::-1]
+    tensors = [weights[n] for n in registered(weights)]
+    sizes, reverse = [t.nbytes for t in tensors], tensors[::-1]
     early = sum(t.nbytes for n, t in weights.items() if n.startswith("blocks.") and not n.startswith("blocks.0."))
     limits = sorted(range(max(sizes), sum(sizes) // 2, 8), key=lambda limit: (limit * 7919 + seed) % 10007)
     return next(
         limit
         for limit in limits
         if len(greedy(reverse, limit)) >= 3
-        and greedy(reverse, limit) not in (greedy(sizes, limit), sizes, reverse)
+        and greedy(reverse, limit) not in (greedy(tensors, limit), sizes, sizes[::-1])
         and greedy(reverse, limit)[0] <= min(early, sum(sizes) / 2)
         and suits(weights, limit)
     )
@@ -123,7 +126,7 @@ def left_too_early(ledgers, by_rank, weights, limit):
     """A sentence if a rank posted a bucket before its own gradients in it were complete."""
     blocks = sum("up" in name for name in weights)
     buckets = blocks_of(weights, limit)
-    sizes = greedy([weights[n].nbytes for n in registered(weights)[::-1]], limit)
+    sizes = greedy([weights[n] for n in registered(weights)[::-1]], limit)
     for ledger in ledgers:
         for step, batches in zip(steps_of(ledger, by_rank, blocks) or (), by_rank[ledger.rank]):
             if [e.bytes for e in step.sent] != sizes:
@@ -272,26 +275,29 @@ def test_no_sync(interrupted, last_use, seed):
 
 @task("14.2", points=4)
 def test_buckets(seed):
-    """Buckets: in reverse order, filled up to the limit, one message each"""
+    """Buckets: in reverse order, filled up to the limit, of one dtype, one message each"""
     weights, generator = draw(seed + 30)
-    limit = a_limit(weights, seed)
+    weights["scale"] = weights["scale"].float()  # in the middle; two ranks' FP32 numbers have one sum
+    alike = [weights[n].view(torch.uint8) for n in registered(weights)[::-1]]  # who does not look at dtypes sees these
+    own = [weights[n] for n in registered(weights)[::-1]]
+    limit = a_limit(weights, seed, suits=lambda _, limit: greedy(own, limit) != greedy(alike, limit))
     by_rank = ddp_steps(seed, 2, [None] * 2, weights, generator)
     got, ledger = call("scenarios.data_parallel", [(s,) for s in by_rank], weights=weights, bucket_bytes=limit)
     judge_ddp(got, by_rank, weights, ledger, limit)
-    names = registered(weights)
-    sizes = [weights[n].nbytes for n in names]
+    tensors = [weights[n] for n in registered(weights)]
+    sizes = [t.nbytes for t in tensors]
     for r in range(2):
         only(ledger[r], "all_reduce")
-        want = 2 * greedy(sizes[::-1], limit)
+        want = 2 * greedy(own, limit)
         same(
             [e.bytes for e in carried(ledger[r])],
             want,
             rank=r,
             what=f"the bytes of the buckets (at most {limit}) in two steps",
             looks_like={
-                "in the order of registration: gradients come in the reverse of it": 2 * greedy(sizes, limit),
+                "in the order of registration: gradients come in the reverse of it": 2 * greedy(tensors, limit),
                 "a message for every parameter": 2 * sizes[::-1],
-                "all in one bucket: nothing can leave before the end": 2 * [sum(sizes)],
+                "all in one bucket: nothing can leave before the end": 2 * greedy(own, sum(sizes)),
             },
         )
 
