@@ -50,7 +50,7 @@ def test_bench_outside_the_course_says_where_to_go(tmp_path, monkeypatch):
         cli._named(cli.BENCH)
 
 
-def test_ctrl_c_is_told_and_ends_with_130(monkeypatch, capsys):
+def test_ctrl_c_is_shown_and_ends_with_130(monkeypatch, capsys):
     """In a command: typer turns it into a silent status there."""
 
     def interrupted(*args):

@@ -192,7 +192,7 @@ def test_a_rank_killed_under_torchrun_and_then_a_sigterm(tmp_path):
     assert losses(tmp_path / "asked") == pytest.approx(want, rel=0.05)  # one rank: FP8 rounds other micro-batches
 
 
-def test_it_is_told_how_long_a_training_still_takes(tmp_path, capsys):
+def test_it_is_shown_how_long_a_training_still_takes(tmp_path, capsys):
     """On the error stream: what a run prints when it is done stays alone on the other."""
     (tmp_path / "steps.jsonl").write_text('{"step": 1, "loss": 5.0}\n')
     with entry.progress(tmp_path, 4) as shown:

@@ -47,7 +47,7 @@ def test_the_text_says_what_where_and_both_sides():
 
 
 @pytest.mark.parametrize("got", [None, 3, "text", [1.0, 2.0], {"a": 1}, Opaque("Evil"), True])
-def test_what_is_no_tensor_is_told_as_such(got):
+def test_what_is_no_tensor_is_shown_as_such(got):
     error = failure(same, got, WANT)
     assert error.verdict == NO_RESULT and "must be a tensor of shape [4], float32" in error.text
 
@@ -80,7 +80,7 @@ def test_a_cause_needs_an_exact_fingerprint():
     assert failure(same, nearly, WANT, looks_like={"nothing": None, "shape": torch.zeros(2)}).cause == ()
 
 
-def test_one_factor_everywhere_is_told_where_nothing_else_fits():
+def test_one_factor_everywhere_is_shown_where_nothing_else_fits():
     whole = torch.tensor([3.0, -7.0, 0.0, 11.0, 900.0])
     assert failure(same, whole / 3, whole).cause == ("every number is 0.3333 times the one expected",)
     assert failure(same, whole * 0, whole).cause == ("nothing but zeros",)

@@ -280,7 +280,7 @@ def test_verdicts_of_a_plain_function(tmp_path, ranks, ops, verdict, part):
     assert verdict != "hung" or not case.cause, "a deadline proves no cause"
 
 
-def test_a_missing_file_is_told_as_such(tmp_path, ranks):
+def test_a_missing_file_is_shown_as_such(tmp_path, ranks):
     folder = make_week(tmp_path)
     (folder / "ops.py").unlink()
     case = run_checks(["91.2"], weeks=[load_week(folder)], runner=ranks, deadline=DEADLINE).cases[0]
@@ -477,7 +477,7 @@ def test_causes_among_which_a_case_cannot_choose_are_decided_by_the_others():
     assert decided([*cases[:1], crash]) == [cases[0], crash], "nor one that fits none of them"
 
 
-def test_one_mistake_is_told_once_whatever_rank_and_length(capsys):
+def test_one_mistake_is_shown_once_whatever_rank_and_length(capsys):
     same_error = "Rank {} raised RuntimeError: The size of tensor a ({}) must match tensor b ({}) (collectives.py:12)."
     cases = [found(f"N={n}", CRASHED, same_error.format(n, 50 + n, 51 + n), text="boom " + "!" * n) for n in (1, 2, 3)]
     cases.append(found("other", CRASHED, same_error.format(1, 51, 52).replace(":12", ":13"), text="bang"))

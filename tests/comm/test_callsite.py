@@ -106,7 +106,7 @@ def test_a_backward_that_gives_too_little_is_named(week, gives, tmp_path):
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_ranks_that_part_are_told_at_the_students_line(week, who):
+def test_ranks_that_part_are_shown_at_the_students_line(week, who):
     """One stands in a collective that a student's function asked the course for, the other in the course's barrier."""
     scenarios, ops = week
     with pytest.raises(RanksFailed) as failed:

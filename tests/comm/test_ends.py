@@ -301,7 +301,7 @@ def autopsy_of(*reports, reason="raised", guilty=None):
     return str(Autopsy(reason, "The cause.", guilty, [], "", list(reports), []))
 
 
-def test_what_several_ranks_did_is_told_once():
+def test_what_several_ranks_did_is_shown_once():
     lengths = "RuntimeError: The size of tensor a ({}) must match the size of tensor b ({})"
     raised = [RankReport(r, "raised", error=lengths.format(51 + r % 2, 52 - r % 2), where="a.py:3") for r in range(4)]
     waits = [RankReport(r, "waiting", [Call("recv", 6, 8, "a.py:5", s, 1, [6])]) for r, s in ((4, 0.31), (5, 0.42))]

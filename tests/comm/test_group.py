@@ -308,7 +308,7 @@ def make_mistakes(group):
     return texts, group.all_reduce(torch.ones(1)).item()
 
 
-def test_mistakes_are_told_in_one_sentence(run):
+def test_mistakes_are_shown_in_one_sentence(run):
     import re
 
     for texts, total in run(make_mistakes):

@@ -215,7 +215,7 @@ def leaves_behind_a_stopped_helper(group):
     group.recv(1, like=torch.ones(1))
 
 
-def test_a_death_that_is_told_late_is_the_cause_all_the_same(fails, helper, nothing_left):
+def test_a_death_that_is_shown_late_is_the_cause_all_the_same(fails, helper, nothing_left):
     """On a busy machine the others' "closed by peer" arrives seconds before the helper's word of the exit."""
     server, grace = psutil.Process(helpers._own.process.pid), supervisor.GRACE
 

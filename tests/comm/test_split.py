@@ -122,7 +122,7 @@ def mistakes(group):
     return texts
 
 
-def test_mistakes_are_told_in_one_sentence(run):
+def test_mistakes_are_shown_in_one_sentence(run):
     words = (
         *("ascending", "no rank is in two", "at least one", "a rank of parts=3 is no rank", "'world'", "letters"),
         *('dst=2 is no rank of this group "pair": its 2 ranks are 0 to 1', "out is [5]", "float64", "out is [1]"),

@@ -88,10 +88,10 @@ def start(folder: Path, *words: object, **more: str) -> subprocess.Popen:
     )
 
 
-def one_sentence(done: subprocess.CompletedProcess, *told: str) -> None:
-    """A refusal: non-zero exit, one line on stderr that says `told`, no traceback."""
+def one_sentence(done: subprocess.CompletedProcess, *shown: str) -> None:
+    """A refusal: non-zero exit, one line on stderr that says `shown`, no traceback."""
     assert done.returncode == 2, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])
     lines = [line for line in done.stderr.splitlines() if line.startswith("lab: ")]
     assert len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
-    for word in told:
+    for word in shown:
         assert word in lines[0], lines[0]

@@ -134,12 +134,12 @@ def test_the_recorded_rehearsal_says_what_the_code_says_today():
     arms = load_preset("amp-rehearsal")
     assert kept["train"] == arms.train and Repeat(**kept["repeat"]) == arms.repeat
     runs = {name: dict(arm["heldout"]) for name, arm in kept["arms"].items()}
-    told = repeats.judge(runs, arms, kept["verdict"]["candidates"])
-    assert (told.word, told.sentence) == (kept["verdict"]["word"], kept["verdict"]["sentence"])
+    shown = repeats.judge(runs, arms, kept["verdict"]["candidates"])
+    assert (shown.word, shown.sentence) == (kept["verdict"]["word"], kept["verdict"]["sentence"])
     for name, arm in kept["arms"].items():
         if arm["role"] != "repeat":
-            assert told.arms[name].word == arm["word"]
-            assert told.arms[name].value == pytest.approx(arm["value"], abs=2e-4)  # four decimals were kept
+            assert shown.arms[name].word == arm["word"]
+            assert shown.arms[name].value == pytest.approx(arm["value"], abs=2e-4)  # four decimals were kept
 
 
 def test_an_arm_that_gives_up_in_its_window_has_failed_and_says_why(tmp_path):
@@ -168,5 +168,5 @@ def test_a_whole_comparison_on_a_cpu(tmp_path):
     assert skipped and "the loss scale falls from 1.67772e+07 to 8.38861e+06" in skipped[0]["message"]
     assert first.steps[1]["loss_scale"] == 2.0**23 and first.steps[0]["skipped"]
     page = re.sub(r"data:image/svg\\+xml;base64,[A-Za-z0-9+/=]+", "", (tmp_path / "out" / "report.html").read_text())
-    told = re.sub(r"<[^>]+>", " ", page[page.index("<main>") :])
-    assert "times FP32" in told and "AMP" in told and "FP8" not in told and "AMP" in done.stdout
+    shown = re.sub(r"<[^>]+>", " ", page[page.index("<main>") :])
+    assert "times FP32" in shown and "AMP" in shown and "FP8" not in shown and "AMP" in done.stdout

@@ -84,7 +84,7 @@ def given(tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_it_outlives_its_terminal_is_shown_again_its_death_is_told_and_it_pauses_when_asked(tmp_path, given):
+def test_it_outlives_its_terminal_is_shown_again_its_death_is_shown_and_it_pauses_when_asked(tmp_path, given):
     words, said = given
     out, command = (
         words["out"],

@@ -195,7 +195,7 @@ def test_an_arm_that_runs_out_of_memory_is_tried_again_with_half(run):
     assert "Nothing left to train" in again[1] and len(gpu.ran) == 3, "another call repeats nothing"
 
 
-def test_what_fits_is_told_as_before(run):
+def test_what_fits_is_shown_as_before(run):
     gpu = Gpu({"bf16": line(0.5), "fp8": line(0.5)})
     _, said, record = run(gpu)
     assert [rows for _, rows, _ in gpu.ran] == [8, 8] and "sequences" not in said and "tries" not in record.results
@@ -263,7 +263,7 @@ def test_the_rank_that_needs_most_decides(run):
     assert gpu.ran[-1] == ("bf16", 13, True)
 
 
-def test_by_default_a_short_batch_is_timed_and_told(run):
+def test_by_default_a_short_batch_is_timed_and_shown(run):
     status, _, record = run(Gpu({"bf16": line(0.5), "fp8": line(0.5)}, calm=5.0))
     assert status == 0 and [row["batch"] for row in record.results["speed"]["arms"].values()] == [8, 8]
     assert any("ran short 10 times" in each for each in record.results["speed"]["verdict"]["reasons"])
@@ -327,7 +327,7 @@ def test_the_budget_ends_a_search_in_order_and_the_next_call_goes_on(run, each, 
     assert gpu.ran[-1] == gpu.ran[-2] and [each["rows"] for each in record.results["tries"]["bf16"]] == [8, *rest]
 
 
-def test_the_tries_are_in_the_minutes_that_are_told_before():
+def test_the_tries_are_in_the_minutes_that_are_shown_before():
     plain, largest = (load_preset("h100", more) for more in ([], ["speed.batch=largest"]))
     one = predict(plain, "speed", "bf16", 79.2).predicted_s
     assert predict(largest, "speed", "bf16", 79.2).predicted_s == pytest.approx(one + 3 * (20 + 3 * 8 * 4096 / 76000))
@@ -361,8 +361,8 @@ def test_where_no_largest_batch_can_be_found_one_sentence_says_so(tmp_path, monk
 
 def test_what_a_try_needs_counts_what_the_driver_holds_beside_the_allocator(monkeypatch):
     """A card of 80 GiB of which 64 are taken, 60 of them by the allocator, that gave its tensors 55 at most."""
-    told = {"mem_get_info": (16, 80), "memory_reserved": 60, "max_memory_allocated": 55, "memory_allocated": 13}
-    for name, value in told.items():
+    shown = {"mem_get_info": (16, 80), "memory_reserved": 60, "max_memory_allocated": 55, "memory_allocated": 13}
+    for name, value in shown.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     assert measure.needed("cuda:0") == {"need": 55 + 4, "rest": 13 + 4}
 

@@ -97,7 +97,7 @@ def test_there_and_back(run, tmp_path):
     assert bundle.pack(home, tmp_path / "again.tar.gz")[1].files == made.files
 
 
-def test_checkpoints_and_large_files_stay_and_are_told(run, monkeypatch):
+def test_checkpoints_and_large_files_stay_and_are_shown(run, monkeypatch):
     monkeypatch.setattr(bundle, "LARGEST", 2000)
     (run / "trace.bin").write_bytes(b"t" * 2001)
     _, made = bundle.pack(run)

@@ -37,7 +37,7 @@ def test_every_arm_has_its_record_and_the_verdict_its_reasons(finished):
     assert set(results["verdict"]["arms"]) == set(run.arms) and results["verdict"]["arms"]["fp8"]["runs"] == 2
 
 
-def test_what_really_ran_is_told_from_evidence(finished):
+def test_what_really_ran_is_shown_from_evidence(finished):
     arms = read_run(finished[0] / "out").arms
     kinds = {name: arm.run["results"]["evidence"]["module_types"] for name, arm in arms.items()}
     assert kinds["bf16"] == {"torch.nn.modules.linear.Linear": 15}

@@ -48,8 +48,8 @@ def test_the_first_step_tells_nothing_and_later_ones_by_the_clock():
 
 def test_after_a_step_back_to_a_checkpoint_only_what_came_since_counts():
     pace = Pace(steps=100)
-    told = [pace.left(now, step) for now, step in ((50.0, 60), (60.0, 62), (75.0, 40), (95.0, 50), (115.0, 70))]
-    assert told == [None, 38 * 5, None, 50 * 2, 30 * 40 / 30]  # at step 70 the second step back is long ago
+    shown = [pace.left(now, step) for now, step in ((50.0, 60), (60.0, 62), (75.0, 40), (95.0, 50), (115.0, 70))]
+    assert shown == [None, 38 * 5, None, 50 * 2, 30 * 40 / 30]  # at step 70 the second step back is long ago
 
 
 @pytest.mark.parametrize(
@@ -69,18 +69,18 @@ def arm(folder, role, losses, status="finished"):
     (folder / "events.jsonl").write_text("")
 
 
-def test_after_an_arm_its_rate_loss_and_gap_are_told(tmp_path):
+def test_after_an_arm_its_rate_loss_and_gap_are_shown(tmp_path):
     arm(tmp_path / "arms" / "bf16", "baseline", [6.0, 5.0, 5.0, 5.0])
     arm(tmp_path / "arms" / "fp8", "candidate", [7.0, 5.0, 5.05, 5.05])
-    told = [follow.line("safety", name, tmp_path / "arms" / name) for name in ("bf16", "fp8")]
-    assert told[0] == "bf16 (safety): finished, 1,234 tokens/s, held-out loss 5.0000"
+    shown = [follow.line("safety", name, tmp_path / "arms" / name) for name in ("bf16", "fp8")]
+    assert shown[0] == "bf16 (safety): finished, 1,234 tokens/s, held-out loss 5.0000"
     # the second half alone: 1 % at both of its steps
     assert (
-        told[1] == "fp8 (safety): finished, 1,234 tokens/s, held-out loss 5.0500, +1.000 % from the baseline's so far"
+        shown[1] == "fp8 (safety): finished, 1,234 tokens/s, held-out loss 5.0500, +1.000 % from the baseline's so far"
     )
 
 
-def test_without_a_terminal_the_first_step_is_told_at_once(tmp_path, monkeypatch):
+def test_without_a_terminal_the_first_step_is_shown_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(follow, "LOOK", 0.01)
     arm(tmp_path / "bf16", "baseline", [6.0], status="running")
     out = io.StringIO()

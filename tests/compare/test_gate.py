@@ -98,7 +98,7 @@ def test_the_same_in_a_comparison_without_power_is_not_passed(tmp_path, out):
 
 
 @pytest.mark.parametrize("status", [None, "running", "interrupted", "failed"])
-def test_a_gate_that_is_not_finished_is_told(tmp_path, out, status):
+def test_a_gate_that_is_not_finished_is_shown(tmp_path, out, status):
     if status:
         run(out, "block", status=status)
     assert gate_closed(preset(tmp_path), "params", out) == (

@@ -32,16 +32,16 @@ def test_it_comes_within_1_percent_of_the_recorded_peaks(record):
     run = read_run(RESULTS / f"2026-11-{record}" / "bf16").run
     results = run["results"]
     peak = results["speed"]["memory"]["peak"] if "speed" in results else max(results["peak_bytes"])
-    told = memory.predict(strict_validate(TrainConfig, run["config"], "the record"), run["world"]["size"])
-    assert told["peak"] == pytest.approx(peak, rel=0.01)
+    shown = memory.predict(strict_validate(TrainConfig, run["config"], "the record"), run["world"]["size"])
+    assert shown["peak"] == pytest.approx(peak, rel=0.01)
 
 
 def test_gradients_count_where_they_are_more_than_what_went():
     """A short sequence: the step ends with weights, gradients and AdamW. Earlier micro-batches leave theirs."""
     short = TrainConfig(model="8b", seq_len=128, batch_size=2)
-    told = memory.predict(short, 1)
-    assert told["peak"] == told["weights"] + told["optimizer"] + told["gradients"] + told["gathered"]
-    assert told["peak"] > told["peak"] - told["gradients"] + told["activations"] + told["logits"]
+    shown = memory.predict(short, 1)
+    assert shown["peak"] == shown["weights"] + shown["optimizer"] + shown["gradients"] + shown["gathered"]
+    assert shown["peak"] > shown["peak"] - shown["gradients"] + shown["activations"] + shown["logits"]
     long = TrainConfig(model="8b", seq_len=8192, batch_size=2)
     one, two = memory.predict(long, 1), memory.predict(long.replace(accumulation=2), 1)
     assert one["peak"] == sum(v for k, v in one.items() if k != "peak") - one["gradients"]

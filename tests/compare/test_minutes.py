@@ -29,7 +29,7 @@ def call(seconds, cost=None, **more):
 
 
 @pytest.mark.parametrize(
-    "earlier, last, told",
+    "earlier, last, shown",
     [
         ([], call(600), ""),
         ([call(3)], call(600), ""),  # a look that ran nothing
@@ -43,8 +43,8 @@ def call(seconds, cost=None, **more):
         ),
     ],
 )
-def test_all_calls_are_summed(earlier, last, told):
-    assert together(earlier, last) == told
+def test_all_calls_are_summed(earlier, last, shown):
+    assert together(earlier, last) == shown
 
 
 @pytest.fixture

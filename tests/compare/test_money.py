@@ -32,9 +32,9 @@ def asked(plan, monkeypatch, answer, terminal=True, minutes=None):
 
 
 def test_a_start_without_a_budget_says_what_it_will_cost_and_asks(plan, monkeypatch):
-    told = asked(plan, monkeypatch, "y\n")
+    shown = asked(plan, monkeypatch, "y\n")
     minutes = sum(item.predicted_s for item in plan.items()) / 60
-    assert f"this starts 2 trainings, predicted to take {minutes:.1f} minutes, {minutes / 20:.2f} at 3.00" in told
+    assert f"this starts 2 trainings, predicted to take {minutes:.1f} minutes, {minutes / 20:.2f} at 3.00" in shown
     with pytest.raises(LabError, match="nothing was started"):
         asked(plan, monkeypatch, "n\n")
     with pytest.raises(LabError, match="nothing was started"):
@@ -47,8 +47,8 @@ def test_without_a_terminal_nobody_is_asked(plan, monkeypatch):
 
 def test_a_billion_tokens(plan):
     rows = {name: TimedRow(label=name.upper(), tokens_per_s=rate) for name, rate in (("bf16", 5e4), ("fp8", 1e5))}
-    told = speed_verdict.cost_sentence(rows, 3.6)
-    assert told == "At 3.60 an hour, a billion tokens cost 10.00 with FP8, 20.00 with BF16."
+    shown = speed_verdict.cost_sentence(rows, 3.6)
+    assert shown == "At 3.60 an hour, a billion tokens cost 10.00 with FP8, 20.00 with BF16."
     assert speed_verdict.cost_sentence(rows, None) == speed_verdict.cost_sentence({}, 3.6) == ""
 
 

@@ -93,8 +93,8 @@ def test_rates_are_the_presets_by_flops(small):
         share = flops_per_token(sizes()["tiny"], length, causal=True)
         share /= flops_per_token(load_decoder(small), 128, causal=True)
         for arm in ("bf16", "fp8"):
-            told, was = (getattr(each.arms[arm].expect, part) for each in (after, before))
-            assert told == pytest.approx(was * share, rel=1e-3), "four digits are written"
+            shown, was = (getattr(each.arms[arm].expect, part) for each in (after, before))
+            assert shown == pytest.approx(was * share, rel=1e-3), "four digits are written"
 
 
 def test_its_scatter_is_on_no_record():
@@ -115,13 +115,13 @@ def test_as_much_at_a_time_as_is_predicted_to_fit(gib, world):
     loss = whole.config("bf16")
     at = {n: memory.predict(loss.replace(accumulation=n), world)["peak"] for n in (parts, parts // 2)}
     assert 64 % (parts * world) == 0 and parts > 1 and at[parts] <= most < at[parts // 2]
-    told = own.batches(whole, gib, world)
-    assert told == [
+    shown = own.batches(whole, gib, world)
+    assert shown == [
         f"train.accumulation={parts}",
         "speed.train.accumulation=1",
         f'speed.batch_by_memory={{"0" = {rows}}}',
     ]
-    after = h100_with(shape, *told)
+    after = h100_with(shape, *shown)
     assert after.speed_config("bf16", gib, world).batch_size == rows * world and after.config("bf16").batch_size == 64
 
 

@@ -41,8 +41,8 @@ def test_holes_are_filled_from_the_record(course):
     holes = ("provenance('one.json')", "span(load('one.json')['runs'], '.1f')", "both([1, 2], 'd')")
     template(course, "".join(f"{{{{ {hole} }}}}\n" for hole in holes))
     assert results(course).exit_code == 0
-    told, *numbers = (course / "results" / "README.md").read_text().splitlines()
-    assert told == "*2026-11-22; EPYC, 2 cores; torch 2.13.0; Python 3.11.7; commit abc.* `lab check week13`"
+    shown, *numbers = (course / "results" / "README.md").read_text().splitlines()
+    assert shown == "*2026-11-22; EPYC, 2 cores; torch 2.13.0; Python 3.11.7; commit abc.* `lab check week13`"
     assert numbers == ["1.0 to 3.0", "1 and 2"]
 
 
@@ -58,7 +58,7 @@ def test_check_writes_nothing_and_tells_what_differs(course):
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, shown",
     [
         ("{{ nothing }}", "'nothing' is undefined"),
         ("{{ load('one.json')['gone'] }}", "gone"),
@@ -66,10 +66,10 @@ def test_check_writes_nothing_and_tells_what_differs(course):
         ("{% if %}", "TemplateSyntaxError"),
     ],
 )
-def test_a_hole_that_nothing_fills_is_an_error_that_names_the_template(course, tmp_path, text, told):
+def test_a_hole_that_nothing_fills_is_an_error_that_names_the_template(course, tmp_path, text, shown):
     with pytest.raises(LabError, match=r"README\.md\.j2") as error:
         Page(template(course, text), tmp_path).text()
-    assert told in str(error.value)
+    assert shown in str(error.value)
 
 
 def test_a_picture_keeps_its_alt_text_and_becomes_small(tmp_path):
@@ -100,6 +100,6 @@ def test_a_thin_line_among_many_colours_keeps_its_own(tmp_path):
 
 
 def test_outside_of_the_course_and_without_a_folder_to_pack_it_says_so(tmp_path):
-    for words, told in ((["results", str(tmp_path)], "course's root folder"), (["results", "--pack"], "--pack needs")):
-        with pytest.raises(LabError, match=told):
+    for words, shown in ((["results", str(tmp_path)], "course's root folder"), (["results", "--pack"], "--pack needs")):
+        with pytest.raises(LabError, match=shown):
             CliRunner().invoke(app, words, catch_exceptions=False)

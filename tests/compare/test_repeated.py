@@ -37,11 +37,13 @@ def test_repetitions_use_no_run_of_a_candidate_twice_and_their_own_calls_bf16():
     fine = [run(call, "fine", gap) for call in (0, 1) for gap in (0.75, 0.81)]
     lone = run(0, "fine", 0.9)
     found = repetitions([*four(0), *four(1), *current, *fine, lone, run(2, "fine", 0.7), run(2, "fine", 0.7)], PRIOR)
-    told = {(one.kind, one.call): one for one in found if one.kind != BF16}
-    assert len(told) == 4 and all(one.base == one.call and one.answer.runs == 2 for one in told.values())
+    shown = {(one.kind, one.call): one for one in found if one.kind != BF16}
+    assert len(shown) == 4 and all(one.base == one.call and one.answer.runs == 2 for one in shown.values())
     assert {one.answer.word for one in found if one.kind == "te-current"} == {"same"}
     assert {one.answer.word for one in found if one.kind == "fine"} == {"different"}
-    assert told["fine", 0].answer.gap == pytest.approx(0.78), "the third waits for a fourth, the third call has no BF16"
+    assert shown["fine", 0].answer.gap == pytest.approx(0.78), (
+        "the third waits for a fourth, the third call has no BF16"
+    )
 
 
 def test_who_is_undecided_has_two_more_runs_and_is_judged_by_all_four():
@@ -133,8 +135,8 @@ def test_the_record_says_what_its_own_losses_say():
     assert show.odd(found, "te-current", "same")["word"] == "undecided"
     assert show.repeated_times(found, "te-current") == show.repeated_times(found, "fine") == 8, "the page: each"
     assert "| BF16 | 2 | 3 | 2 | same |" in show.repetitions_table(found)
-    for one, told in zip(again, found["repetitions"]):
-        assert (one.answer.gap, one.answer.low) == pytest.approx((told["value"], told["low"]), abs=1e-4)
+    for one, shown in zip(again, found["repetitions"]):
+        assert (one.answer.gap, one.answer.low) == pytest.approx((shown["value"], shown["low"]), abs=1e-4)
 
 
 def another(place, number: int):

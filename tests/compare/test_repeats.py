@@ -66,7 +66,7 @@ BROKEN = {"broken": {step: loss for step, loss in losses(20).items() if step <= 
 
 def runs(**gaps: tuple[float, ...]) -> dict[str, dict[int, float]]:
     """a=(0.1, 0.2): two runs of arm a."""
-    return {f"{arm}-{i + 1}" if i else arm: losses(gap) for arm, told in gaps.items() for i, gap in enumerate(told)}
+    return {f"{arm}-{i + 1}" if i else arm: losses(gap) for arm, shown in gaps.items() for i, gap in enumerate(shown)}
 
 
 def verdict(tmp_path, heldout, asked=("a", "b"), **more):
@@ -77,19 +77,19 @@ def verdict(tmp_path, heldout, asked=("a", "b"), **more):
 
 
 def test_an_end_beyond_what_is_accepted_is_not_rounded_onto_it():
-    told = [repeats.interval(-0.06, low, 0.1) for low in (-0.25014, -0.25, -0.2549, -0.2551)]
-    assert [one.partition("[")[2] for one in told] == [f"{low}, +0.10]" for low in (-0.26, -0.25, -0.26, -0.26)]
+    shown = [repeats.interval(-0.06, low, 0.1) for low in (-0.25014, -0.25, -0.2549, -0.2551)]
+    assert [one.partition("[")[2] for one in shown] == [f"{low}, +0.10]" for low in (-0.26, -0.25, -0.26, -0.26)]
     assert repeats.interval(0.0, -0.1, 0.2502) == "+0.00 % [-0.10, +0.26]"
 
 
 def test_same_is_a_word_and_an_interval(tmp_path):
     out = verdict(tmp_path, runs(a=(0.02, 0.04), b=(-0.05, 0.05)))
     assert (out.word, out.judged, out.asked, out.from_step) == ("pass", 2, 2, 51)
-    told = out.arms["a"]
-    assert told.word == "same" and told.low < 0.03 < told.high < 0.25
-    assert told.value == pytest.approx(0.03)
+    shown = out.arms["a"]
+    assert shown.word == "same" and shown.low < 0.03 < shown.high < 0.25
+    assert shown.value == pytest.approx(0.03)
     assert (
-        repeats.interval(told.value, told.low, told.high).startswith("+0.03 % [-0.1")
+        repeats.interval(shown.value, shown.low, shown.high).startswith("+0.03 % [-0.1")
         and "FP8 a +0.03 % [" in out.sentence
     )
     assert out.sentence.startswith("2 of 2 FP8 recipes judged. The loss is the same with ")
@@ -134,7 +134,7 @@ def test_one_that_is_still_to_come_counts_and_keeps_the_verdict_open(tmp_path):
     cannot = verdict(tmp_path, runs(a=(0.02, 0.04)), missing={"b": "no GPU", "b-2": "no GPU"})
     assert cannot.word == "pass" and "FP8 b: no result, no GPU." in cannot.reasons
     timed = verdict(tmp_path, runs(a=(0.02, 0.04)), asked=("a",), missing={"b": "no GPU"})
-    assert timed.word == "pass" and not [told for told in timed.reasons if "FP8 b" in told], "nobody asked"
+    assert timed.word == "pass" and not [shown for shown in timed.reasons if "FP8 b" in shown], "nobody asked"
 
 
 def test_all_runs_of_the_baseline_are_needed(tmp_path):
@@ -159,7 +159,7 @@ def test_without_power_nothing_passes(tmp_path):
     assert repeats.judge(same, asked, ("a", "b")).word == "no-power", "no control ran"
     seen = repeats.judge({**same, "broken": losses(1.0)}, asked, ("a", "b"))
     assert seen.word == "pass" and seen.arms["broken"].word == "rejected", "by the statistic, at its end"
-    few = {run: {s: x for s, x in told.items() if s > 60} for run, told in {**same, "broken": losses(9)}.items()}
+    few = {run: {s: x for s, x in shown.items() if s > 60} for run, shown in {**same, "broken": losses(9)}.items()}
     assert "only 4 evaluations" in repeats.judge(few, asked, ("a", "b")).sentence
 
 
@@ -178,15 +178,15 @@ def test_a_fine_control_whose_first_run_failed_is_judged_by_the_others(tmp_path)
     """It ran out of memory beside another training, on a GPU; the comparison then ended in a KeyError."""
     asked, sound = preset(tmp_path, TEXT + FINE), {**BASE, **BROKEN, **runs(a=(0.02, 0.04), b=(-0.05, 0.05))}
     out = repeats.judge({**sound, "fine-2": losses(0.6)}, asked, ("a", "b"))
-    told = out.arms["fine-2"]
-    assert told.word == "different" and told.runs == 1 and told.value == pytest.approx(0.6)
+    shown = out.arms["fine-2"]
+    assert shown.word == "different" and shown.runs == 1 and shown.value == pytest.approx(0.6)
     assert out.word == "pass" and "fine" not in out.arms
     both = repeats.judge({**sound, "fine": losses(0.5), "fine-2": losses(0.7)}, asked, ("a", "b")).arms
     assert (both["fine"].runs, both["fine-2"].word) == (2, "") and both["fine"].value == pytest.approx(0.6)
 
 
 def test_bf16_whose_first_run_failed_is_no_verdict_yet(tmp_path):
-    three = {run: told for run, told in BASE.items() if run != "bf16"}
+    three = {run: shown for run, shown in BASE.items() if run != "bf16"}
     out = repeats.judge({**three, **BROKEN, **runs(a=(0.0, 0.0))}, preset(tmp_path), ("a", "b"))
     assert out.sentence == "No verdict: 3 of 4 BF16 runs are finished." and out.arms["bf16-2"].gap
 
@@ -230,9 +230,9 @@ def test_another_seed_draws_all_weights_anew(tmp_path):
     """A comparison that is repeated with another seed owes nothing to the first; else it is the same comparison."""
     draws = []
     for seed in (0, 1, 2):
-        told = preset(tmp_path, TEXT, f"repeat.seed={seed}")
-        draws.append([arm.train["perturb_seed"] for arm in told.arms.values() if "perturb_seed" in arm.train])
-        assert told.repeat == preset(tmp_path).repeat.model_copy(update={"seed": seed}), "the same rule judges"
+        shown = preset(tmp_path, TEXT, f"repeat.seed={seed}")
+        draws.append([arm.train["perturb_seed"] for arm in shown.arms.values() if "perturb_seed" in arm.train])
+        assert shown.repeat == preset(tmp_path).repeat.model_copy(update={"seed": seed}), "the same rule judges"
     assert len({number for each in draws for number in each}) == 3 * 8 and [len(each) for each in draws] == [12] * 3
 
 
@@ -271,7 +271,7 @@ def trained(tmp_path, monkeypatch):
         ran.append(item.arm)
         if item.arm in call.failing:
             return "out of memory"
-        told = {**BASE, **BROKEN, **call.gaps}[item.arm]
+        shown = {**BASE, **BROKEN, **call.gaps}[item.arm]
         config = plan.config(item.part, item.arm)
         arm = RunRecord.create(
             tmp_path / "out" / "arms" / item.arm,
@@ -281,7 +281,7 @@ def trained(tmp_path, monkeypatch):
             config=config,
             world={"size": 1},
         )
-        for step, loss in told.items():
+        for step, loss in shown.items():
             arm.step(step=step, loss=loss, heldout=loss)
         arm.finish("finished")
         arm.close()
@@ -312,13 +312,13 @@ def test_only_the_undecided_get_their_second_look(trained):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("first", ["bf16", "a", "fine", "broken"])
-def test_a_first_run_that_failed_is_told_and_tried_again_by_the_same_command(trained, tmp_path, first):
+def test_a_first_run_that_failed_is_shown_and_tried_again_by_the_same_command(trained, tmp_path, first):
     call, ran, results = trained
     preset(tmp_path, TEXT + FINE)
     call.gaps, call.failing = runs(a=(0.02, 0.04), b=(0.0, 0.02), fine=(0.6, 0.7)), (first,)
     status, _ = call()
-    told, arm = results().verdict, results().arms[first]
-    assert status == 1 and arm.status == "failed" and f"{arm.label}: failed, out of memory" in told.reasons
+    shown, arm = results().verdict, results().arms[first]
+    assert status == 1 and arm.status == "failed" and f"{arm.label}: failed, out of memory" in shown.reasons
     assert ran[-1] in ("broken", "fine-2"), "the others were trained"
     assert (tmp_path / "out" / "report.html").is_file()
     call.failing = ()
@@ -327,17 +327,17 @@ def test_a_first_run_that_failed_is_told_and_tried_again_by_the_same_command(tra
     assert status == 0 and ran == [first] and results().verdict.word == "pass"
 
 
-def test_what_would_decide_it_is_told_with_its_price(trained):
+def test_what_would_decide_it_is_shown_with_its_price(trained):
     call, _, results = trained
     call.gaps = runs(a=(0.1, 0.3, 0.05, 0.25), b=(0.0, 0.02))
     status, said = call(price_per_hour=3.0)
-    (told,) = results().verdict.next
+    (shown,) = results().verdict.next
     needed = results().verdict.arms["a"].needed
-    assert status == 1 and "UNDECIDED: 2 of 2" in said and told in said
-    assert f"a comparison of {needed} runs of it and {needed} of BF16" in told and "at 3.00 an hour" in told
+    assert status == 1 and "UNDECIDED: 2 of 2" in said and shown in said
+    assert f"a comparison of {needed} runs of it and {needed} of BF16" in shown and "at 3.00 an hour" in shown
     assert (
-        f"{2 * needed * 100:,} steps" in told
-        and f"--arms bf16,a,broken --part safety --set repeat.baseline={needed}" in told
+        f"{2 * needed * 100:,} steps" in shown
+        and f"--arms bf16,a,broken --part safety --set repeat.baseline={needed}" in shown
     )
 
 
@@ -418,11 +418,11 @@ def test_the_fastest_recipe_whose_loss_is_the_same_is_recommended():
 
 
 @pytest.mark.parametrize(
-    "word, a, told", [("undecided", 130.0, "No recipe that is faster has its loss"), ("same", 90.0, "is faster")]
+    "word, a, shown", [("undecided", 130.0, "No recipe that is faster has its loss"), ("same", 90.0, "is faster")]
 )
-def test_bf16_is_recommended_where_no_recipe_pays(word, a, told):
+def test_bf16_is_recommended_where_no_recipe_pays(word, a, shown):
     said = recommended(rows_of(record(word, bf16=100.0, a=a)), "FP8", "BF16")
-    assert said.startswith("Recommended here: BF16. ") and told in said
+    assert said.startswith("Recommended here: BF16. ") and shown in said
 
 
 def test_nothing_is_recommended_where_one_answer_is_missing():
@@ -432,5 +432,5 @@ def test_nothing_is_recommended_where_one_answer_is_missing():
     assert recommended(rows_of(unjudged), "FP8", "BF16") == ""
 
 
-def test_an_end_far_beyond_what_is_accepted_is_told_as_it_is():
+def test_an_end_far_beyond_what_is_accepted_is_shown_as_it_is():
     assert repeats.interval(0.0, -0.4, 0.31) == "+0.00 % [-0.40, +0.31]"

@@ -186,16 +186,16 @@ def test_skipped_and_failed_arms_say_why(tmp_path):
     )
     record.close()
     data = read_run(folder)
-    told = missing(data, arm_rows(data))
-    assert "TE FP8 was skipped: no GPU here." in told and "Bad failed after 0 steps: rank 1 died." in told
-    assert "No broken arm ran, so nothing shows that this comparison could have failed." in told
+    shown = missing(data, arm_rows(data))
+    assert "TE FP8 was skipped: no GPU here." in shown and "Bad failed after 0 steps: rank 1 died." in shown
+    assert "No broken arm ran, so nothing shows that this comparison could have failed." in shown
 
 
 @pytest.mark.parametrize(
     "word, sign",
     [("pass", "Pass"), ("fail", "Fail"), ("no-power", "No power"), ("incomplete", "Incomplete"), ("odd", "Incomplete")],
 )
-def test_the_verdict_is_told_in_words_not_only_in_colour(tmp_path, no_pictures, word, sign):
+def test_the_verdict_is_shown_in_words_not_only_in_colour(tmp_path, no_pictures, word, sign):
     RunRecord.create(tmp_path / "run", kind="compare", command="c", hardware={}).finish(
         results={"verdict": {"word": word, "sentence": "It is so."}}
     )
@@ -275,7 +275,7 @@ def test_steps_that_lack_fields_do_not_stop_the_report(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "role, word, told",
+    "role, word, shown",
     [
         ("candidate", "undecided", "beyond the band, which rounding may explain"),
         ("broken", "undecided", "NOT rejected"),
@@ -284,14 +284,14 @@ def test_steps_that_lack_fields_do_not_stop_the_report(tmp_path):
         ("candidate", "no-data", "no data"),
     ],
 )
-def test_every_verdict_on_a_gap_has_its_words(role, word, told):
-    assert gap_word(Arm("a", "A", role, judged=Judged(word=word))).endswith(told)
+def test_every_verdict_on_a_gap_has_its_words(role, word, shown):
+    assert gap_word(Arm("a", "A", role, judged=Judged(word=word))).endswith(shown)
 
 
-@pytest.mark.parametrize("fp8_steps, told", [(12, True), (20, False), (None, False)])
-def test_a_run_that_was_fp8_for_a_part_says_for_how_long(tmp_path, no_pictures, fp8_steps, told):
+@pytest.mark.parametrize("fp8_steps, shown", [(12, True), (20, False), (None, False)])
+def test_a_run_that_was_fp8_for_a_part_says_for_how_long(tmp_path, no_pictures, fp8_steps, shown):
     synthetic.arm(tmp_path / "run", "fp8", steps=20, layers=1).finish()
     record = RunRecord.open(tmp_path / "run")
     record.results(fp8_steps=fp8_steps)
     record.close()
-    assert ("FP8 in 12 of 20 steps" in words(report(tmp_path / "run").read_text())) == told
+    assert ("FP8 in 12 of 20 steps" in words(report(tmp_path / "run").read_text())) == shown

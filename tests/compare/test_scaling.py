@@ -117,23 +117,23 @@ def test_the_mean_the_slowest_and_the_gpus_that_took_part(tmp_path):
     assert len(against_each(tmp_path)) == 2, "eight were not timed alone"
 
 
-@pytest.mark.parametrize("began, told", [("12:00:30", "each alone, at once, and"), ("12:02:00", "each alone and")])
-def test_at_once_is_said_of_trainings_that_were(tmp_path, began, told):
+@pytest.mark.parametrize("began, shown", [("12:00:30", "each alone, at once, and"), ("12:02:00", "each alone and")])
+def test_at_once_is_said_of_trainings_that_were(tmp_path, began, shown):
     record(tmp_path, 2, 190)
     for gpu, started, finished in (("0", "12:00:00", "12:01:00"), ("1", began, "12:03:00")):
         record(tmp_path / "each", 1, 100, folder=f"{gpu}/run")
         arm = tmp_path / "each" / gpu / "run" / "speed" / "bf16"
         arm.mkdir(parents=True)
         (arm / "run.json").write_text(json.dumps({"kind": "train", "started": started, "finished": finished}))
-    assert told in against_each(tmp_path)[0]
+    assert shown in against_each(tmp_path)[0]
 
 
 def test_another_window_is_no_yardstick(tmp_path):
     record(tmp_path, 2, 190)
     for gpu in "01":
         record(tmp_path / "each", 1, 100, window=15, folder=f"{gpu}/run")
-    (told,) = against_each(tmp_path)
-    assert told.startswith("These shares are no weak scaling: bf16 was timed for 15 and 60 s,")
+    (shown,) = against_each(tmp_path)
+    assert shown.startswith("These shares are no weak scaling: bf16 was timed for 15 and 60 s,")
 
 
 def stand_in(folder: Path, monkeypatch, script: str) -> None:
@@ -145,7 +145,7 @@ def stand_in(folder: Path, monkeypatch, script: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
 
 
-def test_a_gpu_that_fails_is_told_in_its_own_words_and_the_others_end(tmp_path, monkeypatch):
+def test_a_gpu_that_fails_is_shown_in_its_own_words_and_the_others_end(tmp_path, monkeypatch):
     stand_in(
         tmp_path,
         monkeypatch,
@@ -176,8 +176,8 @@ def test_without_gpus_each_has_its_share_of_the_cores(tmp_path, monkeypatch):
     )
     folders = [place(tmp_path, i) for i in range(len(have))]
     time_each(Request("h100", ["bf16"]), folders, cuda=False, console=Console(quiet=True))
-    told = [place(tmp_path, i).with_name("log").read_text().split()[-1] for i in range(len(have))]
-    assert told == [str(core) for core in have], "one core each"
+    shown = [place(tmp_path, i).with_name("log").read_text().split()[-1] for i in range(len(have))]
+    assert shown == [str(core) for core in have], "one core each"
 
 
 def test_which_gpu_each_process_sees(monkeypatch):
@@ -225,7 +225,7 @@ def test_each_arm_keeps_its_own_work():
         assert batches == [20 * ranks, 80 * ranks] and asked.world_size == ranks
 
 
-def test_arms_that_cannot_run_here_are_left_out_and_told(tmp_path):
+def test_arms_that_cannot_run_here_are_left_out_and_shown(tmp_path):
     said = io.StringIO()
     toml = (
         SPEED.replace('["bf16"]', '["bf16", "te"]')
@@ -255,13 +255,13 @@ def test_each_needs_two(tmp_path):
         scaling.scaling(Request(str(preset(tmp_path, SPEED)), out=tmp_path / "out"), "1", each=True)
 
 
-@pytest.mark.parametrize("counts, told", [("1,two", "got '1,two'"), ("0,1", "got '0,1'"), ("", "got ''")])
-def test_wrong_counts_are_one_sentence(counts, told):
-    with pytest.raises(LabError, match=told):
+@pytest.mark.parametrize("counts, shown", [("1,two", "got '1,two'"), ("0,1", "got '0,1'"), ("", "got ''")])
+def test_wrong_counts_are_one_sentence(counts, shown):
+    with pytest.raises(LabError, match=shown):
         scaling.parse(counts)
 
 
-def test_more_gpus_than_there_are_is_told_before_anything_starts(tmp_path):
+def test_more_gpus_than_there_are_is_shown_before_anything_starts(tmp_path):
     with pytest.raises(LabError, match="needs a CUDA GPU"):
         scaling.scaling(Request("h100", out=tmp_path / "out"), "1,2")
     assert not (tmp_path / "out").exists()

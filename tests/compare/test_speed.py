@@ -198,13 +198,13 @@ def test_an_arm_that_does_not_fit_is_not_started(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, shown",
     [
         (("--part", "both"), ("speed or safety", "both")),
         (("--budget-minutes", "-1"), ("--budget-minutes", "above 0")),
         (("--part", "speed", "--preset", "cpu-tiny"), ("cpu-tiny", "no [speed]")),
     ],
 )
-def test_wrong_words_are_one_sentence(tmp_path, words, told):
-    one_sentence(lab_here(tmp_path, "compare", "--preset", preset(tmp_path, SPEED), *words), *told)
+def test_wrong_words_are_one_sentence(tmp_path, words, shown):
+    one_sentence(lab_here(tmp_path, "compare", "--preset", preset(tmp_path, SPEED), *words), *shown)
     assert [path.name for path in tmp_path.iterdir()] == ["micro.toml"], "refused before anything started"

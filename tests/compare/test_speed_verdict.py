@@ -28,7 +28,7 @@ def kernels(fp8=True, span_ms=100.0, **classes):
 BASE = {"bf16": arm("BF16", 100, "baseline", "plain"), "te-bf16": arm("TE BF16", 110, "reference")}
 
 
-def test_the_gain_is_told_against_both_yardsticks():
+def test_the_gain_is_shown_against_both_yardsticks():
     found = judge_speed({**BASE, "te": arm("TE FP8", 150), "ao": arm("AO FP8", 120, library="torchao")})
     assert (found.word, found.best) == ("faster", "te")
     assert found.ratios["te"] == Ratio(baseline=1.5, library=150 / 110)
@@ -51,11 +51,11 @@ def test_without_the_baseline_or_fp8_there_is_no_verdict():
     assert {"TE FP8: no result, it failed.", "AO: no result, left for another call."} <= set(found.reasons)
 
 
-def test_an_fp8_arm_without_fp8_kernels_is_told():
-    told = " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels(fp8=False))}).reasons)
-    assert "NO FP8 product was seen" in told
-    told = " ".join(judge_speed({**BASE, "ref": arm("TE BF16", 99, "reference", kernels=kernels())}).reasons)
-    assert "in an arm that should have none" in told
+def test_an_fp8_arm_without_fp8_kernels_is_shown():
+    shown = " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels(fp8=False))}).reasons)
+    assert "NO FP8 product was seen" in shown
+    shown = " ".join(judge_speed({**BASE, "ref": arm("TE BF16", 99, "reference", kernels=kernels())}).reasons)
+    assert "in an arm that should have none" in shown
     assert "seen" not in " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels())}).reasons)
 
 
@@ -72,22 +72,22 @@ def test_advice_follows_where_the_time_went():
     assert "stay with BF16" in advice(arm("x", 1), 1.05, "faster")[0] and not advice(arm("x", 1), 1.5, "faster")
 
 
-def test_a_profiled_step_that_is_no_other_is_told_and_its_gaps_advise_nothing():
+def test_a_profiled_step_that_is_no_other_is_shown_and_its_gaps_advise_nothing():
     """An H100 near its last GiB: one of BF16's two profiled steps took 0.71 s, those before it 0.57."""
 
     def profiled(span_ms):
         return kernels(span_ms=span_ms, **{"idle": 90.0, "quantize/cast": 100.0})
 
     usual, odd = (arm("TE FP8", 1000 / 0.565, kernels=profiled(span)) for span in (580.0, 636.0))
-    told = [" ".join(judge_speed({**BASE, "te": row}).reasons) for row in (usual, odd)]
-    assert "profiled" not in told[0] and "TE FP8: its profiled steps took 13% longer than those of" in told[1]
+    shown = [" ".join(judge_speed({**BASE, "te": row}).reasons) for row in (usual, odd)]
+    assert "profiled" not in shown[0] and "TE FP8: its profiled steps took 13% longer than those of" in shown[1]
     tips = [" ".join(advice(row, 1.5, "faster")) for row in (usual, odd)]
     assert all("Casting takes" in each for each in tips) and ["waits" in each for each in tips] == [True, False]
     base = arm("BF16", 1000 / 0.565, "baseline", "plain", kernels=profiled(636.0))
     assert "BF16: its profiled steps" in " ".join(judge_speed({"bf16": base}).reasons)
 
 
-def test_several_gpus_are_told_by_the_one_and_a_window_that_scatters_is_named():
+def test_several_gpus_are_shown_by_the_one_and_a_window_that_scatters_is_named():
     rows = {"bf16": arm("BF16", 100, "baseline", "plain", ranks=2, mfu={"x": 0.4})}
     found = judge_speed({**rows, "te": arm("TE FP8", 150, ranks=2, mfu={"x": 0.4}, spread=0.09, windows=2)})
     assert (
@@ -183,7 +183,7 @@ def test_the_linears_of_broken_arms_are_never_compiled():
 
 
 @pytest.mark.parametrize(
-    "setting, told",
+    "setting, shown",
     [
         ('speed.arms=["bf16", "nope"]', "names 'nope', which is no arm"),
         ('speed.arms=["te-delayed"]', "must name the baseline, bf16"),
@@ -192,8 +192,8 @@ def test_the_linears_of_broken_arms_are_never_compiled():
         ("speed.second=3", "second"),
     ],
 )
-def test_a_wrong_speed_section_is_one_sentence(setting, told):
-    with pytest.raises(LabError, match=told):
+def test_a_wrong_speed_section_is_one_sentence(setting, shown):
+    with pytest.raises(LabError, match=shown):
         load_preset("h100", [setting])
 
 

@@ -67,12 +67,12 @@ def test_every_word_among_the_ranks_goes_over_the_presets_device(tmp_path, monke
         monkeypatch.setenv(name, value)
     joined = []
 
-    def told(fn, *args, device="cpu", **more):
+    def shown(fn, *args, device="cpu", **more):
         joined.append((fn.__name__, device))
         return [LabError("far enough")] if fn is compare._plan_on_rank_0 else [args[0]]
 
     for module in (compare, session):
-        monkeypatch.setattr(module, "run_ranks", told)
+        monkeypatch.setattr(module, "run_ranks", shown)
     with pytest.raises(LabError, match="far enough"):
         compare.compare(compare.Request("h100", out=tmp_path / "out"))
     plan = Plan(load_preset("h100"), tmp_path, 2)
@@ -93,7 +93,7 @@ def over(group, at, stop):
 
 
 @pytest.mark.parametrize(
-    "at, stop, told",
+    "at, stop, shown",
     [
         ((1.0, None), (None, None), 1),
         ((None, 1.0), (None, None), 0),
@@ -103,7 +103,7 @@ def over(group, at, stop):
         ((None, 9e15), ("gone", "gone"), 0),
     ],
 )
-def test_rank_0s_clock_and_eyes_decide_for_all(tmp_path, at, stop, told):
+def test_rank_0s_clock_and_eyes_decide_for_all(tmp_path, at, stop, shown):
     (tmp_path / "here").touch()
     files = [None if name is None else str(tmp_path / name) for name in stop]
-    assert list(run_ranks(over, at, files, size=2, backend="threads")) == [told, told]
+    assert list(run_ranks(over, at, files, size=2, backend="threads")) == [shown, shown]

@@ -357,7 +357,7 @@ def test_the_table():
     assert "fix" not in drawn(well())
 
 
-def test_students_are_not_told_what_grading_needs(monkeypatch, tmp_path):
+def test_students_are_not_shown_what_grading_needs(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "__file__", str(tmp_path / "labkit" / "doctor" / "findings.py"))
     text = drawn(well(bubblewrap=False))
     assert "Grading" not in text and "bubblewrap" not in text and "The CPU demo: yes" in text

@@ -132,7 +132,7 @@ def test_a_gpu_that_does_not_compute(imagined, product, words):
     assert found["FP8 hardware"].ok is None and found["NCCL"].ok is None
 
 
-def test_hidden_gpus_are_told(imagined, monkeypatch):
+def test_hidden_gpus_are_shown(imagined, monkeypatch):
     imagined()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (gpu,) = [check for check in frameworks.torch_and_gpu() if check.name == "GPU"]

@@ -247,7 +247,7 @@ def test_of_gpus_hopper_alone_is_called_shown():
             assert found.proof.startswith(shown), found
 
 
-def test_several_conflicts_are_all_told():
+def test_several_conflicts_are_all_shown():
     asked = {"precision": {"backend": "torchao", "recipe": "rowwise", "fused": True, "fp8_parameters": True}}
     found = conflicts(asked, (8, 9))
     assert [c.who for c in found] == [

@@ -70,7 +70,7 @@ def test_the_fit_finds_the_share_and_the_start_that_made_the_times():
     assert k.gemm_recent == pytest.approx(0.61, rel=0.05)
 
 
-def test_links_within_and_between_machines_are_told_apart():
+def test_links_within_and_between_machines_are_shown_apart():
     """Four ranks as two machines of two: each rank has both links; as one machine, none between."""
     two = run_ranks(links_of_rank, 2, 2**14, size=4, backend="threads", timeout=60)
     one = run_ranks(links_of_rank, 4, 2**14, size=4, backend="threads", timeout=60)
@@ -97,13 +97,13 @@ def test_this_cpu_is_measured_and_planned_with(tmp_path, monkeypatch):
     assert plan(asked, Console(file=out, width=200)) == 0 and "bf16" in out.getvalue()
 
 
-def test_what_was_not_measured_is_told():
+def test_what_was_not_measured_is_shown():
     said = " ".join(describe(MINE.replace(network_gbs=None, rates=Rates(gemm_recent=0.5))))
     assert "the link is the datasheet's" in said and "the network is --ib" in said and "without: 0." in said
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, shown",
     [
         (["--calibrate", "--device", "tpu"], "--device is cuda or cpu"),
         (["--calibrate", "--device", "cuda"], "sees no GPU"),
@@ -111,14 +111,14 @@ def test_what_was_not_measured_is_told():
         (["--gpu", "none.toml"], "there is no config file none.toml"),
     ],
 )
-def test_bad_input(words, told, monkeypatch):
+def test_bad_input(words, shown, monkeypatch):
     import torch
 
     from labkit.cli import app
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = CliRunner().invoke(app, ["plan", *words])
-    assert isinstance(done.exception, LabError) and told in str(done.exception)
+    assert isinstance(done.exception, LabError) and shown in str(done.exception)
 
 
 def test_a_file_that_says_something_else(tmp_path):

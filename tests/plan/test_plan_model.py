@@ -189,7 +189,7 @@ def test_several_wrong_fields_at_once_fail_nothing():
     assert len(found.rows) + len(found.left_out) == len(rows) and len(found.rows) > 80
 
 
-def test_a_row_of_which_nothing_is_known_is_told_and_the_others_stay():
+def test_a_row_of_which_nothing_is_known_is_shown_and_the_others_stay():
     lost = {**SHOWN[0], "id": "lost", "hidden": "?", "layers": "", "params_b": "", "active_params_b": "?"}
     found = runs([lost, SHOWN[1]])
     assert [each["id"] for each in found.rows] == ["korth-22B-selective"]

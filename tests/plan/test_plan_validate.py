@@ -74,7 +74,7 @@ def test_kendall_and_regret():
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, shown",
     [
         ("", "holds no runs"),
         ("id,gpus\na,8\n", "has no column hidden, layers, gbs"),
@@ -82,10 +82,10 @@ def test_kendall_and_regret():
         ("id,gpus,hidden,layers,gbs\na,8,4096,32,64\n", "unknown, and peak_tflops_bf16 is no number"),
     ],
 )
-def test_files_that_cannot_be_used(text, told, tmp_path):
+def test_files_that_cannot_be_used(text, shown, tmp_path):
     (tmp_path / "x.csv").write_text(text)
     for argv in ([str(tmp_path / "x.csv")], [str(tmp_path / "none.csv")], []):
-        with pytest.raises(LabError, match=told if "x.csv" in str(argv) else "") as said:
+        with pytest.raises(LabError, match=shown if "x.csv" in str(argv) else "") as said:
             validate.main(argv)
         assert "\n" not in str(said.value)
 

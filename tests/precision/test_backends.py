@@ -193,7 +193,7 @@ RAISES = {  # and what it means for Transformer Engine
 
 @pytest.mark.parametrize("body", RAISES)
 @pytest.mark.parametrize("package, backend", [("transformer_engine/pytorch", "te"), ("torchao/float8", "torchao")])
-def test_whatever_the_import_does_is_told_in_words(body, package, backend, tmp_path, monkeypatch, hide):
+def test_whatever_the_import_does_is_shown_in_words(body, package, backend, tmp_path, monkeypatch, hide):
     folder = tmp_path / package
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").write_text("")
@@ -228,7 +228,7 @@ def test_a_gpu_that_is_too_old(monkeypatch):
     assert availability("torchao", "tensorwise").ok and "9.0" in availability("torchao", "rowwise").reason
 
 
-def test_whatever_a_driver_does_is_told_in_words(monkeypatch):
+def test_whatever_a_driver_does_is_shown_in_words(monkeypatch):
     def broken(device=None):
         raise RuntimeError("CUDA driver initialization failed")
 

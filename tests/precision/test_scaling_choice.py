@@ -48,7 +48,7 @@ def test_one_for_all_and_one_each():
 
 
 @pytest.mark.parametrize(
-    "wrong, told",
+    "wrong, shown",
     [
         ({"amax_epsilon": 1e12}, "in [precision.amax_epsilon], amax_epsilon must be at least 0 and less than 1"),
         (
@@ -62,10 +62,10 @@ def test_one_for_all_and_one_each():
         ({"scales": {"weight": "fp16"}}, "in [precision.scales], weight must be one of 'fp32' or 'e8m0', not 'fp16'"),
     ],
 )
-def test_a_mistake_is_one_sentence(wrong, told):
+def test_a_mistake_is_one_sentence(wrong, shown):
     with pytest.raises(LabError) as error:
         strict_validate(TrainConfig, {"precision": wrong}, "run.toml")
-    assert told in str(error.value) and "\n" not in str(error.value)
+    assert shown in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_flags_and_evidence_say_it(name, recipe):
     assert plain.state.flags()["power_of_two"] is (recipe == "block")
 
 
-def test_flags_that_differ_in_one_operand_are_told():
+def test_flags_that_differ_in_one_operand_are_shown():
     now = {
         "backend": "te",
         "recipe": "block",
@@ -175,11 +175,11 @@ def test_flags_that_differ_in_one_operand_are_told():
         **flags.HIGH,
         "amax_epsilon": 0.0,
     }
-    told = flags.mismatch(now, {**now, "amax_epsilon": {"input": 0.0, "weight": 0.0, "gradient": 1e-12}})
-    assert "an amax epsilon of 0.0 (te block) and this run has input 0.0, weight 0.0, gradient 1e-12" in told
+    shown = flags.mismatch(now, {**now, "amax_epsilon": {"input": 0.0, "weight": 0.0, "gradient": 1e-12}})
+    assert "an amax epsilon of 0.0 (te block) and this run has input 0.0, weight 0.0, gradient 1e-12" in shown
 
 
-def test_a_student_without_the_choice_is_told(monkeypatch):
+def test_a_student_without_the_choice_is_shown(monkeypatch):
     class Bare(torch.nn.Linear):
         pass
 

@@ -24,7 +24,9 @@ def te(monkeypatch):
 
 def test_the_librarys_checkpoint_is_asked_for_without_reentry(te, monkeypatch):
     how = {}
-    monkeypatch.setattr(sys.modules["transformer_engine.pytorch"], "checkpoint", lambda f, *a, **told: how.update(told))
+    monkeypatch.setattr(
+        sys.modules["transformer_engine.pytorch"], "checkpoint", lambda f, *a, **shown: how.update(shown)
+    )
     get_backend("te").checkpoint(lambda x: x, 1)
     assert how == {"use_reentrant": False}
 

@@ -272,8 +272,8 @@ def test_swiglu_backward_skips_the_bias_of_our_modules_only(delayed, ours, want)
         return dz.sum(0), dz * 3
 
     bias, dz = lean_swiglu_backward(delayed, derivative, bias_and_quantise, dy, z, quantizer)
-    told = dz if isinstance(dz, str) else {2.0: "cast afterwards", 3.0: "cast with the sum"}[dz[0, 0].item()]
-    assert ("none" if bias is None else "summed", told) == want
+    shown = dz if isinstance(dz, str) else {2.0: "cast afterwards", 3.0: "cast with the sum"}[dz[0, 0].item()]
+    assert ("none" if bias is None else "summed", shown) == want
 
 
 def test_without_the_library_nothing_is_changed(te):

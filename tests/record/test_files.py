@@ -40,6 +40,6 @@ def test_a_failure_is_one_sentence():
         (full, {}, "could not write a.json: No space left on device"),
         (full, {"full": "free some."}, "the disk is full: could not write a.json; free some."),
     ):
-        with pytest.raises(LabError) as told, explained(Path("a.json"), **given):
+        with pytest.raises(LabError) as shown, explained(Path("a.json"), **given):
             raise error
-        assert str(told.value) == said
+        assert str(shown.value) == said

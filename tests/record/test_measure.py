@@ -56,10 +56,10 @@ def test_stopwatch_on_cuda_waits_for_the_event_and_tells_seconds(monkeypatch):
 
 
 def test_throughput_leaves_warm_up_out_and_takes_the_median_step():
-    told = throughput([50.0, 1.0, 1.0, 1.0, 5.0], 100, warmup=1)
-    assert told.tokens_per_s == 100  # the slow step does not move it
-    assert told.mean_tokens_per_s == 400 / 8  # but an hour costs this
-    assert told.steps == 4 and told.step_p50 == 1.0 and told.step_p90 == pytest.approx(3.8)
+    shown = throughput([50.0, 1.0, 1.0, 1.0, 5.0], 100, warmup=1)
+    assert shown.tokens_per_s == 100  # the slow step does not move it
+    assert shown.mean_tokens_per_s == 400 / 8  # but an hour costs this
+    assert shown.steps == 4 and shown.step_p50 == 1.0 and shown.step_p90 == pytest.approx(3.8)
 
 
 def test_throughput_with_nothing_to_count_is_none():
@@ -98,19 +98,19 @@ def test_peak_stays_when_memory_was_given_back():
 
 
 def test_efficiency_names_convention_and_peak():
-    told = efficiency(80_000, {"causal": 8e9, "full": 9e9}, "NVIDIA H200", gpus=2)
-    assert told.flops_per_s == {"causal": 80_000 * 8e9 / 2, "full": 80_000 * 9e9 / 2}
-    assert told.mfu[("causal", "bf16")] == pytest.approx(3.2e14 / 989e12)
-    assert told.mfu[("full", "fp8")] == pytest.approx(3.6e14 / 1979e12)
-    assert "bf16 989 TFLOP/s" in told.note and "fp8 1,979 TFLOP/s" in told.note
-    assert "causal FLOPs / bf16 peak" in told.to_json()["mfu"]
+    shown = efficiency(80_000, {"causal": 8e9, "full": 9e9}, "NVIDIA H200", gpus=2)
+    assert shown.flops_per_s == {"causal": 80_000 * 8e9 / 2, "full": 80_000 * 9e9 / 2}
+    assert shown.mfu[("causal", "bf16")] == pytest.approx(3.2e14 / 989e12)
+    assert shown.mfu[("full", "fp8")] == pytest.approx(3.6e14 / 1979e12)
+    assert "bf16 989 TFLOP/s" in shown.note and "fp8 1,979 TFLOP/s" in shown.note
+    assert "causal FLOPs / bf16 peak" in shown.to_json()["mfu"]
 
 
 @pytest.mark.parametrize("gpu, says", [("NVIDIA Unheard 9000", "peak unknown"), (None, "no GPU")])
 def test_no_peak_no_mfu(gpu, says):
-    told = efficiency(80_000, {"causal": 8e9}, gpu)
-    assert told.mfu == {} and says in told.note and "MFU not given" in told.note
-    assert told.flops_per_s["causal"] == 80_000 * 8e9
+    shown = efficiency(80_000, {"causal": 8e9}, gpu)
+    assert shown.mfu == {} and says in shown.note and "MFU not given" in shown.note
+    assert shown.flops_per_s["causal"] == 80_000 * 8e9
 
 
 def test_a_gpu_without_fp8_gets_the_bf16_share_only():

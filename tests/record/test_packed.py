@@ -23,17 +23,17 @@ def record(path, *, kind="train", steps=3):
     return path
 
 
-def told(data):
+def shown(data):
     """Everything that a reader gets; as text, since NaN differs from itself."""
     return repr((data.run, data.steps, data.events, data.truncated, data.status, data.series("heldout")))
 
 
 def test_a_packed_run_reads_as_its_folder_did(tmp_path):
     run = record(tmp_path / "run")
-    before = told(read_run(run))
+    before = shown(read_run(run))
     assert pack(run) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["run" + PACKED]
-    assert told(read_run(run)) == before
+    assert shown(read_run(run)) == before
 
 
 def test_a_comparison_keeps_its_folder_and_its_arms_are_packed(tmp_path):
@@ -49,8 +49,8 @@ def test_a_comparison_keeps_its_folder_and_its_arms_are_packed(tmp_path):
     packed = {f"{name}{PACKED}" for name in ("arms/bf16", "arms/fp8", "speed/bf16")}
     assert files == {"run.json", "clocks.csv", *packed}
     after = read_run(whole)
-    assert {name: told(arm) for name, arm in after.arms.items()} == {n: told(arm) for n, arm in before.arms.items()}
-    assert told(read_run(whole / "speed/bf16")) == told(timed)
+    assert {name: shown(arm) for name, arm in after.arms.items()} == {n: shown(arm) for n, arm in before.arms.items()}
+    assert shown(read_run(whole / "speed/bf16")) == shown(timed)
     assert report(whole).exists()
     assert pack(tmp_path) == 0  # nothing is left to pack
 

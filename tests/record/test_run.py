@@ -78,11 +78,11 @@ def test_kill_9_at_any_moment_loses_at_most_the_line_being_written(tmp_path):
         assert writer.stdout.readline() == b"start\n"
         time.sleep(draw.uniform(0, 0.06))
         writer.send_signal(signal.SIGKILL)
-        told = writer.stdout.read().split()
+        shown = writer.stdout.read().split()
         writer.wait()
         data = read_run(path)  # never raises
         written = [line["step"] for line in data.steps]
-        last = int(told[-1]) if told else first - 1
+        last = int(shown[-1]) if shown else first - 1
         assert written == list(range(len(written))), "a step is missing or stands twice"
         assert len(written) - 1 in (last, last + 1), "a step that was told as written is not there"
         assert data.truncated <= 2  # one line in each of the two files

@@ -255,7 +255,7 @@ def test_other_numbers_are_refused(runs, monkeypatch, key, was, said):
     assert said in str(error.value) and "go back to the library version" in str(error.value)
 
 
-def test_other_phases_and_backends_are_told_and_old_checkpoints_pass():
+def test_other_phases_and_backends_are_shown_and_old_checkpoints_pass():
     now = {"backend": "te", "recipe": "block", "phase": "fp8", "fp8_parameters": False, **flags.HIGH}
     assert flags.mismatch(now, now) is None
     assert "saved in the bf16 phase of its schedule and this run is in the fp8 phase" in flags.mismatch(

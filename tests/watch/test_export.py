@@ -88,7 +88,7 @@ def test_wandb_reads_its_offline_run_back(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "make, to, told",
+    "make, to, shown",
     [
         (lambda f: write(f, lines(3)), "wandbb", "tensorboard or wandb, not 'wandbb'"),
         (lambda f: write(f, []), "tensorboard", "has no step yet"),
@@ -96,9 +96,9 @@ def test_wandb_reads_its_offline_run_back(run, tmp_path, monkeypatch):
         (lambda f: f.mkdir(), "tensorboard", "there is no run in"),
     ],
 )
-def test_refusals(tmp_path, make, to, told):
+def test_refusals(tmp_path, make, to, shown):
     make(tmp_path / "run")
-    with pytest.raises(LabError, match=told):
+    with pytest.raises(LabError, match=shown):
         export(tmp_path / "run", to)
 
 

@@ -52,10 +52,10 @@ def test_what_counts_as_caught_early_late_false_and_harmless(tmp_path):
     assert (found["runs"], found["clean_runs"]) == (8, 3)
     assert (found["harmful"], found["caught"], found["clean"]) == (4, 2, 4)
     assert [one["run"] for one in found["false"]] == [clean[1].name, faults[3].name]
-    told = [found["faults"][trial.fault] for trial in faults[:5]]
-    assert [row["caught"] for row in told] == [1, 0, 0, 0, 1] and [row["late"] for row in told] == [0, 1, 1, 0, 0]
-    assert told[0]["median_lead"] == harm[0] - begin[0] - 4 and told[4]["median_lead"] == 6 and told[2]["early"] == 1
-    assert told[0]["kinds"] == {"gradient spike": 1} and found["caught_without_the_learning_rate"] == 2
+    shown = [found["faults"][trial.fault] for trial in faults[:5]]
+    assert [row["caught"] for row in shown] == [1, 0, 0, 0, 1] and [row["late"] for row in shown] == [0, 1, 1, 0, 0]
+    assert shown[0]["median_lead"] == harm[0] - begin[0] - 4 and shown[4]["median_lead"] == 6 and shown[2]["early"] == 1
+    assert shown[0]["kinds"] == {"gradient spike": 1} and found["caught_without_the_learning_rate"] == 2
     assert found["caught_before_the_evaluation"] == 2 and found["harm_in_the_fault's_step"] == 0
     assert found["folklore"]["not_finite"] == 1 and found["folklore"]["not_finite_after_a_drop"] == 0
     kept = study.record(rows, "command")
@@ -67,7 +67,7 @@ def test_what_counts_as_caught_early_late_false_and_harmless(tmp_path):
     )
 
 
-def test_a_drop_is_told_where_a_scale_falls_to_a_quarter():
+def test_a_drop_is_shown_where_a_scale_falls_to_a_quarter():
     run = lines(100, 1, probe_every=2)
     for line in run[59:]:
         if "scales" in line:

@@ -83,7 +83,7 @@ def test_a_cell_waits_for_its_guess_and_both_times_are_kept(capsys, tmp_path, mo
     assert all(datetime.fromisoformat(line["time"]).tzinfo for line in lines)
 
 
-def test_a_guess_may_be_skipped_and_that_is_told(capsys, tmp_path, monkeypatch):
+def test_a_guess_may_be_skipped_and_that_is_shown(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     guess = on_record("prediction 1", ms=SKIP)
     assert guess.open == [] and guess.ms is None and guess.beside("ms") == ""

@@ -98,7 +98,7 @@ def test_other_algorithms_are_drawn_too(tmp_path):
 RIGHT = "step 0   3 0 1 2\nstep 1   2 3 0 1\nstep 2   1 2 3 0"
 
 
-def test_a_schedule_on_paper_is_played_and_told(tmp_path):
+def test_a_schedule_on_paper_is_played_and_shown(tmp_path):
     played, verdict = schedule.reduce_scatter(RIGHT)
     assert verdict == "It works: every rank r holds chunk r complete."
     real = experiments.filling(collectives.ring_reduce_scatter, 4)

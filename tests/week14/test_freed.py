@@ -54,7 +54,7 @@ def read_it(group):
     return sentences
 
 
-def test_every_reader_is_told():
+def test_every_reader_is_shown():
     (sentences,) = run_ranks(read_it, size=1, timeout=60)
     assert len(sentences) == len(READS) + 1
     for name, sentence in sentences.items():

@@ -146,7 +146,7 @@ def test_the_renters_pages_say_what_is_in_the_records():
     assert renting.kept_gib() > 10 and renting.predicted(renting.H200) < 2 * 25  # two calls of 25 minutes
 
 
-def test_no_recipe_gains_below_the_time_that_is_told():
+def test_no_recipe_gains_below_the_time_that_is_shown():
     base = crossover.of(crossover.BASE)
     for arm in crossover.NAMES:
         for shape, gain in crossover.gains(arm).items():
