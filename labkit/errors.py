@@ -15,8 +15,7 @@ REFUSED |= {errno.ESTALE, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.E
 
 
 class LabError(Exception):
-    """A mistake that the reader can fix, in one clear sentence that says what to do next: `lab` prints it, with status
-    2."""
+    """A mistake that the reader can fix, in one clear sentence that says what to do next: `lab` prints it, status 2."""
 
 
 def in_words(error: BaseException) -> str:

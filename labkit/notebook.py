@@ -164,7 +164,7 @@ def _kinds(keys: list[str]) -> str:
 
 
 def _keep(name: str, given: dict[str, Any]) -> tuple[str, bool]:
-    """Append the prediction to the file, unless its last line for this name says the same: (where it is, was a line
+    """Append the prediction to the file, unless its last line of this name says the same: (where it is, was one
     added?)."""
     line = {
         "prediction": name,

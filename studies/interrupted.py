@@ -58,8 +58,7 @@ def read_gpu() -> list[float] | None:
 
 
 def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str, Any]:
-    """Train, pause, go on, kill, wait for the end; return what happened. LabError: torchrun gives up, or ends too
-    early."""
+    """Train, pause, go on, kill, wait for the end; return what happened. LabError: torchrun gives up, or is early."""
     try:
         steps = int(tomllib.loads(config.read_text(encoding="utf-8"))["steps"])
     except (OSError, ValueError, KeyError, TypeError) as error:

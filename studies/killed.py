@@ -24,6 +24,7 @@ from labkit.record.files import writable
 from labkit.record.hardware import describe
 from labkit.record.read import parse, read_run
 from labkit.record.run import versions
+from studies.interrupted import newest_step
 
 CONFIG = """
 model = "{model}"
@@ -94,12 +95,12 @@ def main() -> int:
 def kill(agent: subprocess.Popen, run: Path, rank: int, step: int, over: float) -> dict[str, Any]:
     """Kill a rank when a step's line is there; return what became of it. TimeoutError: nothing, or too late."""
     before = len(resumes(run))
-    wait_until(agent, lambda: newest(run) >= step, over)
-    killed, at = time.monotonic(), newest(run)
+    wait_until(agent, lambda: newest_step(run) >= step, over)
+    killed, at = time.monotonic(), newest_step(run)
     os.kill(ranks(agent.pid)[rank], signal.SIGKILL)
     wait_until(agent, lambda: len(resumes(run)) > before, over)
     first = resumes(run)[-1]
-    wait_until(agent, lambda: newest(run) >= first, over)
+    wait_until(agent, lambda: newest_step(run) >= first, over)
     return {"rank": rank, "step": at, "from": first, "seconds": round(time.monotonic() - killed, 1)}
 
 
@@ -108,15 +109,6 @@ def wait_until(agent: subprocess.Popen, true: Any, over: float) -> None:
         if agent.poll() is not None or time.monotonic() > over:
             raise TimeoutError
         time.sleep(0.01)
-
-
-def newest(run: Path) -> int:
-    """The newest step that has a line."""
-    with suppress(OSError):
-        return max(
-            (line["step"] for line in map(parse, (run / "steps.jsonl").read_bytes().splitlines()) if line), default=0
-        )
-    return 0
 
 
 def resumes(run: Path) -> list[int]:

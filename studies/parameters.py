@@ -158,8 +158,7 @@ def study(
     keep: Callable[[dict[str, Any]], None] | None = None,
     trip: str | None = None,
 ) -> dict[str, Any]:
-    """The record of each arm, or of the round trip of one, `trip`; `keep` gets it after each arm. LabError: no such
-    arm."""
+    """The record of each arm, or of the round trip of one, `trip`; `keep` gets it after each arm. LabError: no arm."""
     if unknown := [name for name in (names if trip is None else [trip]) if name not in ARMS]:
         raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
     if trip is not None and not ARMS[trip].get("fp8_parameters"):

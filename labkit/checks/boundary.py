@@ -21,8 +21,7 @@ class Refused(ImportError):
 
 
 def hold(task: str, uses: Sequence[str], without: Sequence[str] = ()) -> None:
-    """From here on this process imports of labkit what `task` ("task 13.4") may use, and none of the packages
-    `without`."""
+    """From here on this process imports of labkit what `task` ("13.4") may use, and none of the packages `without`."""
     _Gate.task, _Gate.uses, _Gate.without = task, uses, without
     if _Gate not in sys.meta_path:
         sys.meta_path.insert(0, _Gate)
@@ -34,8 +33,7 @@ def may_use(name: str, uses: Iterable[str]) -> bool:
 
 
 def files(uses: Sequence[str]) -> Iterator[Path]:
-    """The files and folders of labkit for a task: packages whole, modules with the `__init__.py` around them. LabError:
-    none."""
+    """The files and folders of labkit for a task: packages whole, modules with the `__init__.py` around them."""
     top = Path(__file__).resolve().parents[2]
     found: dict[Path, None] = {}
     for name in (*BASE, *uses):

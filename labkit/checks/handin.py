@@ -50,8 +50,8 @@ def read_manifest(data: bytes) -> Manifest | None:
 
 
 def hand_in(week: Week, to: Path, more: Sequence[Path] = ()) -> dict[str, int]:
-    """Pack a week's work into the zip `to`, with `more` files and folders; the size of each file in it, by path.
-    LabError for what is not there, is a link, or is more than grading reads."""
+    """Pack a week's work and `more` into the zip `to`; the size of each file, by path. LabError: not there, a link, too
+    much."""
     root, found = week.folder.parent, dict[str, Path]()
     for path in _below(week.folder):
         if path not in (week.folder / REGISTRY, week.folder / "README.md", *week.tests):

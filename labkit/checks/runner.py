@@ -167,8 +167,8 @@ def call(
     in_place: bool = False,
     **kwargs: Any,
 ) -> tuple[Answers, list[Ledger]]:
-    """Run "module.function" on len(inputs) ranks (see above). Returns (answers by rank, ledgers by rank). CheckFailed
-    if there is no answer: hung, crashed, not attempted, no such function."""
+    """Run "module.function" on len(inputs) ranks: (answers, ledgers) by rank. CheckFailed: hung, crashed, not
+    attempted."""
     if not isinstance(inputs, list) or not inputs:
         raise TypeError("inputs is a list with one entry for each rank")
     by_rank = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in inputs)
@@ -341,8 +341,7 @@ class LocalRunner:
                 self._free.append(pool)
 
     def site(self, case: Case, folder: Path) -> Site:
-        """Where a program runs under torchrun: the students' course, or the reference with the task's modules of
-        theirs."""
+        """Where a program runs under torchrun: the students' course, or the reference with the task's modules."""
         from labkit.checks.outside import Site, composed
 
         root = self.root or case.root
@@ -398,8 +397,8 @@ _WAITS_FOR_BARE = re.compile(
 
 
 def failed_reply(autopsy: Autopsy, root: str, ledgers: Sequence[Ledger] = (), alone: str = "") -> Reply:
-    """The Reply for a run that did not end well. `root` is cut off in front of file names. `alone`: the
-    "module.function" for which the rank only waited (labkit.checks.bare)."""
+    """The Reply for a run that failed, `root` cut off in front of files; alone: "module.function" that its rank waited
+    for."""
     # The cause and where each rank stood say it all; the traceback comes without the machinery's frames.
     text = str(autopsy).partition("\n\n  waits for: ")[0].partition("\n\nRank ")[0]
     guilty = next((report for report in autopsy.ranks if report.rank == autopsy.guilty), None)

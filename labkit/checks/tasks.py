@@ -95,8 +95,8 @@ class Registry(Config):
 
 @dataclass(frozen=True)
 class Week:
-    """One week's folder. `name`: "week13"; `package`: "week13_allreduce"; `uses`: what any of its tasks may import of
-    labkit; `records`: patterns below its results/; `weeks`: the earlier packages that its modules import."""
+    """One week's folder. uses: what its tasks may import of labkit; records: below results/; weeks: what its modules
+    import."""
 
     name: str
     title: str

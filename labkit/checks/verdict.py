@@ -23,8 +23,8 @@ UNKNOWN = "cause unknown"
 
 
 class CheckFailed(AssertionError):
-    """A case is not passed: `verdict` and a text; cause: sentences if it was recognised; ledgers: of a call without
-    answer."""
+    """A case is not passed: `verdict` and a text; cause: sentences if it was recognised; ledgers: of an unanswered
+    call."""
 
     def __init__(self, verdict: str, text: str, *, cause: tuple[str, ...] = (), ledgers: Sequence[Ledger] = ()) -> None:
         super().__init__(text)

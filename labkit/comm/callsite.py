@@ -63,8 +63,7 @@ def students(filename: str) -> bool:
 
 # -- the line of a call -----------------------------------------------------------------------------------------------
 def caller() -> str:
-    """ "file:line" of the innermost frame outside labkit.comm, or from the course's files (`courses`) on the author's
-    own."""
+    """ "file:line" of the innermost frame outside labkit.comm, or from the course's files (`courses`) on the author's."""
     return _innermost(own=False) or "?"
 
 

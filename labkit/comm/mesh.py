@@ -74,8 +74,7 @@ class Mesh:
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """torch's DeviceMesh of the same ranks and groups, for FSDP2 and DTensor. LabError on threads and behind a
-        broker."""
+        """torch's DeviceMesh of the same ranks and groups, for FSDP2 and DTensor. LabError on threads, behind a broker."""
         if self._device_mesh is None:
             ranks = torch.tensor(self.group.ranks)[self._grid]
             ends = [self._groups[name,].transport for name in self.sizes]

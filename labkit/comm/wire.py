@@ -32,8 +32,7 @@ from labkit.comm.topology import Topology
 
 
 class Transfer(NamedTuple):
-    """One message on the wire, in seconds: `ready` (both sides posted), `begin`, `end`; kind: its collective, or
-    "send"."""
+    """One message on the wire, in seconds: `ready` (both sides posted), `begin`, `end`; kind: its collective or "send"."""
 
     src: int
     dst: int

@@ -32,6 +32,7 @@ from labkit.record.read import PACKED, RunData, as_dict, load_run, parse, read_r
 
 MANIFEST = "BUNDLE.json"
 PAUSED = "paused"
+EMPTY = dict.fromkeys(("kind", "schema", "name", "run_kind", "state", "left_out", "files"))  # a manifest
 MiB = 1 << 20
 LARGEST = 64 * MiB  # a single file above this stays behind
 MOST = 1024 * MiB  # an archive that unpacks to more is not read on
@@ -279,27 +280,27 @@ def read(file: Path) -> Bundle:
 def verify(file: Path, found: dict[str, bytes]) -> Bundle:
     """The bundle that these members make; LabError naming the first thing that is wrong."""
     manifests = [name for name in found if name.count("/") == 1 and name.endswith(f"/{MANIFEST}")]
-    head = parse(found[manifests[0]]) if len(manifests) == 1 else None
-    tables = [head.get("files"), head.get("left_out"), *as_dict(head.get("files")).values()] if head else []
-    if not head or head.get("kind") != "labkit bundle" or not all(isinstance(table, dict) for table in tables):
+    head: dict[str, Any] = EMPTY | ((parse(found[manifests[0]]) if len(manifests) == 1 else None) or {})
+    tables = [head["files"], head["left_out"], *as_dict(head["files"]).values()]
+    if head["kind"] != "labkit bundle" or not all(isinstance(table, dict) for table in tables):
         raise LabError(f"{file} is no bundle: it has no readable {MANIFEST}")
-    if head.get("schema") != 1:
-        raise LabError(f"{file} is a bundle of schema {head.get('schema')}, and this labkit reads 1: update it")
+    if head["schema"] != 1:
+        raise LabError(f"{file} is a bundle of schema {head['schema']}, and this labkit reads 1: update it")
     name = manifests[0].partition("/")[0]
     files = {key.partition("/")[2]: content for key, content in found.items() if key != manifests[0]}
     strange = [key for key in found if not key.startswith(f"{name}/")] + sorted(set(files) - set(head["files"]))
     absent = sorted(set(head["files"]) - set(files))
-    if head.get("name") != name or strange:
+    if head["name"] != name or strange:
         raise LabError(f"{file} holds {_shown((strange or [name])[0])}, of which its manifest does not speak")
     if absent:
         more = f", and {len(absent) - 1} more" if absent[1:] else ""
         raise LabError(f"{file} is not complete: {absent[0]} is missing{more}")
     for key, about in sorted(head["files"].items()):
-        if len(files[key]) != about.get("bytes") or _hash(files[key]) != about.get("sha256"):
+        if about != {**about, "bytes": len(files[key]), "sha256": _hash(files[key])}:
             raise LabError(f"{file} was altered: {_shown(key)} is not what was packed")
-    if "run.json" not in files or not isinstance(head.get("state"), str):
+    if "run.json" not in files or not isinstance(head["state"], str):
         raise LabError(f"{file} is no bundle of a run: it holds no run.json")
-    return Bundle({**head, "run_kind": str(head.get("run_kind"))}, files)
+    return Bundle({**head, "run_kind": str(head["run_kind"])}, files)
 
 
 def unpack(bundle: Bundle, into: Path) -> Path:

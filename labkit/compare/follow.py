@@ -29,8 +29,7 @@ TAIL = 1 << 16  # bytes read from the end of steps.jsonl; a line with scales has
 
 
 class TrainingProgress:
-    """Shows how far the run in `folder` has come towards `steps` (None: a clock ends it): a bar, or now and then a
-    line."""
+    """Shows how far the run in `folder` has come towards `steps` (None: a clock ends it): a bar, or now and then lines."""
 
     def __init__(
         self, console: Console, label: str, folder: Path, steps: int | None, forecast: Forecast | None = None
@@ -155,8 +154,7 @@ def _outcome(data: RunData) -> str:
 
 
 def overview(out: Path, console: Console) -> int:
-    """Print where the comparison in `out` stands. Returns 0: it goes on or is finished; 3: resumable; 1: it died or
-    failed."""
+    """Print where the comparison in `out` stands. Returns 0: goes on or finished; 3: resumable; 1: died or failed."""
     run = read_run(out)
     if not run.is_comparison:
         raise LabError(f"{out} holds no comparison: `lab report {out}` draws the page of any run")

@@ -71,10 +71,8 @@ def as_html(columns: Sequence[Column], rows: Iterable[Any], css: str = "arms") -
         )
         for row in rows
     ]
-    body = Markup("").join(lines)
-    return Markup('<table class="{}">\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody>\n</table>').format(
-        css, heads, body
-    )
+    frame = Markup('<table class="{}">\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody>\n</table>')
+    return frame.format(css, heads, Markup("").join(lines))
 
 
 def filled(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
@@ -150,17 +148,8 @@ def of_speed(rows: Sequence[Arm], baseline: str) -> list[Column]:
 
 def of_milliseconds() -> list[Column]:
     """Rows are arms that were profiled."""
-    narrow = (
-        "GEMM\nbf16",
-        "GEMM\nfp8",
-        "cast",
-        "atten-\ntion",
-        "norm,\nelem.",
-        "opti-\nmizer",
-        "comm.",
-        "other",
-        "idle",
-    )
+    narrow = ["GEMM\nbf16", "GEMM\nfp8", "cast", "atten-\ntion", "norm,\nelem.", "opti-\nmizer"]
+    narrow += ["comm.", "other", "idle"]
 
     def of_class(kind: str) -> Callable[[Arm], float]:
         return lambda arm: timing(arm).per_thousand((timing(arm).kernels or Kernels()).classes_ms.get(kind, 0.0) / 1e3)

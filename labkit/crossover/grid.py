@@ -122,8 +122,7 @@ def extra(base: Cell, cell: Cell) -> dict[str, float]:
 
 
 def reason(base: Cell | None, cell: Cell | None) -> str | None:
-    """Why FP8 does not win here: "launch" where its kernels alone would, else the part of which it pays most more, or
-    None."""
+    """Why FP8 does not win here: "launch" where its kernels alone would, else the part that costs most more, or None."""
     gain = speedup(base, cell)
     if not base or not cell or gain is None or gain > 1 + TIE or cell.arm not in FP8:
         return None

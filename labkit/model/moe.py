@@ -67,8 +67,7 @@ class Experts(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """In place of a block's FeedForward. After a forward in training `imbalance` (FP32, with a gradient) and `load_E`,
-    the choices that fell on each expert."""
+    """In place of a block's FeedForward. After a forward in training: `imbalance` (FP32, with a gradient), `load_E`."""
 
     def __init__(self, config: ModelConfig, act: nn.Module) -> None:
         super().__init__()
@@ -107,8 +106,7 @@ def balance(p_NE: Tensor, load_E: Tensor) -> Tensor:
 
 
 def places(chosen_NK: Tensor, load_E: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Where each choice stands in the sorted buffer: (its row, [N, K]; the end of each expert's rows, [E] int32; how
-    many rows there are)."""
+    """Where each choice stands in the sorted buffer: (its row, [N, K]; the end of each expert's rows, [E] int32; rows)."""
     choices, experts = chosen_NK.numel(), load_E.numel()
     rows = math.ceil(choices / ALIGN) * ALIGN + experts * ALIGN
     ends_E = (load_E + ALIGN - 1).div(ALIGN, rounding_mode="floor").mul(ALIGN).cumsum(0)

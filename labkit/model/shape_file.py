@@ -112,8 +112,7 @@ def name_of(path: Path) -> str:
 
 
 def load_model(path: Path, seq: int | None = None) -> Model:
-    """The shape in a file. LabError: no such file, another format, a wrong key, another architecture, windowed
-    attention."""
+    """The shape in a file. LabError: no such file, another format, a wrong key, another architecture."""
     return _read(path, seq)[0]
 
 

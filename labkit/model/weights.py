@@ -40,8 +40,7 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def refuse_hand_sharded(model: nn.Module) -> None:
-    """LabError names the first parameter that, over all ranks, has not the shape that `model.config` gives it. Weights
-    that the decoder does not know, and a model without a ModelConfig, pass."""
+    """LabError names the first parameter that, over all ranks, has not the shape that `model.config` gives it."""
     config = getattr(model, "config", None)
     shapes = _whole_shapes(config) if isinstance(config, ModelConfig) else {}
     for name, weight in named_weights(model):

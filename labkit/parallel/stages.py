@@ -1,5 +1,4 @@
-"""Which blocks (`Transformer(config, layers=...)`) each stage of a pipeline has. It goes at the pace of its slowest
-stage, so the last one, which has the head and the loss, gets fewer."""
+"""Which blocks (`Transformer(config, layers=...)`) each stage of a pipeline has; the last, with the head, gets fewer."""
 
 import math
 
@@ -9,8 +8,7 @@ from labkit.model.flops import linear_params
 
 
 def stage_layers(config: ModelConfig, stages: int, stage: int) -> range:
-    """Stage `stage`'s blocks, so that the slowest stage's products are fewest. A block weighs 1, the head what its
-    parameters are to those that a token meets in a block. LabError: fewer blocks than stages."""
+    """Stage `stage`'s blocks, so that the slowest stage's products are fewest. LabError: fewer blocks than stages."""
     if not 0 <= stage < stages:
         raise LabError(f"there is no stage {stage} of {stages}")
     if stages > config.n_layers:

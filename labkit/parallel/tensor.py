@@ -27,8 +27,7 @@ from labkit.model.decoder import Transformer
 
 
 def tensor_parallel(model: Transformer, mesh: DeviceMesh, *, positions: bool = False) -> Transformer:
-    """Spread a model or a stage of it over the dimension of `mesh`, in place. LabError: heads or features do not
-    divide."""
+    """Spread a model or a stage of it over the dimension of `mesh`, in place. LabError: heads or features divide not."""
     check(model.config, mesh.size())
     parallelize_module(model, mesh, plan(model, positions))
     return model

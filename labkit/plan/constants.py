@@ -14,8 +14,7 @@ CHOICE = "by hand; fitting it gained nothing on unseen stacks"
 
 
 class About(NamedTuple):
-    """What a constant means. start: where a fit begins, or the value; width: the prior's, of its logarithm (0: not
-    fitted)."""
+    """What a constant means. start: where a fit begins, or the value; width: of the prior's logarithm (0: not fitted)."""
 
     start: float
     width: float

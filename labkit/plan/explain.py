@@ -83,14 +83,10 @@ def doubt(found: Found, order: list[int]) -> list[str]:
         return []
     least, most, have = (float(one[row]) / GIB for one in (found.room.least, found.room.most, found.cases.memory))
     sure = next((other for other in order if found.fit[other] == FITS), None)
-    more = (
-        "no plan fits whatever the software"
-        if sure is None
-        else (
-            f"{name(found.plan(sure))} fits whatever the software, and takes "
-            f"{100 * (float(found.seconds[sure] / found.seconds[row]) - 1):.0f} % longer"
-        )
-    )
+    more = "no plan fits whatever the software"
+    if sure is not None:
+        longer = 100 * (float(found.seconds[sure] / found.seconds[row]) - 1)
+        more = f"{name(found.plan(sure))} fits whatever the software, and takes {longer:.0f} % longer"
     return [
         f"{name(found.plan(row))} may fit: it needs {least:.0f} to {most:.0f} GiB of {have:.0f}. The least is with "
         f"gradients summed in BF16, a fused loss and the activation function computed again; {more}."
@@ -141,9 +137,8 @@ def why_not(found: Found, best: int, rows: np.ndarray, key: str, value: int) -> 
         reason += f" leave the node of {found.cluster.per_node}"
     if grown == "bubble":
         plan, micro = found.plan(row), int(found.cases.micro[row])
-        reason += f": {plan['pp']} stages for {micro} micro-batches" + (
-            f", {plan['vp']} times interleaved" * (plan["vp"] > 1)
-        )
+        reason += f": {plan['pp']} stages for {micro} micro-batches"
+        reason += f", {plan['vp']} times interleaved" * (plan["vp"] > 1)
     change = f"{mine[grown]:.3g} to {theirs[grown]:.3g} s"
     if ties(found, [best, row])[1] and slower >= 0:
         return f"{label}: a tie, {100 * slower:+.1f} %; {reason}, {change}."

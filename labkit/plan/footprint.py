@@ -133,8 +133,7 @@ class Room(NamedTuple):
 
 
 def room(c: Cases, sigma: float) -> Room:
-    """Return what torch reserves, with the driver's and NCCL's; sigma: of log(bytes), allowed for what formulas leave
-    out."""
+    """Return what torch reserves, with the driver's and NCCL's; sigma: of log(bytes), what formulas leave out."""
     beside = CONTEXT + COMMUNICATOR * sum((one > 1).astype(float) for one in (c.dp, c.tp, c.pp, c.cp, c.ep))
     plain, lean = ((1 + FRAGMENTS) * memory(c, each).total for each in (PLAIN, LEAN))
     return Room(plain + beside, lean + beside, plain * np.exp(sigma) + beside)

@@ -216,10 +216,8 @@ def machine_columns(row: Row, gpus: float) -> dict[str, list[float]]:
         memory = chip.memory_gb
     chip = chip or described(peak, size(row, "peak_tflops_fp8") or 0.0, memory, None)
     fp8 = size(row, "peak_tflops_fp8") or chip.fp8_tflops
-    columns = {
-        name: [float(value)]
-        for name, value in columns_of(chip._replace(tflops=peak, fp8_tflops=fp8, memory_gb=memory)).items()
-    }
+    chip = chip._replace(tflops=peak, fp8_tflops=fp8, memory_gb=memory)
+    columns = {name: [float(value)] for name, value in columns_of(chip).items()}
     inter = size(row, "inter_bw_GBps_per_gpu")
     return {
         **columns,

@@ -46,11 +46,8 @@ def expected_bytes(found: Runs) -> Array:
     """Return the bytes of each row as its source counted them: by nvidia-smi, reserved, or allocated."""
     total, need = found.spread(memory(found.cases).total)[0], found.spread(room(found.cases, 0.0).expected)[0]
     kinds = [row.get("mem_kind", "") for row in found.rows]
-    return np.select(
-        [["smi" in kind for kind in kinds], ["reserved" in kind for kind in kinds]],
-        [need, total * (1 + FRAGMENTS)],
-        total,
-    )
+    smi, reserved = (np.array([word in kind for kind in kinds]) for word in ("smi", "reserved"))
+    return np.select([smi, reserved], [need, total * (1 + FRAGMENTS)], total)
 
 
 def judge(rows: list[Row]) -> dict[str, Any]:
@@ -59,12 +56,8 @@ def judge(rows: list[Row]) -> dict[str, Any]:
     seconds, least, most = found.spread(step(found.cases, constants()).total)
     sigma, of_memory = accuracy()["interval"], accuracy()["memory"]
     need = room(found.cases, of_memory)
-    held, needed, lowest, highest = (
-        expected_bytes(found),
-        found.spread(need.expected)[0],
-        found.spread(need.least)[1],
-        found.spread(need.most)[2],
-    )
+    held, needed = expected_bytes(found), found.spread(need.expected)[0]
+    lowest, highest = found.spread(need.least)[1], found.spread(need.most)[2]
     fit = Room(needed, lowest, highest).fits(found.spread(found.cases.memory)[0])  # whatever the row leaves open
     each = []
     for i, row in enumerate(found.rows):

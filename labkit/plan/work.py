@@ -5,8 +5,7 @@ each tile pays for its start (loads before the first multiply, the store after t
 
     seconds = waves * tile * (k + start) * 2 / (share * peak / SMs)        and never less than its bytes / HBM
 
-Norms, residual sums, rotary turns, the activation function, FP8's casts, and scores that are not fused are counted in
-bytes.
+Norms, residual sums, rotary turns, the activation function, FP8's casts and unfused scores are counted in bytes.
 
 Legend: n tokens of a micro-batch on this rank; h hidden, f feed-forward, t = tp. Seconds in, seconds out.
 """

@@ -229,8 +229,8 @@ class Backend:
         raise NotImplementedError
 
     def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
-        """(float8 dtype, fp32 scale that broadcasts against x [rows, columns]) of a slot ("input", "weight", "grad"),
-        or None."""
+        """(float8 dtype, fp32 scale that broadcasts against x [rows, columns]) of slot "input", "weight" or "grad", or
+        None."""
         return None
 
     def _numbers(self) -> dict[str, Any]:

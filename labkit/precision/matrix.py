@@ -64,8 +64,7 @@ class Conflict(NamedTuple):
 
 
 def cell(row: str, column: str, gpu: Capability | None = None) -> Cell:
-    """The matrix's word; KeyError: no such row or column. gpu: the compute capability, by default its generation's
-    lowest."""
+    """The matrix's word; KeyError: no such row or column. gpu: the capability, by default its generation's lowest."""
     entry = (ROWS | SETTINGS)[row]
     word = entry.word(column)
     if column in GENERATIONS:
@@ -137,8 +136,7 @@ def refuse(config: Any, gpu: Capability | None, world: int = 1) -> None:
 
 
 def table() -> dict[str, Any]:
-    """The whole matrix as JSON: {"recipes": {recipe: {"multiple", "cells": {column: {state, why, proof}}}}, "with":
-    {"schedule" or "FP8 params": {"cells"}}, "generations"}."""
+    """The whole matrix as JSON: "recipes" by recipe, "with" ("schedule", "FP8 params"), "generations"."""
 
     def cells(row: str) -> dict[str, Any]:
         found = [cell(row, column) for column in COLUMNS if column != row]

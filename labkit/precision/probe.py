@@ -138,8 +138,7 @@ def tensor_numbers(x: Tensor, dtype: torch.dtype, scale: Tensor) -> Tensor:
 
 
 def saturating(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x as a float8 tensor, saturating on every torch version (a bare cast of 1000 to E4M3 is NaN on 2.11, 448 on
-    2.13)."""
+    """x as a float8 tensor, saturating on every torch version (a bare cast of 1000 to E4M3 is NaN on 2.11)."""
     largest = torch.finfo(dtype).max
     return x.clamp(-largest, largest).to(dtype)
 

@@ -86,8 +86,7 @@ class Switch:
         self.lock = threading.Lock()  # ranks may be threads
 
     def use(self, wanted: Products | None = None, *, half: bool = False) -> Products:
-        """BF16 products of this process take this path from now on (default: this machine's); returns it. half: FP16's
-        too."""
+        """BF16 products of this process take this path from now on (default: this machine's); returns it. half: FP16's."""
         with self.lock:
             self.now, self.half = wanted or this_cpu(), self.half or half
             if (self.now.path == FP32 or self.half) and self.library is None:

@@ -89,8 +89,7 @@ def recomputed(forward: Callable, runs: list[bool], *args: Any) -> Any:
 
 
 def lend(joined: Tensor, y: Tensor, parts: Callable[[], list[Tensor]]) -> None:
-    """Empty `joined`, the weight that y was computed with; fill it from `parts()` when y's gradient comes, then empty
-    it."""
+    """Empty `joined`, the weight that y was computed with; fill it from `parts()` when y's gradient comes, then empty."""
     if not (joined.requires_grad and y.requires_grad) or _recomputed.get():
         return
     memory, values = joined.untyped_storage(), joined.data  # .data: filling it counts as no change for autograd

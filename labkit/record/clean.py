@@ -29,8 +29,7 @@ _SECRET_VALUE = re.compile(r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[bp]-|
 
 
 def jsonable(value: Any, key: str = "") -> Any:
-    """`value` as plain JSON types, private parts removed; what is no JSON, tensor, array, path, set or model becomes a
-    str."""
+    """`value` as plain JSON types, private parts removed; what is none and cannot become one is its str."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

@@ -12,8 +12,7 @@ from typing import Any
 
 
 def describe() -> dict:
-    """This machine: processor, cores, memory, GPUs, operating system, Python; JSON-ready; unknown is None. Never
-    raises."""
+    """This machine: processor, cores, memory, GPUs, operating system, Python; JSON-ready; None: unknown. Never raises."""
     # Records are shared, so there is no host name, user name, serial number or path in it. GPUs are read through NVML,
     # not CUDA: a process that has opened CUDA could no longer fork.
     import psutil

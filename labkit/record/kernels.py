@@ -16,17 +16,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-CLASSES = (
-    "GEMM bf16",
-    "GEMM fp8",
-    "quantize/cast",
-    "attention",
-    "norm and elementwise",
-    "optimizer",
-    "communication",
-    "other",
-    "idle",
-)
+COMPUTING = ("GEMM bf16", "GEMM fp8", "quantize/cast", "attention", "norm and elementwise", "optimizer")
+CLASSES = (*COMPUTING, "communication", "other", "idle")
 
 # First match wins. Communication comes before everything, attention before GEMM ("flash" kernels are called gemm
 # inside), FP8 before bf16. Not "mm" alone: it is in "record_param_comms" too.

@@ -20,8 +20,7 @@ PACKED = ".jsonl.gz"  # a finished run as one file, in place of its folder: labk
 
 @dataclass
 class RunData:
-    """A record as read. truncated: lines that could not be read; arms: the records under arms/; alive: a writer holds
-    it."""
+    """A record as read. truncated: lines that could not be read; arms: the records under arms/; alive: it has a writer."""
 
     path: Path
     run: dict

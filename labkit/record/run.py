@@ -81,8 +81,7 @@ class RunRecord:
         seeds: Any = None,
         **extra: Any,
     ) -> "RunRecord":
-        """Start a record in a new or empty folder; extra: more keys of run.json. LabError: a run is there, or no
-        writing."""
+        """Start a record in a new or empty folder; extra: more keys of run.json. LabError: a run is there, or no write."""
         self = cls(path)
         if (self.path / "run.json").exists():
             raise LabError(f"{self.path} already holds a run: resume it, or choose another folder.")
@@ -114,8 +113,7 @@ class RunRecord:
 
     @classmethod
     def open(cls, path: str | os.PathLike, *, resume_from: int | None = None) -> "RunRecord":
-        """Open a record to append to it. resume_from=k: step lines from k on are dropped, events stay. LabError: no
-        run."""
+        """Open a record to append to it. resume_from=k: step lines from k on go, events stay. LabError: no run."""
         self = cls(path)
         load_run(self.path)
         self._mark_alive()

@@ -349,8 +349,7 @@ class Band(Record):
 
 
 class Verdict(Record):
-    """On the losses. word: pass, fail, undecided, no-power, incomplete; judged, asked: how many candidates; next:
-    advice."""
+    """On the losses. word: pass, fail, undecided, no-power, incomplete; judged, asked: how many; next: advice."""
 
     word: str = "incomplete"
     sentence: str = ""

@@ -64,8 +64,8 @@ class Checkpoints:
     # ---- saving
 
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, own: dict[str, Any]) -> Path:
-        """Write the checkpoint of `step`; returns its folder. own: what belongs to this rank, anything that pickles.
-        LabError, on every rank: a parameter cut by hand, or a full disk; earlier checkpoints are then intact."""
+        """Write the checkpoint of `step`; returns its folder. own: this rank's. LabError, on every rank: a full disk, a
+        cut weight."""
         self._together(lambda: refuse_hand_sharded(model), str)
         final = self.folder / manifest.folder_name(step)
         beside = final.with_name(final.name + manifest.PARTIAL)

@@ -17,7 +17,7 @@ from labkit.train.loop import Hook, Loop
 
 
 class OwnSeconds(Hook):
-    """Writes `rank_seconds`, [ranks], into each step's line, by one small all-reduce. LabError on CUDA: calls return
+    """Writes `rank_seconds`, [ranks], into each step's line, by one small all-reduce. LabError on CUDA: calls are
     early."""
 
     def __init__(self) -> None:

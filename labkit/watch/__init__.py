@@ -15,8 +15,7 @@ from typing import Any
 
 
 def watch(run: str | os.PathLike, mine: bool = False) -> Any:
-    """The health page of the run or comparison in this folder, a Panel object; mine: your own rules too. LabError: no
-    run."""
+    """The health page of the run or comparison in this folder, a Panel object; mine: your own rules. LabError: no run."""
     from labkit.watch.serve import import_panel
     from labkit.watch.source import Source
 

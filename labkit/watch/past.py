@@ -48,8 +48,7 @@ def windows(x: Floats, first: int, width: int) -> np.ndarray:
 
 
 def usual(x: Floats, first: int, width: int) -> tuple[Floats, Floats, np.ndarray]:
-    """Of the `width` values before each row from `first` on: median, standard deviation (by the median absolute),
-    count."""
+    """Of the `width` values before each row from `first` on: median, standard deviation (by the median's), count."""
     seen = windows(x, first, width)
     known = (~np.isnan(seen)).sum(1)
     middle = medians(seen)

@@ -11,8 +11,7 @@ MISSING = "the health page needs Panel, which is not installed: `make watch`, or
 
 
 def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], Any], mine: bool = False) -> None:
-    """Serve the page of `run` until Ctrl-C. port 0: any free one; say: called with the address. LabError: no run or
-    Panel."""
+    """Serve the page of `run` until Ctrl-C. port 0: any free one; say: called with the address. LabError: no run."""
     from labkit.watch.source import Source
 
     source = Source(run, mine)  # before Panel, which takes seconds to import

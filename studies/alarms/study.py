@@ -167,8 +167,7 @@ def over(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> bool:
 
 
 def rows(out: Path, tuning: bool = False) -> list[dict[str, Any]]:
-    """A row for each run: "run", "fault", "begin", "strength", the "harm"'s step, each alarm's first step, the
-    folklore's."""
+    """A row for each run: what it is, the "harm"'s step, each alarm's first step, the folklore's."""
     found: list[dict[str, Any]] = []
     clean: dict[str, Any] = {}
     for trial in trials(tuning):

@@ -47,8 +47,7 @@ class Rounding:
     earlier: dict[str, deque[Tensor]] = field(default_factory=dict)
 
     def rounded(self, slot: str, x: Tensor, training: bool) -> Tensor:
-        """Pass x [runs, rows, columns] through FP8 and the fault, each run with scales of its own; slot: input, weight,
-        grad."""
+        """Pass x [runs, rows, columns] through FP8 and the fault, each run with scales of its own, for a slot."""
         kind, gradient, values = self.fault.kind, slot == "grad", x.detach().float()
         if kind == "mantissa" and not gradient:
             return cut(values, int(self.fault.dose)).to(x.dtype)

@@ -74,9 +74,7 @@ class Scene:
     candidate: np.ndarray
     companion: np.ndarray
     records: tuple[float, float]  # standard deviation of one run in BF16 and in FP8, as records know it
-    gap: float | None = (
-        None  # the candidate's runs are moved until their true gap is this, in per cent; None: they stay
-    )
+    gap: float | None = None  # per cent: the candidate's runs are moved until their true gap is this
 
     def redraw(self, rng: np.random.Generator) -> "Scene":
         """Draw new pools from these; one that serves twice is drawn once."""
@@ -99,13 +97,8 @@ def simulate(rng: np.random.Generator, design: Design, scene: Scene, comparisons
         tested = drawn(rng, scene.candidate, each) + true - there
         companion = list(drawn(rng, scene.companion, first))
         for runs in (first, each):
-            answer = answers(
-                base,
-                {"tested": list(tested[:runs]), "companion": companion},
-                prior,
-                2 if design.more else 1,
-                plan=False,
-            )["tested"]
+            given = {"tested": list(tested[:runs]), "companion": companion}
+            answer = answers(base, given, prior, 2 if design.more else 1, plan=False)["tested"]
             if answer.word != "undecided":
                 break
         words[answer.word] += 1

@@ -99,7 +99,7 @@ def training_of(config: TrainConfig) -> dict[str, Any]:
 
 
 def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[Any]]:
-    """The runs of an earlier record, calls numbered from `first` on, their training and what is known. LabError: no
+    """The runs of an earlier record, calls numbered from `first` on, their training, what is known. LabError: no
     record."""
     try:
         found = restore(json.loads(record.read_text(encoding="utf-8")))

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -374,22 +375,11 @@ def test_lab_check_and_open_name_the_nearest(tmp_path):
 
 def test_plain_pytest_gives_the_same_verdicts(tmp_path):
     folder = make_week(tmp_path, OPS.replace(SUM, "return x"))
-    done = warm.python(
-        "-m",
-        "pytest",
-        "-p",
-        "labkit.checks.plugin",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        os.devnull,
-        "--import-mode=importlib",
-        "--seed",
-        "7",
-        folder,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    words = shlex.split(
+        f"-m pytest -p labkit.checks.plugin -p no:cacheprovider -c {os.devnull} --import-mode=importlib"
     )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = warm.python(*words, "--seed", "7", folder, cwd=tmp_path, env=environment)
     assert done.returncode == 1
     assert "cause: nothing added" in done.stdout and "judge.py" not in done.stdout, "the verdict, no checker's insides"
     assert "91.1      4 of   10" in done.stdout and "--seed 7" in done.stdout

@@ -42,17 +42,9 @@ if __name__ == "__main__":
 def test_all_ranks_pause_together_and_go_on_in_the_next_call(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     toml = preset(tmp_path, MICRO.replace("steps = 8", "steps = 8\ncheckpoint_every = 1000"))
-    done = warm.python(
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "program.py",
-        toml,
-        cwd=tmp_path,
-        env={**environment(tmp_path, PYTHONPATH=str(ROOT)), "TMPDIR": str(tmp_path)},
-    )
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py")
+    env = {**environment(tmp_path, PYTHONPATH=str(ROOT)), "TMPDIR": str(tmp_path)}
+    done = warm.python(*words, toml, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert [json.loads((tmp_path / f"status{rank}").read_text()) for rank in range(2)] == [[3, 0], [3, 0]]
     arm = read_run(tmp_path / "out").arms["bf16"]

@@ -22,27 +22,8 @@ from labkit.train.data import corpus as corpora
 from labkit.train.data.corpus import Corpus, build_corpus
 from labkit.train.data.sources import DataConfig, _hash, find_files, is_heldout
 
-WORDS = [
-    "def",
-    "return",
-    "for",
-    "in",
-    "if",
-    "else",
-    "while",
-    "import",
-    "class",
-    "self",
-    "value",
-    "tensor",
-    "rank",
-    "loss",
-    "step",
-    "print",
-    "range",
-    "None",
-    "True",
-]
+SOURCE = "def return for in if else while import class self value tensor rank loss step print range None True"
+WORDS = SOURCE.split()
 
 
 @pytest.fixture

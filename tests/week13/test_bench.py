@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -259,24 +260,7 @@ def test_records_come_back_and_others_are_refused(tmp_path):
 
 @pytest.mark.thorough
 def test_on_four_processes(tmp_path, capsys):
-    words = [
-        "-b",
-        "1K",
-        "-e",
-        "64K",
-        "-f",
-        "64",
-        "--ranks",
-        "4",
-        "--device",
-        "cpu",
-        "--budget",
-        "0.02",
-        "--collectives",
-        "all",
-        "--wire",
-        "2",
-    ]
+    words = shlex.split("-b 1K -e 64K -f 64 --ranks 4 --device cpu --budget 0.02 --collectives all --wire 2")
     status = bench.main([*words, "--contenders", "library,ring,pipelined", "--out", str(tmp_path)])
     out = capsys.readouterr().out
     record = records.load(tmp_path / "bench.json")
@@ -307,22 +291,7 @@ def test_on_four_processes(tmp_path, capsys):
 
 def test_under_torchrun(tmp_path):
     launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "week13_allreduce.bench"]
-    words = [
-        "-b",
-        "4K",
-        "-e",
-        "4K",
-        "--budget",
-        "0.01",
-        "--contenders",
-        "library,ring",
-        "--device",
-        "cpu",
-        "--dtype",
-        "bfloat16",
-        "--op",
-        "mean",
-    ]
+    words = shlex.split("-b 4K -e 4K --budget 0.01 --contenders library,ring --device cpu --dtype bfloat16 --op mean")
     (tmp_path / "tmp").mkdir()  # torchrun leaves a folder of logs in the temporary folder
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / "tmp")}
     done = warm.python(*launch, *words, "--out", str(tmp_path), cwd=ROOT, env=environment)

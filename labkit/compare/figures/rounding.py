@@ -50,15 +50,10 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
             side = {"xytext": (-14, -19), "ha": "right"} if x > last / 2 else {"xytext": (14, -19), "ha": "left"}
             under = {"bbox": {"facecolor": plot.PAPER, "edgecolor": "none", "pad": 0.8}}
             arrow = {"arrowprops": {"arrowstyle": "-", "color": plot.INK, "linewidth": 0.6, "shrinkB": 3}}
-            words = {
-                "va": "center",
-                "fontsize": 8,
-                "color": plot.INK,
-                "linespacing": 1.1,
-                "textcoords": "offset points",
-            }
+            words = {"va": "center", "fontsize": 8, "color": plot.INK, "linespacing": 1.1}
             where = (x + _offset(kind), max(db, low))
-            ax.annotate(f"{short(tensor)}.{kind}\n{db:.1f} dB", where, **side, **words, **under, **arrow)
+            text, unit = f"{short(tensor)}.{kind}\n{db:.1f} dB", {"textcoords": "offset points"}
+            ax.annotate(text, where, **side, **unit, **words, **under, **arrow)
             ax.set_title(arms[name].label, fontsize=9)
             ax.set_xlim(-0.6, last + 0.6)
             ax.set_xlabel("layer")

@@ -14,8 +14,7 @@ MANY = 60  # lines in one panel
 
 
 def scales(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
-    """Scale and amax over the steps, a column a role: all tensors' range, the middle 80 %, the median, the extremes
-    named."""
+    """Scale and amax over the steps, a column a role: all tensors' range, the middle 80 %, the median, the extremes."""
     probes = plot.thin(arm.scales(), 150)
     kinds = _kinds(probes)
     if not kinds:

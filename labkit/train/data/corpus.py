@@ -60,8 +60,7 @@ class Corpus:
     bytes: dict[str, int]  # of text, per split
 
     def batch(self, step: int, batch_size: int, seq_len: int, seed: int, split: str = "train") -> torch.Tensor:
-        """The whole batch of a step, the same on every rank: tokens [B, T + 1], int64, on the CPU. LabError: split too
-        short."""
+        """The whole batch of a step, the same on every rank: tokens [B, T + 1], int64, on the CPU. LabError: too short."""
         import torch  # here, so that a corpus can be prepared without waiting for torch
 
         tokens = self.tokens(split)
@@ -97,9 +96,8 @@ class Corpus:
 
 
 def build_corpus(config: DataConfig, cache_dir: str | Path | None = None, progress: Progress | None = None) -> Corpus:
-    """Open the corpus of a config, built first if the cache lacks it; every rank may call this at once. Changed files
-    make a new one. LabError: no usable file, or a cache that cannot be written.
-    """
+    """Open the corpus of a config, built first if the cache lacks it, by every rank at once. LabError: no file, no
+    write."""
     report = progress or (lambda what, fraction: None)
     report("finding the text", 0.0)
     files = find_files(config)
