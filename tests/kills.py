@@ -116,7 +116,7 @@ PLANS = {
     ),
     "16": Plan(
         "week16_fp8",
-        ("mutants16", "mutants16_stretch"),
+        ("mutants16", "mutants16_stretch", "mutants16_tensor_cores"),
         {"a maximum without a flag": "among threads the maximum keeps a NaN"},
         always=TRUE_ALWAYS,
     ),

@@ -208,6 +208,8 @@ ASSEMBLE += [
 ASSEMBLE = [replace(one, may=(*one.may, "test_bf16", MESSAGES)) for one in ASSEMBLE]
 
 SAVED, OTHER, DAMAGED, LESS = "test_resumed", "test_another_mesh", "test_damaged", "test_one_rank_sees_less"
+FLIPPED = tuple(f"{DAMAGED}[{case}" for case in ("a file]", "a rank's that is gone]", "all]"))
+OLDER = tuple(f"{DAMAGED}[{case}" for case in ("a file]", "the manifest]", "cut short]", "missing]", "a rank's that is gone]"))  # one is left
 checkpoint = At("C.2", "checkpoint")
 CHECKPOINT = [
     checkpoint("published before the others have written", "save",
@@ -247,24 +249,24 @@ CHECKPOINT = [
     checkpoint("sizes alone are compared", "damage",
         '(len(data), zlib.crc32(data)) != (wanted["bytes"], wanted["crc32"])',
         'len(data) != wanted["bytes"]',
-        f"{DAMAGED}[a file]", verdicts=("wrong", "crashed")),
+        FLIPPED, verdicts=("wrong", "crashed")),
     checkpoint("the manifest alone is looked at", "damage",
         "for rank in ranks:",
         "for rank in ():",
-        (f"{DAMAGED}[a file]", f"{DAMAGED}[cut short]", f"{DAMAGED}[missing]"), verdicts=("wrong", "crashed")),
+        (*FLIPPED, f"{DAMAGED}[cut short]", f"{DAMAGED}[missing]"), verdicts=("wrong", "crashed")),
     checkpoint("a damaged one ends the run", "load",
         """            passed_over.append(problem)
             continue""",
         "            raise LabError(problem)",
-        DAMAGED),
+        OLDER),
     checkpoint("nothing is said of the damaged one", "load",
         'Loaded(step, own["own"], passed_over)',
         'Loaded(step, own["own"], [])',
-        DAMAGED),
+        OLDER),
     checkpoint("the oldest first", "load",
         "in told(group, store.steps())[0]:",
         "in told(group, store.steps())[0][::-1]:",
-        DAMAGED),
+        OLDER, may="test_another_run"),
     checkpoint("each rank's own listing", "load", "in told(group, store.steps())[0]:", "in store.steps():", LESS),
     checkpoint("of whatever run", "load", 'if body["setup"] != fingerprint(trainer):', "if False:", "test_another_run"),
     checkpoint("the weights first, the question afterwards", "load",
@@ -276,7 +278,7 @@ CHECKPOINT = [
     checkpoint("the parts of a vector in the wrong order", "recut",
         'ranks.sort(key=lambda rank: body["ranks"][rank]["place"][1])',
         'ranks.sort(key=lambda rank: -body["ranks"][rank]["place"][1])',
-        (f"{OTHER}[dp2 x tp2 to dp4]", f"{OTHER}[dp4 to tp4]")),
+        (f"{OTHER}[dp2 x tp2 to dp4]", f"{OTHER}[dp4 to tp4]", f"{OTHER}[dp2 x tp2 to dp2]")),
     checkpoint("the first rank's slice on all", "recut",
         "place(name, config, tp_group.size, tp_group.rank)",
         "place(name, config, tp_group.size, 0)",

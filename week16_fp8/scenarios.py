@@ -113,7 +113,8 @@ def _given_and_kept(y, dy, master):
     """Of x and w whether the backward gives a gradient; the bytes of all memory that its node reaches, without the
     master's."""
     found = (*y.grad_fn.saved_tensors, *reached(y.grad_fn, package=__package__))
-    memory = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in found}
+    stores = [one.untyped_storage() for one in found if one is not None]
+    memory = {store.data_ptr(): store.nbytes() for store in stores}
     memory.pop(master.untyped_storage().data_ptr(), None)
     with torch.no_grad():
         given = y.grad_fn.apply(dy)  # the student's own backward: autograd would drop what nobody wants
@@ -385,3 +386,79 @@ def raised(runs, number, T, group):
         for n in going:
             found[n] = step if rang_N[n] else -1
         step += 1
+
+
+class Products(TorchDispatchMode):
+    """Every matrix product that runs inside: its operator, both operands' (dtype, shape, strides), the result's dtype,
+    and `use_fast_accum`."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        if name in ("_scaled_mm", "_scaled_mm_v2", "mm", "addmm", "bmm", "baddbmm", "_int_mm"):
+            a, b = [one for one in args if isinstance(one, torch.Tensor) and one.dim() > 1][
+                -2 if "add" in name else 0 :
+            ][:2]
+            fast = kwargs.get("use_fast_accum", len(args) > 7 and args[7])
+            self.seen.append([name, _lies(a), _lies(b), str(found.dtype), bool(fast)])
+        return found
+
+
+def _lies(x):
+    return str(x.dtype), tuple(x.shape), x.stride()
+
+
+def turned(x, order, slot, forward, backward, power_of_two, epsilon):
+    """16.10: what `both_ways` gives for x, stored along its columns if `order`: both copies as (dtype, strides, codes), and the inverse scale."""
+    from . import casts
+    from .stretch import tensor_cores
+
+    recipe = casts.Recipe(forward, backward, power_of_two=power_of_two, epsilon=epsilon)
+    *copies, inverse = tensor_cores.both_ways(x.t().contiguous().t() if order else x, slot, recipe)
+    return [(str(one.dtype), one.stride(), one.contiguous().view(torch.uint8)) for one in copies], inverse
+
+
+def one_product(a, b, fmt_a, fmt_b, inverse_a, inverse_b, dtype, fast):
+    """16.10: `product` of these codes (uint8). The result and the products seen, or the name of the error."""
+    from . import casts
+    from .stretch import tensor_cores
+
+    a, b, dtype = a.view(casts.DTYPES[fmt_a]), b.view(casts.DTYPES[fmt_b]), getattr(torch, dtype)
+    try:
+        with Products() as products:
+            got = tensor_cores.product(a, b, inverse_a, inverse_b, dtype=dtype, fast=fast)
+    except (ValueError, RuntimeError) as error:
+        return type(error).__name__, []
+    return got, products.seen
+
+
+def on_tensor_cores(x, w, dy, forward="e4m3", backward="e5m2", turned=False):
+    """16.10: forward and backward of `TensorCoreProduct`: y, dx, dw, and the products seen in each direction; or the name
+    of the error, and whether it came in the forward."""
+    from . import casts
+    from .stretch import tensor_cores
+
+    x, w, dy = x.requires_grad_(), w.requires_grad_(), dy.t().contiguous().t() if turned else dy
+    there, back = Products(), Products()
+    try:
+        with there:
+            y = tensor_cores.TensorCoreProduct.apply(x, w, casts.Recipe(forward, backward))
+        with back:
+            y.backward(dy)
+    except (ValueError, RuntimeError) as error:
+        return type(error).__name__, not back.seen
+    return y.detach(), x.grad, w.grad, there.seen, back.seen
+
+
+def tensor_cores_kept(x, w, dy, needs):
+    """16.10: as `linear_kept`; and the bytes of the codes of x and w."""
+    from . import casts
+    from .stretch import tensor_cores
+
+    x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
+    return _given_and_kept(tensor_cores.TensorCoreProduct.apply(x, w, casts.HYBRID), dy, w)

@@ -3,6 +3,7 @@
 Before that, its arm is skipped. `PARTS` ("module:name") is imported when a run requests one:
 
     week16      a class with nn.Linear's constructor and its `weight`, without buffers (a model is built without memory).
+                Where the GPU has FP8 products and 16.10 is solved, its linear is taken in place of 16.5's emulation.
                 For [precision] amax_epsilon and scales: `scaled(amax_epsilon, scales)`, which gives the constructor's
                 keyword `recipe`; and `numbers()`, which says what a module computes in (labkit.precision.flags).
     emulated    a `Backend` of its own: correct FP8 by hand.
@@ -19,10 +20,11 @@ from torch import Tensor, nn
 from labkit.errors import LabError, in_words
 from labkit.precision.base import Availability, Backend
 from labkit.precision.flags import compact
-from labkit.precision.recipes import RECIPES
+from labkit.precision.recipes import FP8_UNITS, RECIPES, lacks
 from labkit.precision.torchao_backend import float8_utils
 
 PARTS = {"week16": "week16_fp8.linear:FP8Linear", "emulated": "week16_fp8.emulated:Emulated"}
+TENSOR_CORES = "week16_fp8.stretch.tensor_cores:TensorCoreLinear"
 NAMES = {"week16": "your FP8 linear", "emulated": "week 16's emulated FP8"}
 
 
@@ -31,7 +33,7 @@ def backend(name: str) -> Backend:
     if name == "week16":
         return Student()
     try:
-        return look_up(name)()
+        return load(PARTS[name])()
     except (Exception, SystemExit) as error:
         return Absent(explain(name, error))
 
@@ -53,13 +55,32 @@ class Absent(Backend):
 class Student(Backend):
     name = "week16"
     recipes = ("yours",)
+    note = "emulated: FP8 values multiplied in BF16; says nothing about FP8's speed"
     compiles = "between"  # nobody knows whether it can be compiled
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._part = PARTS[self.name]
+
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
+        has_cuda = torch.cuda.is_available() and (device is None or device.type == "cuda")
+        if has_cuda and not lacks((FP8_UNITS,), torch.cuda.get_device_capability(device)):
+            able = try_out(self.name, lambda linear: self._holding(load(TENSOR_CORES), linear), device)
+            if able.ok:
+                self._part, self.compiles, self.note = (
+                    TENSOR_CORES,
+                    "block",
+                    "FP8 products on tensor cores (task 16.10)",
+                )
+                return able
+            self.note = f"emulated, since task 16.10's products on tensor cores are not to be had: {able}"
         return try_out(self.name, lambda linear: self._replace(linear, recipe), device)
 
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
-        kind = look_up(self.name)
+        return self._holding(load(self._part), linear)
+
+    def _holding(self, kind: Any, linear: nn.Linear) -> nn.Module:
+        """A `kind` with the parameters of `linear`."""
         options = {}
         if self._epsilon or self._scales:
             if not hasattr(kind, "scaled"):
@@ -87,8 +108,9 @@ class Student(Backend):
         return dtype, float8_utils().tensor_to_scale(x, dtype)
 
 
-def look_up(name: str) -> Any:
-    module, _, attribute = PARTS[name].partition(":")
+def load(part: str) -> Any:
+    """What "module:name" means."""
+    module, _, attribute = part.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 

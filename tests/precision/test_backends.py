@@ -8,7 +8,7 @@ from torch import nn
 
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights
-from labkit.precision import student
+from labkit.precision import base, student
 from labkit.precision.registry import availability, backends, get_backend
 from tests.precision.precision_jobs import LINEARS, MODEL, convert, decoder, loss_of, tokens
 
@@ -247,6 +247,27 @@ class FP8Linear(torch.nn.Linear):
         return super().forward(x)
 """
 BODY = GOOD[GOOD.index("assert") :]
+
+
+@pytest.mark.parametrize(
+    "capability, able, kind",
+    [((9, 0), True, "TensorCoreLinear"), ((9, 0), False, "FP8Linear"), ((8, 0), True, "FP8Linear")],
+)
+def test_the_students_linear_multiplies_in_fp8_where_the_gpu_can(capability, able, kind, monkeypatch):
+    """A stand-in for the GPU: only the choice is held here."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+
+    def tried(name, replace, device):
+        return base.Availability(able or type(replace(nn.Linear(16, 32))).__name__ != "TensorCoreLinear", "not solved")
+
+    monkeypatch.setattr(student, "try_out", tried)
+    backend = get_backend("week16")
+    backend._available(None, "cuda")
+    chosen = backend._replace(nn.Linear(16, 32), "yours")
+    assert type(chosen).__name__ == kind
+    assert backend.compiles == ("block" if kind == "TensorCoreLinear" else "between")
+    assert ("not solved" in backend.note) == (not able)
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_a_student_without_the_choice_is_shown(monkeypatch):
     class Bare(torch.nn.Linear):
         pass
 
-    monkeypatch.setattr(student, "look_up", lambda name: Bare)
+    monkeypatch.setattr(student, "load", lambda part: Bare)
     with pytest.raises(LabError, match="Bare has no `scaled`, so amax_epsilon and scales cannot reach it"):
         converted("week16", scales={"input": "fp32"})
     assert converted("week16")[1].state.flags()["forward"] is None

@@ -28,6 +28,7 @@ ARMS: dict[str, tuple[str, str | None, str]] = {
     "te-current": ("te", "current", "TE FP8 current"),
     "te-block": ("te", "block", "TE FP8 block"),
     "week16": ("week16", None, "week 16, one scale a tensor"),
+    "week16-emulated": ("emulated", "tensorwise", "week 16, emulated"),
     "week16-block": ("emulated", "block", "week 16, a scale a block"),
     "torchao": ("torchao", "tensorwise", "torchao FP8 tensorwise"),
 }
