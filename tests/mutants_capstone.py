@@ -282,7 +282,7 @@ CHECKPOINT = [
     checkpoint("the first rank's slice on all", "recut",
         "place(name, config, tp_group.size, tp_group.rank)",
         "place(name, config, tp_group.size, 0)",
-        (f"{OTHER}[dp4 to tp4]", f"{OTHER}[tp2 x pp2 to dp2 x tp2]"), verdicts=("wrong", "crashed")),
+        (f"{OTHER}[dp4 to tp4]", f"{OTHER}[tp2 x pp2 to dp2 x tp2]", f"{OTHER}[tp2 to dp2 x tp2]"), verdicts=("wrong", "crashed")),
     checkpoint("moments are cut from the weights", "recut",
         "files[rank][kind][unit]",
         'files[rank]["shards"][unit]',

