@@ -1,7 +1,5 @@
 """Mutants of task 16.10, the FP8 linear on tensor cores: see `mutants16.py`."""
 
-from __future__ import annotations
-
 from tests.mutant import ANY, At
 
 BOTH, PRODUCT, LINEAR, KEPT, ODD = (

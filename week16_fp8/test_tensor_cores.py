@@ -4,8 +4,6 @@ A CPU multiplies FP8 codes in any order and of any size, so these checks look at
 compute with fewer bits, is wrong here too. Values are held to the products of 16.5's rounded operands.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

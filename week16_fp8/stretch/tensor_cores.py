@@ -48,8 +48,6 @@ Legend: M tokens, N outputs, K inputs. x8_MK: codes, stored along K; x8_KM: the 
 columns of any matrix; S: what a product sums over.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
