@@ -119,9 +119,9 @@ def test_product(seed):
         seen_rightly(products, what, (R, S, C), a, b, dtype, fast)
         held(got, qa / s_a.double(), (qb / s_b.double()).t(), what, {"not scaled back": qa @ qb.t()})
     for R, S, C in ((16, 24, 32), (16, 32, 24)):
-        a, b = (torch.zeros(n, S, dtype=torch.uint8) for n in (R, C))
+        zeros_a, zeros_b = (torch.zeros(n, S, dtype=torch.uint8) for n in (R, C))
         one = torch.tensor(1.0)
-        got, _ = call_alone("scenarios.one_product", a, b, "e4m3", "e4m3", one, one, "float32", False)
+        got, _ = call_alone("scenarios.one_product", zeros_a, zeros_b, "e4m3", "e4m3", one, one, "float32", False)
         found = got if isinstance(got, str) else "none"
         expect(
             found == "ValueError",
