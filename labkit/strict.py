@@ -49,7 +49,7 @@ def load_toml(path: str | Path, model: type[AnyModel]) -> AnyModel:
     """Read a TOML file into a config. Raises LabError for a missing file, bad TOML, or anything the config refuses."""
     path = Path(path)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise LabError(f"there is no config file {path}: check the name") from None
     except (OSError, UnicodeDecodeError) as err:

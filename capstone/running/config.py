@@ -57,7 +57,7 @@ def read(path: str | Path) -> CapstoneConfig:
     LabError names the file and the mistake."""
     path = Path(path)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return load_toml(path, CapstoneConfig)  # it has the words for these
     table = values.get("parallel")

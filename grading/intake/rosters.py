@@ -109,7 +109,7 @@ def _named(roster: Roster) -> Roster:
     """The roster, without lines that name nobody. LabError if there is none else."""
     roster.lines = [line for line in roster.lines if line.name or line.keys or line.participant]
     if not roster.lines:
-        raise LabError(f"{roster.path} names nobody")
+        raise LabError(f"{roster.path} names nobody: ids of your own stand in a column that is called student")
     return roster
 
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from labkit.compare import background
 from labkit.compare.arms import find_run, heldout_of
-from labkit.compare.budget import Forecast, Pace, in_words
+from labkit.compare.budget import REPORT_SECONDS, Forecast, Pace, in_words
 from labkit.compare.preset import UNENDING
 from labkit.compare.repeats import gaps_of
 from labkit.compare.summary import show
@@ -29,13 +30,20 @@ TAIL = 1 << 16  # bytes read from the end of steps.jsonl; a line with scales has
 
 
 class TrainingProgress:
-    """Shows how far the run in `folder` has come towards `steps` (None: a clock ends it): a bar, or now and then lines."""
+    """Shows how far the run in `folder` has come towards `steps` (None: a clock ends it): a bar, or now and then a
+    line. ago: seconds since the run began."""
 
     def __init__(
-        self, console: Console, label: str, folder: Path, steps: int | None, forecast: Forecast | None = None
+        self,
+        console: Console,
+        label: str,
+        folder: Path,
+        steps: int | None,
+        forecast: Forecast | None = None,
+        ago: float = 0.0,
     ) -> None:
         self.console, self.label, self.file, self.steps = console, label, folder / "steps.jsonl", steps
-        self.forecast, self.pace, self.begin = forecast, Pace(steps or 0), time.monotonic()
+        self.forecast, self.pace, self.begin = forecast, Pace(steps or 0), time.monotonic() - ago
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
 
@@ -201,7 +209,7 @@ def follow(out: Path, console: Console) -> int:
             part, label, folder = now
             steps = read_run(folder).training.config.steps
             named, steps = (label, steps) if part == "safety" else (f"{label}, speed", None)
-            with TrainingProgress(console, named, folder, steps):
+            with TrainingProgress(console, named, folder, steps, *forecast_of(out, part, folder)):
                 while background.going(out) and is_alive(folder):
                     time.sleep(LOOK)
             if said := line(*now):
@@ -212,6 +220,22 @@ def follow(out: Path, console: Console) -> int:
     status = overview(out, console)
     process = background.process_of(out)
     return process.exit if process and process.exit is not None else status
+
+
+def forecast_of(out: Path, part: str, folder: Path) -> tuple[Forecast | None, float]:
+    """(what the call that is at work forecasts, seconds since it began with the arm in `folder`), from its record."""
+    run = read_run(out).comparison
+    call, items, arm = run.call, run.call.items, read_run(folder)
+    began = max(
+        call.began or 0.0, datetime.fromisoformat(arm.training.started).timestamp() if arm.training.started else 0.0
+    )
+    ago = max(0.0, time.time() - began) if began else 0.0
+    at = next((i for i, item in enumerate(items) if (item.part, item.arm) == (part, folder.name)), None)
+    if at is None:
+        return None, ago
+    done = [item for one in run.results.calls if one.began == call.began for item in one.done]
+    until = call.began + 60 * call.minutes - REPORT_SECONDS if call.began and call.minutes else None
+    return Forecast(done, items[at], items[at + 1 :], until), ago
 
 
 def stop(out: Path, console: Console) -> int:

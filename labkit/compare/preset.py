@@ -207,7 +207,7 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
         others = f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)"
         raise LabError(others if named else f"no file {path}")
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{path} is not valid TOML: {error}") from None
     settings = list(settings)

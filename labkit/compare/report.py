@@ -111,7 +111,7 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
         spent="" if single else spent(results.calls),
         one_run=not single and bool(verdict and verdict.band) and not record.config.repeat,
         arms=arms,
-        losses=table.as_html(table.on_page_losses(_on_gpu(data)), arms.values()),
+        losses=table.as_html(table.on_page_losses([*arms.values()], _on_gpu(data)), arms.values()),
         verdict=verdict,
         tone=tone,
         words=WORDS[tone],

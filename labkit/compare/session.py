@@ -62,8 +62,9 @@ class Session:
         """Train what there is to train, judge, print; few: arms or a part were named. Returns every rank's exit status."""
         plan, budget, record = self.plan, self.budget, self.record
         if record:
-            call = {"began": budget.began, "minutes": budget.minutes}
-            call["predicted_s"] = sum(item.predicted_s for item in plan.sure())
+            sure = plan.sure()
+            call = {"began": budget.began, "minutes": budget.minutes, "items": [item.model_dump() for item in sure]}
+            call["predicted_s"] = sum(item.predicted_s for item in sure)
             record.update(status="running", finished=None, call=call)
         try:
             with record if record else nullcontext():

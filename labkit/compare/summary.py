@@ -141,7 +141,7 @@ def show(out: Path, console: Console) -> None:
         console.print()
     verdict = record.results.verdict or Verdict()
     if trained := loss_rows(run, arms):
-        console.print(table.on_terminal(table.of_losses(arms.values(), verdict.band), trained))
+        console.print(table.on_terminal(table.of_losses([*arms.values()], verdict.band), trained))
     if trained or not speed:
         one = " (one run of each arm)" if verdict.band and not record.config.repeat else ""
         say(console, f"{one}: {verdict.sentence}", head=("SAFETY, " if speed else "") + verdict.word.upper())
@@ -202,5 +202,5 @@ def markdown(path: str | Path) -> str:
         raise LabError(f"{path} holds no finished comparison: only a comparison has this table")
     parts = speed_tables(timed_arms(run, arms), record.config.yardstick)
     if trained := loss_rows(run, arms):
-        parts.append((table.of_losses(arms.values(), record.results.verdict.band), trained))
+        parts.append((table.of_losses([*arms.values()], record.results.verdict.band), trained))
     return "\n\n".join(table.as_markdown(columns, rows) for columns, rows in parts)

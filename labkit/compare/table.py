@@ -158,7 +158,14 @@ def of_milliseconds() -> list[Column]:
     return [head, *(Column(kind, of_class(kind), "{:,.2f}", short) for kind, short in zip(CLASSES, narrow))]
 
 
-def of_losses(arms: Iterable[Arm], band: Band | None) -> list[Column]:
+def of_all(arms: Iterable[Arm]) -> str:
+    """ "tokens/s", of several ranks "tokens/s of 4 GPUs": the loss's part sums them."""
+    worlds = [arm.data.training.world for arm in arms if arm.data and arm.data.training.world]
+    size, kind = max(((world.size or 1, world.device) for world in worlds), default=(1, None))
+    return "tokens/s" if size == 1 else f"tokens/s of {size} {'GPUs' if kind == 'cuda' else 'ranks'}"
+
+
+def of_losses(arms: Sequence[Arm], band: Band | None) -> list[Column]:
     """Rows are arms of the loss's part. The terminal does not show repeated runs' gaps again: the answers have them."""
     repeated = any(arm.judged and arm.judged.runs for arm in arms)
     gap = Column("gap %", _gap)
@@ -175,7 +182,12 @@ def of_losses(arms: Iterable[Arm], band: Band | None) -> list[Column]:
 
     return [
         Column("arm", "label", narrow="\narm"),
-        Column("tokens/s", rate, lambda value: value if isinstance(value, str) else f"{value:,.0f}", "\ntokens/s"),
+        Column(
+            speed := of_all(arms),
+            rate,
+            lambda value: value if isinstance(value, str) else f"{value:,.0f}",
+            speed.replace(" of", "\nof") if " " in speed else "\ntokens/s",
+        ),
         Column("GiB a rank", done(lambda arm: arm.peak_bytes and arm.peak_bytes / GIB), "{:.2f}", "GiB a\nrank"),
         Column("held-out loss", done(lambda arm: arm.val_loss), _finite("{:.4f}"), "held-\nout"),
         gap,
@@ -230,7 +242,7 @@ def on_page_speed(rows: Sequence[Arm], baseline: str, price: float | None, share
     return columns
 
 
-def on_page_losses(against_baseline: bool) -> list[Column]:
+def on_page_losses(arms: Sequence[Arm], against_baseline: bool) -> list[Column]:
     """Rows are arms of the loss's part. against_baseline: with their speed against the baseline's."""
 
     def gap(arm: Arm) -> str | Markup:
@@ -254,7 +266,7 @@ def on_page_losses(against_baseline: bool) -> list[Column]:
         Column(
             "arm", lambda arm: with_small(arm.label, arm.role + ("" if arm.status == "finished" else f", {arm.status}"))
         ),
-        Column("tokens/s", "speed.tokens_per_s", number("{:,.0f}")),
+        Column(of_all(arms), "speed.tokens_per_s", number("{:,.0f}")),
         Column("against baseline", "speedup", "{:.2f} \N{MULTIPLICATION SIGN}"),
         Column("peak memory of a rank", "peak_bytes", number("{:.2f}\N{NO-BREAK SPACE}GiB", GIB)),
         Column("held-out loss", val_loss),

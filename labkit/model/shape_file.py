@@ -145,7 +145,7 @@ def _read(path: Path, seq: int | None) -> tuple[Model, list[str]]:
     if path.suffix != ".json":
         raise LabError(f"{path}: a model is read from a file NAME.toml, or from a config.json of Hugging Face's")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise LabError(f"there is no file {path}: check the name") from None
     except (OSError, UnicodeDecodeError) as error:

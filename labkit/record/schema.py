@@ -107,12 +107,28 @@ class Settings(Record):
     precision: Precision = Field(default_factory=Precision)
 
 
+class Item(Record):
+    """One arm of one part ("speed" or "safety"): seconds predicted and measured; left: for another call."""
+
+    part: str = ""
+    arm: str = ""
+    label: str = ""
+    predicted_s: float = 0.0
+    measured_s: float | None = None
+    left: bool | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.part} {self.arm}"
+
+
 class Began(Record):
     """The call that is at work in a comparison's folder: since 1970, with its limit and what it predicted."""
 
     began: float | None = None
     minutes: float | None = None
     predicted_s: float | None = None
+    items: list[Item] = []
 
 
 class RunFile(Record):
@@ -362,21 +378,6 @@ class Verdict(Record):
     candidates: list[str] = []
     arms: dict[str, Judged] = {}
     next: list[str] = []
-
-
-class Item(Record):
-    """One arm of one part ("speed" or "safety"): seconds predicted and measured; left: for another call."""
-
-    part: str = ""
-    arm: str = ""
-    label: str = ""
-    predicted_s: float = 0.0
-    measured_s: float | None = None
-    left: bool | None = None
-
-    @property
-    def key(self) -> str:
-        return f"{self.part} {self.arm}"
 
 
 class Call(Record):

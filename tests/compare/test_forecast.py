@@ -99,6 +99,26 @@ def test_the_second_step_tells_how_long_it_still_takes(tmp_path):
     assert [progress._left({"step": step}) for step in (1, 2)] == ["", "about 10 s left"]
 
 
+def test_who_follows_forecasts_as_the_call_itself_does(tmp_path):
+    """Whenever they came: the arms before with their minutes, those after, the budget, and since when this one runs."""
+    arm(tmp_path / "arms" / "b", "candidate", [6.0], status="running")
+    items = [{"part": "safety", "arm": name, "label": name, "predicted_s": 100.0} for name in "abc"]
+    call = {"began": time.time() - 500.0, "minutes": None, "predicted_s": 300.0, "items": items}
+    results = {"calls": [{"began": call["began"], "items": [{**items[0], "measured_s": 200.0}]}]}
+    run = {"schema": 1, "kind": "compare", "status": "running", "config": {}, "call": call, "results": results}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    forecast, ago = follow.forecast_of(tmp_path, "safety", tmp_path / "arms" / "b")
+    assert [one.arm for one in (*forecast.done, forecast.now, *forecast.later)] == ["a", "b", "c"] and ago >= 500.0
+    assert forecast.left(elapsed=50.0, here=150.0) == 150 + 100 * 2 and forecast.until is None
+    call["minutes"] = 10.0
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    assert follow.forecast_of(tmp_path, "safety", tmp_path / "arms" / "b")[0].left(50.0, 150.0) <= 100
+    assert follow.forecast_of(tmp_path, "safety", tmp_path / "arms" / "b")[0].until < call["began"] + 600
+    call.pop("items")  # of a record that did not keep them
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    assert follow.forecast_of(tmp_path, "safety", tmp_path / "arms" / "b")[0] is None
+
+
 def test_setup_tells_each_step_and_shows_the_end_of_the_log_on_failure(tmp_path):
     fake = tmp_path / "python"
     fake.write_text(

@@ -56,6 +56,12 @@ def test_llama_3_8b_is_the_named_8b(file):
     assert model.seq == 8192 and model.parameters == 8_029_995_008  # arXiv:2407.21783; without the norms
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(file):
+    """As editors on Windows put it in front."""
+    for values, name in ((json.dumps(LLAMA), "config.json"), (TOML, "mine.toml")):
+        assert load_model(file("\ufeff" + values, name)) == load_model(file(values, name))
+
+
 def test_what_the_file_leaves_out_is_what_transformers_takes(file):
     bare = {key: LLAMA[key] for key in LLAMA if key not in ("num_key_value_heads", "rms_norm_eps", "rope_theta")}
     decoder = load_decoder(file({**bare, "tie_word_embeddings": True}))

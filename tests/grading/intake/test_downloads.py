@@ -21,6 +21,7 @@ from labkit.errors import LabError
 from tests.grading.intake.handed_in import COST, MINE, PACKAGE, RING, put, put_all, zipped
 
 BERLIN = ZoneInfo("Europe/Berlin")
+OF_A_NAME = st.characters(categories=["L", "M", "Nd"])  # what Canvas leaves of a name, but for signs that join words
 # Who is in the class: their number, name, and exact keys.
 CLASS = [
     ("Doe, Jane", "canvas 4501", "id jdoe", "email jane@x.org", "moodle 501 week91"),
@@ -429,6 +430,23 @@ PIECES += [
     "_attempt_2026-11-20-17-30-00", ".py", "/", "..", ".", "__MACOSX", "week91", "week92", "submission_metadata.yml",
 ]  # fmt: skip
 PARTS = st.one_of(st.text(min_size=1, max_size=12), st.sampled_from(PIECES))
+
+
+@given(st.lists(st.tuples(st.text(OF_A_NAME, min_size=1, max_size=12), st.booleans()), min_size=1, max_size=6))
+def test_whatever_names_canvas_packs_its_students_arrive(tmp_path_factory, week_of_all, students):
+    """Letters, combining marks and digits of any script, as Canvas' zip leaves them: each student once, and nobody else."""
+    at = tmp_path_factory.mktemp("canvas")
+    (at / "scratch").mkdir()
+    with zipfile.ZipFile(at / "d.zip", "w") as archive:
+        for number, (name, late) in enumerate(students):
+            archive.writestr(f"{name}{'_LATE' * late}_{4500 + number}_{90000 + number}_cost_model.py", COST)
+
+    def of_canvas(keys):
+        users = [int(key.value) - 4500 for key in keys if key.platform == "canvas"]
+        return next(((user, str(user)) for user in users if user in range(len(students))), None)
+
+    found = read_download(at / "d.zip", Known(week_of_all, of_canvas, lambda text: False, BERLIN), at / "scratch")
+    assert sorted(of_canvas(one.keys)[0] for one in found.arrivals) == [*range(len(students))]
 
 
 @given(st.lists(st.lists(PARTS, min_size=1, max_size=5).map("".join), min_size=1, max_size=8, unique=True))
