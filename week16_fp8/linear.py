@@ -36,8 +36,8 @@ with a pencil. (It is a worst case. Typical errors add like a random walk: sqrt(
 What is emulated here is the storage alone. The rounded values are held in the tensor's own type, where each is exact,
 and go through an ordinary matrix product: the result is that of an FP8 product with FP32 accumulation, up to the order
 of the sum. x may be BF16 while the master is FP32, as under FSDP2: the product is then BF16's, rounded by 2^-8 before
-and after the scales are divided out, a sixteenth of what E4M3 may do. There is no gain in speed; on a GPU
-`torch._scaled_mm` and Transformer Engine have the kernels.
+and after the scales are divided out, a sixteenth of what E4M3 may do. There is no gain in speed: that is task
+16.10's, which multiplies the codes themselves.
 
 Legend: M tokens, N outputs, K inputs. x_MK, w_NK, dy_MN; x8_MK the rounded values of x * s_x.
 """
