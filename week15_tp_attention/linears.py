@@ -71,7 +71,7 @@ def own_slice(x: Tensor, group, dim: int) -> Tensor:
     """Slice r of x along `dim`, in memory of its own. LabError if x cannot be cut into N equal slices."""
     if x.shape[dim] % group.size:
         raise LabError(f"{x.shape[dim]} numbers along dimension {dim} cannot be cut into {group.size} equal slices")
-    return x.chunk(group.size, dim)[group.rank].contiguous()
+    return x.chunk(group.size, dim)[group.rank].clone(memory_format=torch.contiguous_format)
 
 
 # ---- the worked example

@@ -32,11 +32,12 @@ def leaf(x):
 
 
 def step(x, dy, group, which, **more):
-    """15.1: one of the four steps."""
+    """15.1: one of the four steps. Also the bytes of memory that y keeps."""
     from . import linears
 
     x = leaf(x)
-    return driven(group, lambda: getattr(linears, which)(x, group, **more), dy, {"x": x})
+    result = driven(group, lambda: getattr(linears, which)(x, group, **more), dy, {"x": x})
+    return {**result, "kept": result["y"].untyped_storage().nbytes()}
 
 
 def linear(x, dy, weight, bias, group, kind, **options):
@@ -78,11 +79,12 @@ def refusals(cases):
 
 
 def slices(weights, share, d_head):
-    """15.2: one rank's slices."""
+    """15.2: one rank's slices, and the bytes of memory that each keeps."""
     from . import attention
 
     query, kv = share
-    return attention.slice_weights(weights, attention.Share(tuple(query), tuple(kv), []), d_head)
+    found = attention.slice_weights(weights, attention.Share(tuple(query), tuple(kv), []), d_head)
+    return found, {name: t.untyped_storage().nbytes() for name, t in found.items()}
 
 
 def attention_layer(x, dy, weights, cos, sin, group, n_heads, n_kv_heads):

@@ -82,7 +82,7 @@ def attention_weights(draw, D, heads, kv, H):
 
 # ---- 15.2
 
-SPLITS = [(8, 8, 4), (8, 4, 2), (12, 4, 4), (8, 2, 4), (8, 1, 4), (16, 4, 8), (32, 8, 16), (6, 3, 1)]
+SPLITS = [(8, 8, 4), (8, 4, 2), (12, 4, 4), (8, 2, 4), (8, 1, 4), (16, 4, 8), (32, 8, 16), (6, 3, 1), (12, 3, 6)]
 
 
 @task("15.2", points=4)
@@ -122,6 +122,7 @@ def test_heads_that_do_not_divide(seed):
     """What does not divide is refused in a sentence"""
     odd = Draw(seed, "refused").order(range(3, 99, 2))
     cases = [(4 * odd[0], 4, 8), (8 * odd[1], odd[1], 4), (24 * odd[2], 6, 4), (8 * odd[3], 2, 16)]
+    cases += [(24 * odd[4], 3, 8), (24 * odd[5], 6, 8)]  # more ranks than key/value heads, and no multiple of them
     cases = [(h, k, n) for h, k, n in cases if h % n or max(k, n) % min(k, n)]
     for (heads, kv, N), (kind, text) in zip(cases, call_alone("scenarios.refusals", cases)):
         told = f"{heads} query and {kv} key/value heads on {N} ranks"
@@ -137,12 +138,14 @@ def test_heads_that_do_not_divide(seed):
 def test_slices(heads, kv, N, seed):
     """The slices of the whole weights"""
     draw = Draw(seed, "slices", kv)
-    D, H = draw.size(5, 9), draw.size(1, 3, times=2)
+    H = draw.size(1, 3, times=2)
+    D = heads * H + draw.size(1, 5)  # so that W_o has more rows than columns: a slice of the wrong ones shows
     shapes = {"wq": (heads * H, D), "wk": (kv * H, D), "wv": (kv * H, D), "wo": (D, heads * H)}
     weights = {name: draw.whole(*shape, most=999) for name, shape in shapes.items()}
     for r in range(N):
-        got = call_alone("scenarios.slices", weights, heads_of(heads, kv, N, r)[:2], H)
-        want = cut(weights, heads, kv, N, r, H)
+        query, keys, _ = heads_of(heads, kv, N, r)
+        got, kept = call_alone("scenarios.slices", weights, (query, keys), H)
+        want, t_o = cut(weights, heads, kv, N, r, H), weights["wo"]
         interleaved = {
             name: t[:, r::N] if name == "wo" else t[r :: len(t) // len(want[name])] for name, t in weights.items()
         }
@@ -151,14 +154,23 @@ def test_slices(heads, kv, N, seed):
                 "every N-th row: a head's rows stand together": interleaved[name],
                 "the whole weight": weights[name],
                 "the first rank's slice": cut(weights, heads, kv, N, 0, H)[name] if r else None,
+                "W_o by its rows: what a rank's heads give goes into its columns": t_o[query[0] * H : query[1] * H]
+                if name == "wo"
+                else None,
             }
             same(field(got, name), t, rank=r, what=name, looks_like=causes)
+            expect(
+                kept[name] <= 4 * t.numel(),
+                f"rank {r}: {name} has {4 * t.numel()} bytes, and keeps {kept[name]}",
+                cause=("a view of the whole weight: it keeps all of it",),
+            )
 
 
 def attention_case(seed, heads, kv, N):
     """Data by rank, what is right, what each rank's part alone gives."""
     draw = Draw(seed, "attention", heads, kv, N)
     B, T, H = draw.size(1, 2), draw.size(6, 9), draw.size(2, 3, times=2)
+    T += max(1, kv // N) * H == B * T  # or x, and what a rank has of W_k, would be equally large messages
     D = draw.size(12, 20)
     weights = attention_weights(draw, D, heads, kv, H)
     x, dy = draw.normal(B, T, D), draw.normal(B, T, D)

@@ -231,6 +231,9 @@ def hidden(ledger, event, span, what):
     who, wait = f"rank {ledger.rank}: {what}", index_of_wait(ledger, event)
     if wait is None:
         expect(False, f"{who} was never waited for")
+    elif event.index > span.index and event.begin < span.end:
+        cause = "posted inside the span: what the message waits for, and its post, stand in front of it"
+        expect(False, f"{who} is posted inside the span {span.label!r} that is to hide it", cause=(cause,))
     elif event.index > span.index:
         cause = "posted behind the product, it travels when there is nothing left to hide it"
         expect(False, f"{who} is posted behind the span {span.label!r} that is to hide it", cause=(cause,))

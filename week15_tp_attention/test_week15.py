@@ -109,6 +109,11 @@ def test_step(name, dim, seed):
         zeros = {"nothing but zeros": torch.zeros_like(y[r])}
         same(got[r]["y"], y[r], rank=r, what="y", looks_like=y_causes[r] | zeros)
         same(got[r]["x"], dx[r], rank=r, what="dL/dx", looks_like=dx_causes[r])
+        expect(
+            got[r]["kept"] == y[r].nbytes,
+            f"rank {r}: y has {y[r].nbytes} bytes, and keeps {got[r]['kept']}",
+            cause=("a view of the whole: it keeps all of it",),
+        )
         parts = phases(ledgers[r])
         for phase, kind in (("forward", forward), ("backward", backward)):
             size = 4 * max(x[r].numel(), y[r].numel())
