@@ -56,6 +56,7 @@ class Line:
     keys       the exact ones; Moodle's number is not among them, since it holds for one assignment: see `participant`
     group      Moodle's, of this assignment
     submitted  when the platform has it that they handed in; `due`: what it extended their deadline to
+    row        the cells by column, as they stand in the file
     """
 
     name: str = ""
@@ -65,71 +66,85 @@ class Line:
     group: str = ""
     submitted: datetime | None = None
     due: datetime | None = None
+    row: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Roster:
-    """A class as a file has it: whose file it is, its lines, and `problems`: what in it was not understood."""
+    """A class as a file has it: whose file it is, its lines, and `problems`: what in it was not understood.
+
+    columns, delimiter   as they stand in the file;   possible: Canvas' points by column"""
 
     path: Path
     system: str
     lines: list[Line] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+    delimiter: str = ","
+    possible: dict[str, str] = field(default_factory=dict)
 
 
 def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
     """A class from its file. LabError if it is none.
 
     zone   of Moodle's times, which are written without one; None reads none"""
-    rows = _table(path)
+    whole, delimiter = _table(path)
+    rows = [[_plain(cell) for cell in row] for row in whole]
     columns = [cell.casefold() for cell in rows[0]]
-    if "ID" in rows[0] and {"Student", "LastName"} & set(rows[0]):
-        roster = Roster(path, CANVAS, [line for row in rows[1:] if (line := _canvas(dict(zip(rows[0], row))))])
-        return _named(roster)
     moodle = {what: columns.index(name) for what, names in _MOODLE.items() for name in names if name in columns}
-    if {"name", "last", "identifier"} & set(moodle) and {"identifier", "email", "username", "number"} & set(moodle):
+    if "ID" in rows[0] and {"Student", "LastName", "Last name"} & set(rows[0]):
+        roster = Roster(path, CANVAS)
+    elif {"name", "last", "identifier"} & set(moodle) and {"identifier", "email", "username", "number"} & set(moodle):
         roster = Roster(path, MOODLE)
-        for row in rows[1:]:
-            cells = {what: row[at] for what, at in moodle.items()}
-            roster.lines.append(_moodle(cells, zone, roster.problems))
     elif "student" in columns or len(columns) == 1:
+        roster = Roster(path, LIST)
         if "student" not in columns:
-            columns, rows = ["student"], [["student"], *rows]
-        roster = Roster(path, LIST, [_listed(dict(zip(columns, row))) for row in rows[1:]])
+            columns, rows, whole = ["student"], [["student"], *rows], [["student"], *whole]
     else:
         raise LabError(
             f"{path} is no roster: its first line must name the columns Student and ID (Canvas' gradebook), "
             "Identifier, Full name and Email address (Moodle's grading worksheet), or student (ids of your own). "
             "Is it Moodle's in another language? Set your language in Moodle to English, and download it again"
         )
-    return _named(roster)
-
-
-def _named(roster: Roster) -> Roster:
-    """The roster, without lines that name nobody. LabError if there is none else."""
-    roster.lines = [line for line in roster.lines if line.name or line.keys or line.participant]
+    roster.columns, roster.delimiter = rows[0], delimiter
+    for row, own in zip(rows[1:], whole[1:]):
+        if roster.system == MOODLE:
+            line = _moodle({what: row[at] for what, at in moodle.items()}, zone, roster.problems)
+        elif roster.system == LIST:
+            line = _listed(dict(zip(columns, row)))
+        else:
+            cells = dict(zip(rows[0], row))
+            roster.possible |= cells if "Points Possible" in "".join(row[:2]) and not cells["ID"] else {}
+            line = _canvas(cells)
+        line.row = dict(zip(rows[0], own))
+        if line.name or line.keys or line.participant:
+            roster.lines.append(line)
     if not roster.lines:
-        raise LabError(f"{roster.path} names nobody: ids of your own stand in a column that is called student")
+        raise LabError(f"{path} names nobody: ids of your own stand in a column that is called student")
     return roster
 
 
-def _table(path: Path) -> list[list[str]]:
-    """The rows of a CSV file, all of them as long as the first, without empty ones."""
+def _plain(cell: str) -> str:
+    return unicodedata.normalize("NFC", clean(cell)).strip()
+
+
+def _table(path: Path) -> tuple[list[list[str]], str]:
+    """(the rows of a CSV file, all of them as long as the first, without empty ones; what is between the cells)."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
         head = text.partition("\n")[0]
-        read = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count), strict=True)
-        rows = [[unicodedata.normalize("NFC", clean(cell)).strip() for cell in row] for row in read]
+        delimiter = max(",;\t", key=head.count)
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except FileNotFoundError:
         raise LabError(f"there is no roster {path}: check the name") from None
     except UnicodeDecodeError:
         raise LabError(f"{path} is not in UTF-8: in Excel, Save As, CSV UTF-8") from None
     except (OSError, ValueError, csv.Error) as error:
         raise LabError(f"{path} cannot be read as CSV ({type(error).__name__}: {error})") from None
-    rows = [row for row in rows if any(row)]
+    rows = [row for row in rows if any(map(_plain, row))]
     if not rows:
         raise LabError(f"{path} is empty: it must name the students of the class")
-    return [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
+    return [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows], delimiter
 
 
 def _line(name: str, email: str, *keys: tuple[str, str]) -> Line:
@@ -137,12 +152,15 @@ def _line(name: str, email: str, *keys: tuple[str, str]) -> Line:
     return Line(name or email or next((key.value for key in found), ""), email, list(dict.fromkeys(found)))
 
 
-def _canvas(cells: dict[str, str]) -> Line | None:
-    """One student; None for Canvas' own lines, of points possible and of nobody."""
-    parts = [cells.get(column, "") for column in ("LastName", "FirstName")]
+def _canvas(cells: dict[str, str]) -> Line:
+    """One student; an empty line for Canvas' own, of points possible and of nobody."""
+    parts = [
+        cells.get(last) or cells.get(first, "")
+        for last, first in (("LastName", "Last name"), ("FirstName", "First name"))
+    ]
     name = cells.get("Student", "") or ", ".join(filter(None, parts))
     if not cells["ID"] or "Points Possible" in name or name == TEST_STUDENT:
-        return None
+        return Line()
     login = cells.get("SIS Login ID", "")
     ids = (("id", login), ("id", cells.get("SIS User ID", "")))
     return _line(name, login if "@" in login else "", ("canvas", cells["ID"]), *ids)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from typing import Any
 from grading.files import put
 from grading.intake.arrival import Key
 from grading.intake.names import count, some
+from grading.intake.rosters import CANVAS, LIST, MOODLE, Roster, read_roster
 from grading.publish import page
 from grading.publish.table import dumps, harmless, worth
 from grading.register.people import owner, person
@@ -40,7 +41,6 @@ from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-CANVAS, MOODLE = "Canvas", "Moodle"
 WORKSHEET = "worksheet.csv"  # in submitted/WEEK
 IDS = (  # Canvas' columns that are no assignments
     *("Student", "LastName", "FirstName", "Last name", "First name", "ID", "SIS User ID", "SIS Login ID"),
@@ -49,24 +49,14 @@ IDS = (  # Canvas' columns that are no assignments
 # Moodle's columns in English and German, in small letters: its versions differ.
 IDENTIFIER, GRADE, MAXIMUM = ("identifier", "id"), ("grade", "bewertung"), ("maximum grade", "bestwertung")
 COMMENT = ("feedback comments", "feedback als kommentar")
-PEOPLE = {
-    "email": ("email address", "e-mail-adresse"),
-    "id": ("username", "anmeldename", "id number", "id-nummer"),
-    "name": ("full name", "vollständiger name"),
-}
 EX = "EX"  # excused: lib/gradebook_importer.rb takes it in any case
 
 
 @dataclass
 class Sheet:
-    """A platform's exported table. rows: its cells by column; people: the rows' persons, by place."""
+    """A platform's exported table, and its lines' persons, by place."""
 
-    path: Path
-    system: str
-    columns: list[str]
-    delimiter: str
-    rows: list[dict[str, str]]
-    possible: dict[str, str]
+    table: Roster
     people: dict[int, int]
 
 
@@ -90,42 +80,29 @@ def keep_worksheet(cls: Class, week: Week, path: Path) -> None:
 
 def read_sheet(cls: Class, week: Week, path: Path) -> Sheet | None:
     """A platform's table; None for another file. LabError for a line whose keys are two people's, or one's twice."""
+    if not path.is_file():
+        raise LabError(f"there is no {path}: name the table as the platform exported it")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-        head = text.partition("\n")[0]
-        sign = max(",;\t", key=head.count)
-        cells = list(csv.reader(io.StringIO(text, newline=""), delimiter=sign, strict=True))
-    except FileNotFoundError:
-        raise LabError(f"there is no {path}: name the table as the platform exported it") from None
-    except (OSError, ValueError, csv.Error):
+        table = read_roster(path)
+    except LabError:
         return None
-    columns = [name.strip() for name in cells[0]] if cells else []
-    if "ID" in columns and {"Student", "LastName", "Last name"} & set(columns):
-        system = CANVAS
-    elif _column_of(columns, IDENTIFIER) and _column_of(columns, GRADE):
-        system = MOODLE
-    else:
+    if table.system == LIST or (
+        table.system == MOODLE and not all(_column_of(table.columns, names) for names in (IDENTIFIER, GRADE))
+    ):
         return None
-    whole = [
-        dict(zip(columns, [*row, *[""] * (len(columns) - len(row))])) for row in cells[1:] if any(map(str.strip, row))
-    ]
-    sheet = Sheet(path, system, columns, sign, [], {}, {})
-    for row in whole:
-        if system == CANVAS and not row["ID"].strip():
-            sheet.possible |= row if "Points Possible" in "".join(row[name] for name in columns[:2]) else {}
-        else:
-            sheet.rows.append(row)
+    sheet = Sheet(table, {})
     lines: dict[int, int] = {}
     numbers: dict[int, set[str]] = {}  # of this assignment, as far as they are known
     query = "SELECT person, value FROM alias WHERE (platform, assignment) = ('moodle', ?)"
     for one in cls.db.execute(query, (week.name,)):
         numbers.setdefault(one["person"], set()).add(one["value"])
-    for place, row in enumerate(sheet.rows):
-        who, why = owner(cls, _keys(row, system, week))
+    for place, line in enumerate(table.lines):
+        number_ = [Key("moodle", line.participant, week.name)] if line.participant else []
+        who, why = owner(cls, [*number_, *line.keys, Key("name", line.name)])
         if why.startswith("its keys are of several"):
-            hint = ": is it this assignment's worksheet?" if system == MOODLE else ""
+            hint = ": is it this assignment's worksheet?" if number_ else ""
             raise LabError(f"{path}, line {place + 2}: {why}{hint}")
-        if who is not None and system == MOODLE and _participant(row) not in numbers.get(who, {_participant(row)}):
+        if who is not None and number_ and line.participant not in numbers.get(who, {line.participant}):
             raise LabError(
                 f"{path}, line {place + 2}: {person(cls, who).name} has another number in {week.name}: is it this "
                 "assignment's worksheet?"
@@ -140,25 +117,6 @@ def read_sheet(cls: Class, week: Week, path: Path) -> Sheet | None:
 def _column_of(columns: Iterable[str], names: Sequence[str]) -> str:
     """The column that is called so in any case; "" if none is."""
     return next((column for column in columns if column.casefold() in names), "")
-
-
-def _participant(row: Mapping[str, str]) -> str:
-    """Moodle's number of a line, which holds for one assignment."""
-    found = re.search(r"(\d+)\s*$", row[_column_of(row, IDENTIFIER)])
-    return found[1] if found else ""
-
-
-def _keys(row: Mapping[str, str], system: str, week: Week) -> list[Key]:
-    if system == CANVAS:
-        columns = {"canvas": ("id",), "id": ("sis user id", "sis login id"), "email": ("sis login id",)}
-        found, columns = [], {**columns, "name": ("student",)}
-    else:
-        participant = _participant(row)
-        found, columns = [Key("moodle", participant, week.name)] if participant else [], PEOPLE
-    for platform, names in columns.items():
-        cells = [cell.strip() for column, cell in row.items() if column.casefold() in names]
-        found += [Key(platform, cell) for cell in cells if cell]
-    return found
 
 
 def fill(
@@ -177,69 +135,66 @@ def fill(
     zeros        0 for those whose deadline has passed and who submitted nothing
 
     LabError if several columns may be meant, or the assignment has other points than the week."""
-    filled = Filled(to, sheet.system)
+    filled = Filled(to, sheet.table.system)
     here, left = set(sheet.people.values()), dict[str, list[str]]()
     for one in standings:
         grade: float | str | None = EX if one.excused else worth(one, zeros)
         if grade is None:
             left.setdefault(one.state, []).append(one.person.name)
         elif one.person.id not in here:
-            left.setdefault(f"not in {sheet.path.name}", []).append(one.person.name)
-        elif grade == EX and sheet.system == MOODLE:
+            left.setdefault(f"not in {sheet.table.path.name}", []).append(one.person.name)
+        elif grade == EX and sheet.table.system == MOODLE:
             left.setdefault("excused: a grade that Moodle has already stays", []).append(one.person.name)
         else:
             filled.grades[one.person.id] = grade
     filled.notes = [f"no grade for {count(len(who), 'student')} ({why}): {some(who, 20)}" for why, who in left.items()]
-    nobody = [_name(row) for place, row in enumerate(sheet.rows) if place not in sheet.people and _name(row)]
+    lines = sheet.table.lines
+    nobody = [one.name or one.participant for place, one in enumerate(lines) if place not in sheet.people]
     if nobody:
-        filled.notes.append(f"{sheet.path.name} has lines that are nobody's of the class: {some(nobody, 20)}")
+        filled.notes.append(f"{sheet.table.path.name} has lines that are nobody's of the class: {some(nobody, 20)}")
     points = number(week.points("auto", "written"))
     text = (
-        _canvas(sheet, week, filled, points, assignment) if sheet.system == CANVAS else _moodle(sheet, filled, points)
+        _canvas(sheet, week, filled, points, assignment)
+        if sheet.table.system == CANVAS
+        else _moodle(sheet, filled, points)
     )
     page.write(to, text)
     return filled
 
 
-def _name(row: Mapping[str, str]) -> str:
-    own = row.get("Student") or row.get(_column_of(row, PEOPLE["name"])) or ""
-    name = own or " ".join(row.get(column, "") for column in ("FirstName", "LastName"))
-    return "" if name == "Student, Test" else name.strip() or row.get(_column_of(row, IDENTIFIER), "")
-
-
 def _moodle(sheet: Sheet, filled: Filled, points: float) -> str:
-    exact = [_column_of(sheet.columns, names) for names in (IDENTIFIER, GRADE, COMMENT)]  # what it reads back
-    maximum, graded = _column_of(sheet.columns, MAXIMUM), exact[1]
-    for row in sheet.rows:
+    exact = [_column_of(sheet.table.columns, names) for names in (IDENTIFIER, GRADE, COMMENT)]  # what it reads back
+    maximum, graded = _column_of(sheet.table.columns, MAXIMUM), exact[1]
+    for row in (line.row for line in sheet.table.lines):
         most = row.get(maximum, "").replace(",", ".").strip()
         if most and not re.fullmatch(rf"{re.escape(str(points))}(\.0*)?", most):
             raise LabError(
-                f"{sheet.path}: the assignment's maximum grade in Moodle is {most}, and the week has {points} points: "
+                f"{sheet.table.path}: the assignment's maximum grade in Moodle is {most}, and the week has {points} points: "
                 "set it there, and download the worksheet again"
             )
     out = io.StringIO(newline="")
-    writer = csv.writer(out, delimiter=sheet.delimiter)
-    writer.writerow(sheet.columns)
-    for place, row in enumerate(sheet.rows):
+    writer = csv.writer(out, delimiter=sheet.table.delimiter)
+    writer.writerow(sheet.table.columns)
+    for place, row in enumerate(line.row for line in sheet.table.lines):
         grade = filled.grades.get(sheet.people.get(place, -1))
         cells = {name: cell if name in exact else harmless(cell) for name, cell in row.items()}
         cells[graded] = "" if grade is None else f"{grade}"
-        writer.writerow([cells[column] for column in sheet.columns])
+        writer.writerow([cells[column] for column in sheet.table.columns])
     return out.getvalue()
 
 
 def _canvas(sheet: Sheet, week: Week, filled: Filled, points: float, assignment: str | None) -> str:
     filled.column = _column(week, assignment, sheet)
-    there = sheet.possible.get(filled.column, "").replace(",", ".").strip()
+    there = sheet.table.possible.get(filled.column, "").replace(",", ".").strip()
     if there.replace(".", "", 1).isdigit() and float(there) != points:
         raise LabError(
-            f"{sheet.path}: {filled.column!r} has {there} points possible in Canvas, and {week.name} has {points}: set "
+            f"{sheet.table.path}: {filled.column!r} has {there} points possible in Canvas, and {week.name} has {points}: set "
             "it there, and export the gradebook again, or name another column with --assignment"
         )
     title = filled.column or assignment or f"{week.name}: {week.title}"
-    columns = [name for name in sheet.columns if name in IDS]
+    columns = [name for name in sheet.table.columns if name in IDS]
     rows: list[list[Any]] = [["    Points Possible", *[None] * (len(columns) - 1), points]]
-    for place, row in enumerate(sheet.rows):
+    for place, row in enumerate(line.row for line in sheet.table.lines):
         if (grade := filled.grades.get(sheet.people.get(place, -1))) is not None:
             # Canvas' own number decides, so another cell that looks like a formula can go; a name must be there.
             cells = [row[name] if harmless(row[name]) == row[name] or name == columns[0] else "" for name in columns]
@@ -254,7 +209,7 @@ def _canvas(sheet: Sheet, week: Week, filled: Filled, points: float, assignment:
 def _column(week: Week, assignment: str | None, sheet: Sheet) -> str:
     """The table's column for this week, or of the title that is given; "" if there is none. A title that only speaks of
     the week may be a quiz's: it is not taken for the week's own. LabError then, and for several."""
-    titles = {name: _plain(re.sub(r"\s*\(\d+\)$", "", name)) for name in sheet.columns if name not in IDS}
+    titles = {name: _plain(re.sub(r"\s*\(\d+\)$", "", name)) for name in sheet.table.columns if name not in IDS}
     if assignment is not None:
         return next((name for name, plain in titles.items() if name == assignment or plain == _plain(assignment)), "")
     own = {_plain(week.name), _plain(week.title), _plain(f"{week.name}: {week.title}")}
@@ -263,7 +218,7 @@ def _column(week: Week, assignment: str | None, sheet: Sheet) -> str:
     if len(exact) == 1 or not near:
         return "".join(exact)
     raise LabError(
-        f"{sheet.path} has {' and '.join(map(repr, near[:4]))}, which may be {week.name} or not: name the column with "
+        f"{sheet.table.path} has {' and '.join(map(repr, near[:4]))}, which may be {week.name} or not: name the column with "
         f"--assignment, or a new one, --assignment '{week.name}: {week.title}'"
     )
 

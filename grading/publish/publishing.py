@@ -121,8 +121,8 @@ def _grades(cls: Class, week: Week, here: Sequence[Standing], folder: Path, wish
     kept = (cls.archive(week, 0).with_name(WORKSHEET), cls.folder / ROSTER)
     for path in [wishes.table] if wishes.table else [one for one in kept if one.is_file()]:
         sheet = read_sheet(cls, week, path)
-        if sheet is not None and (sheet.system == CANVAS or path != kept[1]):
-            to = folder / f"{sheet.system.lower()}.csv"
+        if sheet is not None and (sheet.table.system == CANVAS or path != kept[1]):
+            to = folder / f"{sheet.table.system.lower()}.csv"
             return fill(sheet, week, here, to, assignment=wishes.assignment, zeros=wishes.zeros)
     if wishes.table:
         raise LabError(
