@@ -56,7 +56,7 @@ def typed(folder: Path, week: Week) -> dict[tuple[int, str], Typed]:
     if not database.is_file():
         return {}
     cells = {task.cell: task.id for task in week.tasks}
-    with _opened(database) as book:
+    with opened(database) as book:
         rows = book.execute(_ROWS, (week.name,)).fetchall()
     return {
         (int(who), cells[cell]): Typed(id, points, extra or 0.0, (comment or "").strip(), auto, bool(asks))
@@ -84,7 +84,7 @@ def read_back(cls: Class, week: Week) -> list[str]:
         faults += _odd(now, task, marking, cls.rules.comments)
         odd += [f"submission {submission}, {id}: {'; '.join(faults)}"] if faults else []
         if points != now.points:
-            with _opened(cls.folder / FOLDER / "gradebook.db") as book:
+            with opened(cls.folder / FOLDER / "gradebook.db") as book:
                 book.execute(
                     "update grade set manual_score = ?, needs_manual_grade = 0 where id = ?", (points, now.row)
                 )
@@ -155,12 +155,13 @@ def _odd(now: Typed, task: Task, marking: Marking | None, codes: dict[str, str])
 
 
 @contextlib.contextmanager
-def _opened(database: Path) -> Iterator[sqlite3.Connection]:
+def opened(database: Path) -> Iterator[sqlite3.Connection]:
+    """nbgrader's gradebook, in one transaction."""
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=PATIENCE)) as book, book:
             yield book
     except sqlite3.Error as error:
         raise LabError(
-            f"nbgrader's gradebook {database} cannot be read ({error}): run 'nbgrader db upgrade' in its folder if it "
-            "is of an older version"
+            f"nbgrader's gradebook {database} cannot be read or changed ({error}): close formgrader; if it is of an older "
+            "version, run 'nbgrader db upgrade' in its folder"
         ) from None

@@ -8,16 +8,15 @@ as well: they are named, and a person makes them again or deletes them.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import sqlite3
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from grading.intake.names import count, letters
 from grading.marking.course import FOLDER
+from grading.marking.typed import opened
 from grading.publish.page import FEEDBACK, PUBLISHED, folder_name
 from grading.register.people import Person, key_of
 from grading.register.rules import FILE
@@ -74,7 +73,7 @@ def find(cls: Class, who: Person) -> Stored:
         query = f"SELECT count(*) FROM {table} WHERE submission IN ({marks})"
         count = cls.db.execute(query, stored.submissions).fetchone()[0]
         stored.rows |= {table: count} if count else {}
-    stored.screen = sum(len(list(_screen_rows(cls, number))) for number in stored.submissions)
+    stored.screen = _screen_rows(cls, stored.submissions)
     stored.others = list(_others(cls, who))
     return stored
 
@@ -85,10 +84,7 @@ def forget(cls: Class, stored: Stored) -> Iterator[str]:
         _remove(path)
         yield f"{what}, {path}"
     if stored.screen:
-        with _screen(cls) as book:
-            for number in stored.submissions:
-                for table, id in list(_screen_rows(cls, number, book)):
-                    book.execute(f"DELETE FROM {table} WHERE id = ?", (id,))
+        _screen_rows(cls, stored.submissions, remove=True)
         yield f"rows in {cls.folder / FOLDER / 'gradebook.db'}"
     cls.db.execute("PRAGMA secure_delete = ON")  # overwritten, and not only unlinked
     with cls.writing():
@@ -126,39 +122,29 @@ def size(path: Path) -> tuple[int, int]:
     return len(files), sum(inner.lstat().st_size for inner in files)
 
 
-@contextlib.contextmanager
-def _screen(cls: Class) -> Iterator[sqlite3.Connection]:
-    path = cls.folder / FOLDER / "gradebook.db"
-    try:
-        with contextlib.closing(sqlite3.connect(path, timeout=30)) as book, book:
-            book.execute("PRAGMA secure_delete = ON")
-            yield book
-    except sqlite3.Error as error:
-        raise LabError(
-            f"{path} cannot be changed ({error}): close formgrader, and run the same command again"
-        ) from None
+def _screen_rows(cls: Class, numbers: Iterable[int], remove: bool = False) -> int:
+    """How many rows of these submissions are in nbgrader's gradebook; remove: and they are gone."""
+    path, found = cls.folder / FOLDER / "gradebook.db", 0
+    if not path.is_file():
+        return 0
+    with opened(path) as book:
+        book.execute("PRAGMA secure_delete = ON")
+        for number in numbers:
+            for table, where in _SCREEN:  # what hangs on others first
+                verb = "DELETE" if remove else "SELECT 1"
+                rows = book.execute(f"{verb} FROM {table} WHERE {where}", (str(number),))
+                found += rows.rowcount if remove else len(rows.fetchall())
+    return found
 
 
-def _screen_rows(cls: Class, number: int, book: sqlite3.Connection | None = None) -> Iterator[tuple[str, str]]:
-    """(table, id) of a submission's rows in nbgrader's gradebook, what hangs on others first."""
-    if not (cls.folder / FOLDER / "gradebook.db").is_file():
-        return
-    if book is None:
-        with _screen(cls) as opened:
-            yield from _screen_rows(cls, number, opened)
-        return
-    assignments = [
-        id for (id,) in book.execute("SELECT id FROM submitted_assignment WHERE student_id = ?", (str(number),))
-    ]
-    for one in assignments:
-        for (sheet,) in book.execute("SELECT id FROM submitted_notebook WHERE assignment_id = ?", (one,)).fetchall():
-            for table in ("grade", "comment"):
-                yield from (
-                    (table, id) for (id,) in book.execute(f"SELECT id FROM {table} WHERE notebook_id = ?", (sheet,))
-                )
-            yield "submitted_notebook", sheet
-        yield "submitted_assignment", one
-    yield from (("student", id) for (id,) in book.execute("SELECT id FROM student WHERE id = ?", (str(number),)))
+_ASSIGNMENTS = "SELECT id FROM submitted_assignment WHERE student_id = ?"
+_NOTEBOOKS = f"SELECT id FROM submitted_notebook WHERE assignment_id IN ({_ASSIGNMENTS})"
+_SCREEN = (
+    *((table, f"notebook_id IN ({_NOTEBOOKS})") for table in ("grade", "comment")),
+    ("submitted_notebook", f"assignment_id IN ({_ASSIGNMENTS})"),
+    ("submitted_assignment", "student_id = ?"),
+    ("student", "id = ?"),
+)
 
 
 def _others(cls: Class, who: Person) -> Iterator[str]:
