@@ -74,6 +74,21 @@ def test_constants_earn_nothing(week13):
     assert not found.faults and found.earned == 0 and found.possible == 53, found.cases
 
 
+# What stands in every blank: the first argument, or a number.
+FILLED = ("return next((v for k, v in list(locals().items()) if k != 'self'), None)", "return 0.0")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("week", ["week13_allreduce", "week14_fsdp", "week15_tp_attention", "week16_fp8"])
+def test_the_same_in_every_blank_earns_nothing(tmp_path, week):
+    with Cheating(tmp_path, week) as cheating:
+        tasks = [task.id for task in cheating.week.tasks if task.points and task.kind == "auto"]
+        for filled in FILLED:
+            found = cheating.check(tasks, cheating.blanks(filled))
+            assert not found.faults and found.earned == 0 and found.possible >= 80, found.cases
+
+
 # ---- C.1: every rank trains the whole model by itself
 
 

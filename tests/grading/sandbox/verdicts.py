@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import re
 import sys
 import tempfile
 import time
@@ -78,9 +79,16 @@ class Boxed:
     def reference(self, *tasks: str) -> Outcome:
         return self.check(tasks, {})
 
-    def released(self, *tasks: str) -> Outcome:
+    def blanks(self, filled: str = "") -> dict[str, str]:
+        """The released modules; `filled`: a statement that stands in every blank."""
         names = [name.split("/", 1)[1][:-3].replace("/", ".") for name in self.submission.files if name.endswith(".py")]
-        return self.check(tasks, {name: strip(self.source(name), f"{name}.py") for name in names})
+        texts = {name: strip(self.source(name), f"{name}.py") for name in names}
+        return {
+            name: re.sub(r"raise NotImplementedError\(.*\)", filled or r"\g<0>", text) for name, text in texts.items()
+        }
+
+    def released(self, *tasks: str) -> Outcome:
+        return self.check(tasks, self.blanks())
 
     def __enter__(self) -> Boxed:
         return self
