@@ -89,6 +89,15 @@ def profiled_over(row: TimedRow) -> float:
     return span / 1000 / row.step_p50 - 1 if span else 0.0
 
 
+def unlike_window(rows: Mapping[str, TimedRow]) -> list[str]:
+    """Of each arm whose milliseconds by class do not sum to its step: why."""
+    return [
+        PROFILED.format(label=row.label, over=abs(over), word="longer" if over > 0 else "shorter")
+        for row in rows.values()
+        if abs(over := profiled_over(row)) > SUMS
+    ]
+
+
 def compare_rates(row: TimedRow, baseline: TimedRow) -> tuple[float, str]:
     """(ratio of tokens/s, "faster" / "slower" / "same")."""
     ratio = row.tokens_per_s / baseline.tokens_per_s
@@ -104,11 +113,7 @@ def judge_speed(
     base = next((row for row in rows.values() if row.role == "baseline"), None)
     candidates = {arm: row for arm, row in rows.items() if row.role == "candidate"}
     out.reasons += [f"{label}: no result, {why}." for label, why in (missing or {}).items()]
-    out.reasons += [
-        PROFILED.format(label=row.label, over=abs(over), word="longer" if over > 0 else "shorter")
-        for row in rows.values()
-        if abs(over := profiled_over(row)) > SUMS
-    ]
+    out.reasons += unlike_window(rows)
     unsteady = {arm: row for arm, row in rows.items() if row.half_spread > SCATTERED}
     out.reasons += [
         f"{row.label}: the steps of its {'second ' if row.windows > 1 else ''}window scattered by {row.half_spread:.0%} "

@@ -11,7 +11,7 @@ from labkit.compare.budget import Budget, predict, price_of
 from labkit.compare.check import judge_check
 from labkit.compare.plan import Plan
 from labkit.compare.report import recommended, report
-from labkit.compare.speed_verdict import cost_sentence, speed_results
+from labkit.compare.speed_verdict import cost_sentence, speed_results, unlike_window
 from labkit.compare.statistic import ACCEPTED, MOST
 from labkit.compare.terminal import say
 from labkit.errors import LabError
@@ -133,6 +133,8 @@ def show(out: Path, console: Console) -> None:
         for columns, rows in speed_tables(timed_arms(run, arms), baseline):
             console.print(table.on_terminal(columns, rows))
             console.print()
+        for reason in unlike_window(speed.arms):
+            say(console, reason)
         say(console, f": {speed.verdict.sentence}", head="SPEED")
         if priced := cost_sentence(speed.arms, price_of(record.results.calls)):
             say(console, f"  {priced}")
