@@ -240,7 +240,7 @@ DDP = [
         yield
         self.sync = True
 """,
-        "test_no_sync[left by an exception]", "no_sync is not left by an exception"),
+        "test_no_sync", "no_sync is not left by an exception", verdicts=ANY),
     ddp("finish forgets who never became ready", "DataParallel.finish",
         """                p.grad = mean.view_as(p).clone()
 """,
@@ -275,6 +275,14 @@ DDP = [
         "last.nbytes + p.nbytes > bucket_bytes",
         "False",
         (*HIDES, "test_buckets", "test_leaves_early"), "all in one bucket"),
+    ddp("the inner no_sync ends the outer one", "DataParallel.no_sync",
+        "self.sync = before",
+        "self.sync = True",
+        "test_no_sync", "every micro-batch is sent", verdicts=ANY),
+    ddp("a bucket below the limit", "DataParallel.fill",
+        "last.nbytes + p.nbytes > bucket_bytes",
+        "last.nbytes + p.nbytes >= bucket_bytes",
+        "test_buckets"),
     ddp("two dtypes in one bucket", "DataParallel.fill",
         "last.params[0].dtype != p.dtype or ",
         "",

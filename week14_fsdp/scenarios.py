@@ -90,6 +90,9 @@ def data_parallel(steps, group, weights, bucket_bytes, lr=0.03125, interrupted=F
                 came_out = True
         for m, (tokens, targets, use) in enumerate(micro_batches):
             with parallel.no_sync() if m + 1 < len(micro_batches) else nullcontext():
+                if m + 1 < len(micro_batches) and not interrupted:
+                    with parallel.no_sync():
+                        pass  # one inside another: the outer one lasts
                 model(tokens, targets, use).backward()
         parallel.finish()
         found.append({name: grad_of(p) for name, p in model.named_parameters()})
