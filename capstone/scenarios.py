@@ -348,6 +348,35 @@ def acts(rank, found, standings):
     return {"written": written, "killed": killed, "left": left}
 
 
+def kept(step, own, full):
+    """C.3: `keep`, where the checkpoint is noted or finds no room, and `restore` from one that holds `own`: what was
+    done, in order, and what the run is then."""
+    from types import SimpleNamespace
+
+    from . import survive
+
+    done: list[str] = []
+
+    def save(*_):
+        done.append("save")
+        if full:
+            raise LabError("No space left on device")
+
+    recovery = SimpleNamespace(rate=1.0, saved=lambda at: done.append("saved" if at == step else f"saved {at}"))
+    run = SimpleNamespace(step=step, recovery=recovery, own=lambda: own, shift=0, rollbacks=0, history={})
+    run.trainer = run.store = run.group = None
+    run.say = lambda kind, *_, **__: done.append(kind)
+    original = survive.checkpoint.save, survive.checkpoint.load
+    survive.checkpoint.save = save
+    survive.checkpoint.load = lambda *_: survive.checkpoint.Loaded(step - 1, own, ["one"])
+    try:
+        said = survive.keep(run), survive.restore(run)
+    finally:
+        survive.checkpoint.save, survive.checkpoint.load = original
+    is_now = {"rate": recovery.rate, "shift": run.shift, "rollbacks": run.rollbacks, "history": run.history}
+    return {"done": done, "kept": said[0], "passed over": said[1], "step": run.step, "own": is_now}
+
+
 def rang(runs):
     """C.4: of each run what rang: [[row, rank or -1], ...]."""
     from . import health

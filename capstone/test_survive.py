@@ -81,6 +81,13 @@ def test_who_is_slow(N, seed):
         ask("it was slow, and is no more", rows(slow, 3, 6) + rows(None, 1, 1), None)
         tiny = [[1e-4 if r != slow else 9e-4 for r in range(N)] for _ in range(6)]
         ask("nine times as long, and less than a millisecond", tiny, None)
+        if N == 4:  # the others' median is neither their largest, nor their mean, nor their smallest
+            others = [r for r in range(N) if r != slow]
+            for what, far, mine, answer in (("longer", 40.0, 0.9, slow), ("shorter", 0.01, 0.45, None)):
+                uneven = [[0.3] * N for _ in range(6)]
+                for number, row in enumerate(uneven):
+                    row[slow], row[others[number % 3]] = mine, far
+                ask(f"one of the others took much {what} each time, another one in each step", uneven, answer)
         ask("half as long again", [[0.4 if r != slow else 0.6 for r in range(N)] for _ in range(6)], None)
     ask("one rank alone", [[1.0]] * 6, None)
     for (what, answer), got in zip(want, call_each("survive.slow_rank", questions)):
@@ -195,6 +202,28 @@ def test_who_acts(N, seed):
                 known=True,
             )
             expect(len(left) == 1 and left[0] != 0, f"rank {by} must leave, with a status that is not 0", known=True)
+
+
+@task("C.3", points=1)
+@pytest.mark.parametrize("full", [False, True], ids=["there", "no room"])
+def test_what_is_kept(full, seed):
+    """What is kept, and what comes back"""
+    draw = Draw(seed, "kept", full)
+    step, losses = draw.size(3, 90), {"losses": {"1": draw.size(1, 9)}}
+    own = {"rate": 0.5 ** draw.size(1, 4), "shift": draw.size(1, 9), "rollbacks": draw.size(1, 4), "history": losses}
+    got = call_alone("scenarios.kept", step, own, full)
+    done, want = field_of(got, "done"), ["save", "not saved"] if full else ["save", "checkpoint", "saved"]
+    where = "finds no room" if full else "is written"
+    expect(
+        done[:1] + sorted(done[1:]) == want,
+        f"a checkpoint that {where}: done, in order, was {done}, expected {want}",
+        known=True,
+    )
+    expect(field_of(got, "kept") is not full, f"a checkpoint that {where}: `keep` returns {not full}", known=True)
+    now = {"step": field_of(got, "step"), **field_of(got, "own")}
+    for key, value in {"step": step - 1, **own}.items():
+        expect(now[key] == value, f"restored: {key} is {now[key]}, and {value} in the checkpoint", known=True)
+    expect(field_of(got, "passed over") == ["one"], "`restore` returns what `load` has passed over", known=True)
 
 
 # ---- under torchrun
@@ -488,7 +517,7 @@ def late(place: Site, step: int, slow: int) -> bool:
     return False
 
 
-@task("C.3", points=8)
+@task("C.3", points=7)
 @pytest.mark.parametrize("fault", ["skipped", "full disk", "rolled back", "slow"])
 def test_goes_on(fault, seed):
     """NaN, full disk, slow rank under torchrun"""

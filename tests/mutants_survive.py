@@ -7,6 +7,7 @@
 from tests.mutant import At
 
 SLOW, HANGS, ACTS, SAID = "test_who_is_slow", "test_who_hangs", "test_who_acts", "test_one_message"
+KEPT = "test_what_is_kept"
 KILLED, HUNG, ASKED = (f"test_struck[{fault}]" for fault in ("killed", "hung", "preempted"))
 SKIPPED, FULL, BACK, NAMED = (f"test_goes_on[{fault}]" for fault in ("skipped", "full disk", "rolled back", "slow"))
 
@@ -25,6 +26,16 @@ FUNCTIONS = [
     survive("the fastest is named", "slow_rank", "mine >= FACTOR * others", "mine < others", SLOW),
     survive("one late step", "slow_rank", "if all(", "if any(", SLOW),
     survive("no matter how little", "slow_rank", " and mine >= others + LEAST", "", SLOW),
+    survive("the others' mean", "slow_rank", "statistics.median(", "statistics.mean(", f"{SLOW}[4]"),
+    survive("the largest of the others", "slow_rank", "statistics.median(", "max(", f"{SLOW}[4]", may=SLOW),
+    survive("the smallest of the others", "slow_rank", "statistics.median(", "min(", f"{SLOW}[4]", may=SLOW),
+    survive("saved before it is there", "keep", "    try:", "    run.recovery.saved(run.step)\n    try:", KEPT),
+    survive("not kept, and nothing is said", "keep", "return False", "return True", f"{KEPT}[no room"),
+    survive("neither rate nor shift", "restore",
+        'run.recovery.rate, run.shift, run.rollbacks = (found.own[key] for key in ("rate", "shift", "rollbacks"))',
+        'run.rollbacks = found.own["rollbacks"]',
+        KEPT),
+    survive("nothing was passed over", "restore", "return found.passed_over", "return []", KEPT),
     survive("the oldest steps", "slow_rank", "rows[-WINDOW:]", "rows[:WINDOW]", SLOW),
     survive("whoever is late is believed to be waiting", "hung", " or one.silent >= limit / 2", "", HANGS),
     survive("who waits is blamed", "hung", "if not standings[rank].call:", "if True:", f"{HANGS}[4]"),

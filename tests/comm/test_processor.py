@@ -2,7 +2,8 @@
 
 import pytest
 
-from labkit.comm.processor import lost, since
+from labkit.comm import processor
+from labkit.comm.processor import Able, lost, since
 
 
 def test_side_by_side_the_waits_are_one():
@@ -30,3 +31,16 @@ def test_a_rank_that_all_others_wait_for_is_not_averaged_away():
 
 def test_a_process_that_is_gone_lost_nothing():
     assert since((3.0, 2.0), (4.0, 7.0)) == (1.0, 5.0) and since((3.0, 2.0), (0.0, 0.0)) == (0.0, 0.0)
+
+
+def test_seconds_in_which_nobody_could_run_do_not_count(monkeypatch):
+    had = {1: (0.0, 0.0), 2: (50.0, 50.0)}
+    monkeypatch.setattr(processor, "times", had.get)
+    monkeypatch.setattr(processor.time, "monotonic", lambda: clock)
+    clock = 0.0
+    able = Able()
+    able.look([1])
+    clock, had[1] = 10.0, (4.0, 6.0)
+    assert able.look([1, 2]) == pytest.approx(4.0), "what the other had waited before it was seen is no matter"
+    clock, had[1] = 18.0, (4.0, 14.0)
+    assert able.look([1, 2]) == pytest.approx(5.0), "an eighth of the clock's at least"
