@@ -84,13 +84,6 @@ def linear_kept(x, w, dy, needs):
     return _given_and_kept(linear.FP8Product.apply(x, w, w8, s_w, casts.HYBRID), dy, w)
 
 
-def mx_there(x, rule):
-    """16.11: both parts of x in MXFP8, and x as it is afterwards."""
-    from .stretch import mxfp8
-
-    return (*mxfp8.to_mx(x, rule), x)
-
-
 def mx_product(x, w, dy, rule):
     """16.11: y and the two gradients."""
     from .stretch import mxfp8
@@ -107,6 +100,47 @@ def mx_kept(x, w, dy, needs):
 
     x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
     return _given_and_kept(mxfp8.MXProduct.apply(x, w), dy, w)
+
+
+def nv_there(x, square, u):
+    """16.12: x in NVFP4, with these numbers for noise."""
+    from .stretch import nvfp4
+
+    return nvfp4.to_nvfp4(x, square, None if u is None else lambda y: u)
+
+
+def nv_transformed(x, signs):
+    """16.12: x transformed; x without signs; the name of the error for one column less."""
+    from .stretch import nvfp4
+
+    try:
+        nvfp4.transformed(x[:, 1:].contiguous(), signs)
+        error = "no error"
+    except NotImplementedError:
+        raise
+    except Exception as raised:
+        error = type(raised).__name__
+    return nvfp4.transformed(x, signs), nvfp4.transformed(x, None), error
+
+
+def nv_product(x, w, dy, square, signs, *noise):
+    """16.12: y and the two gradients; noise by shape."""
+    from .stretch import nvfp4
+
+    known = {tuple(u.shape): u for u in noise if u is not None}
+    tricks = nvfp4.Tricks(square, (lambda t: known[tuple(t.shape)]) if known else None, signs)
+    x, w = x.requires_grad_(), w.requires_grad_()
+    y = nvfp4.NVFP4Product.apply(x, w, tricks)
+    y.backward(dy)
+    return y.detach(), x.grad, w.grad
+
+
+def nv_kept(x, w, dy, needs):
+    """16.12: as `block_kept`."""
+    from .stretch import nvfp4
+
+    x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
+    return _given_and_kept(nvfp4.NVFP4Product.apply(x, w, nvfp4.Tricks()), dy, w)
 
 
 def _given_and_kept(y, dy, master):

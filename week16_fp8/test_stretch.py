@@ -131,8 +131,8 @@ def test_to_mx(rule, seed):
         x = x.to(dtype)
         elements, codes, _ = mx(x, rule)
         other = "rceil" if rule == "floor" else "floor"
-        got = call_alone("scenarios.mx_there", x, rule)
-        expect(isinstance(got, (tuple, list)) and len(got) == 3, "to_mx gives a pair: the elements, and the scales")
+        got = call_alone("stretch.mxfp8.to_mx", x, rule)
+        expect(isinstance(got, (tuple, list)) and len(got) == 2, "to_mx gives a pair: the elements, and the scales")
         likely = {
             f"the codes of {other!r}": mx(x, other)[1],
             "blocks of 16: MX has 32": mx(x, rule, 16)[1],
@@ -163,7 +163,6 @@ def test_to_mx(rule, seed):
             what=f"the elements' codes of {R} x {C}, {dtype}, {rule!r}",
             looks_like={cause: torch.where(known, mark, zeros) for cause, mark in likely.items()},
         )
-        same(got[2].float(), x.float(), what="x after the call, which is not to be changed,")
 
 
 @task("16.11", points=0)

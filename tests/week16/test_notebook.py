@@ -15,7 +15,7 @@ WEEK = NOTEBOOK.folder
 def test_it_runs_from_top_to_bottom(monkeypatch):
     """With the solutions; every cell, no error, all points, and the pictures are there."""
     run = NOTEBOOK.run(monkeypatch)
-    assert run.figures == 5 + (any(WEEK.glob("results/bench/h200*.json"))) and run.nameless == 0
+    assert run.figures == 6 + (any(WEEK.glob("results/bench/h200*.json"))) and run.nameless == 0
     assert "waits for task" not in run.plain and "90 of 90 automatic points" in run.plain
     assert "e4m3: 100.0% of the gradient become 0" in run.plain
     assert "step 0, whose scale is 1, loses 100%" in run.plain

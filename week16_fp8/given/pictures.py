@@ -6,6 +6,7 @@
     paired_gap            held-out loss against the baseline's: twin, FP8, broken FP8
     milliseconds          one linear on a GPU, by the class of its kernels
     loss_curves           losses of several runs
+    error_by_bits         SQNR against bits a value, all formats of the week
 
 Each returns a `Picture`: PNG and SVG in `folder`, and `alt`, what it shows in words. Nothing is said by colour alone.
 """
@@ -24,7 +25,7 @@ from labkit.compare.figures import rates as speed_figures
 from labkit.record.plotting import GRID, INK, MUTED, THIN, WIDTH, Picture, folder_or_temp, look, margins, save
 from labkit.record.schema import TimedRow, Verdict
 from week16_fp8 import formats
-from week16_fp8.given import pairs, records
+from week16_fp8.given import further, pairs, records
 from week16_fp8.given.experiments import Codes, Memory, Poison, codes, own_scale
 
 BLUE, RED, ORANGE, GREEN = "#005a9c", "#a11212", "#b34700", "#007a63"
@@ -256,3 +257,39 @@ def loss_curves(losses: Mapping[str, Sequence[float]], folder: Path | None = Non
         ax.legend(loc="upper right", handlelength=3.5)
         alt = "Losses: " + "; ".join(f"{name} from {row[0]:.3f} to {row[-1]:.3f}" for name, row in losses.items()) + "."
         return save(fig, folder_or_temp(folder), "losses", "Losses", alt, "")
+
+
+# ---- 12: fewer bits
+
+
+def error_by_bits(kinds: Mapping[str, further.Kind], names: Sequence[str], folder: Path | None = None) -> Picture:
+    """SQNR against bits a value, a mark for each tensor."""
+    places = {"E4M3, one scale": (-8, 4, "right"), "E5M2, one scale": (-8, -3, "right"), "NVFP4": (8, 2, "left")}
+    places |= {"E4M3, blocks of 128": (10, 12, "left"), "MXFP8, floor": (10, -14, "left"), "BF16": (-10, -3, "right")}
+    places |= {"NVFP4, 16 x 16": (-8, -3, "right"), "NVFP4, stochastic": (8, -6, "left")}
+    with look() as figure:
+        fig = figure(WIDTH, 3.8)
+        ax = fig.subplots()
+        margins(fig, 0.35, 0.5, left=0.09, right=0.98)
+        for kind in kinds.values():
+            for dB, mark, colour in zip(kind.dB, "os^", (BLUE, RED, GREEN)):
+                ax.plot([kind.bits], [dB], mark, color=colour, markersize=6, markerfacecolor="none")
+        for name, kind in kinds.items():
+            right, up, side = places.get(name, (10, -2, "left"))
+            middle = float(np.mean(kind.dB))
+            ax.annotate(
+                name, (kind.bits, middle), (right, up), textcoords="offset points", ha=side, fontsize=8, color=INK
+            )
+        for mark, colour, name in zip("os^", (BLUE, RED, GREEN), names):
+            ax.plot([], [], mark, color=colour, markerfacecolor="none", label=name)
+        ax.legend(loc="lower right", frameon=False)
+        ax.set(xlabel="bits a value, scales included", ylabel="SQNR (dB)", xlim=(1, 17))
+        ax.grid(color=GRID, linewidth=0.6)
+        told = "; ".join(
+            f"{name}: {kind.bits:g} bits, {min(kind.dB):.1f} to {max(kind.dB):.1f} dB" for name, kind in kinds.items()
+        )
+        alt = f"SQNR against bits a value, for {', '.join(names)}. {told}."
+        note = (
+            "A mark is a tensor. The mantissa decides, and what saturates; scales cost bits, and here they buy no dB."
+        )
+        return save(fig, folder_or_temp(folder), "error-by-bits", "What a bit buys", alt, note)
