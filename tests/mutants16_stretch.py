@@ -161,4 +161,4 @@ NVFP4 = [
         "ctx.tricks, ctx.more = tricks, (x_MK.float() + 0, w_NK.float() + 0)", "test_nv_product_keeps"),
 ]
 
-MUTANTS = [*MXFP8]  # NVFP4's join when their record on 200 seeds does
+MUTANTS = [*MXFP8, *NVFP4]
