@@ -386,9 +386,15 @@ def kernels_of(trace, row=cells):
 NESTED = "a kernel inside a longer one ends the union too early: take the later of the two ends"
 
 
+def whole(e):
+    """An event with its times cut to whole microseconds."""
+    return {**e, "ts": int(e["ts"]), "dur": int(e["dur"])} if "dur" in e else e
+
+
 def read(trace):
     """(computing, communication, exposed), and what mistakes would find for exposed."""
     comm, work = kernels_of(trace)
+    cut_comm, cut_work = kernels_of({"traceEvents": [whole(e) for e in trace["traceEvents"]]})
     short_comm, short_work = kernels_of(trace, cut_short)
     copies = cells(trace, lambda e: e.get("cat", "").startswith("gpu_mem"))
     hosts = cells(trace, lambda e: "nccl" in e.get("name", "") and not (kernel(e) and not nccl(e)))
@@ -404,6 +410,7 @@ def read(trace):
         ),
         "the difference of two lengths: it says nothing on what ran when": max(0, right[1] - right[0]),
         NESTED: int(((short_comm > 0) & (short_work == 0)).sum()),
+        "times are cut to whole microseconds": int(((cut_comm > 0) & (cut_work == 0)).sum()),
         "kernels of older NCCL, called ncclKernel_..., count as computing": int(
             (
                 (newer > 0) & (work == 0) & (cells(trace, lambda e: kernel(e) and e["name"].startswith(NCCL[1])) == 0)
