@@ -48,7 +48,7 @@ MXFP8 = [
         scaled = blocks.div_(scale_of(codes)[..., None]).clamp(-LARGEST, LARGEST)
         return scaled.to(torch.float8_e4m3fn).view(torch.uint8).flatten(1)[:, :C], codes
         """,
-        "test_to_mx"),
+        "test_to_mx", "an input was overwritten"),
     mxfp8("divided on the way back", "from_mx", "* scale", "/ scale", ("test_from_mx", "test_mx_product"),
         "divided by the scale"),
     mxfp8("scales by turns", "from_mx", "scale_of(codes).repeat_interleave(BLOCK, 1)",
