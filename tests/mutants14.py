@@ -432,7 +432,8 @@ FSDP = [
     fsdp("a shard that keeps everything", "FlatParameter.__init__",
         "(r + 1) * self.S].clone()",
         "(r + 1) * self.S]",
-        ("test_flat_parameter[2]", "test_flat_parameter[3]", "test_fsdp_memory"), "a view of the whole vector"),
+        ("test_flat_parameter[2]", "test_flat_parameter[3]", "test_fsdp_memory"), "a view of the whole vector",
+        "a copy of the whole is kept", may="test_flat_parameter_bf16"),
     fsdp("views that copy", "FlatParameter.wait",
         "p.data = view",
         "p.data = view.clone()",
@@ -452,11 +453,12 @@ FSDP = [
 
         return Done()
 """,
-        "test_flat_parameter_bf16", "a sum of BF16 numbers in BF16", may="test_fsdp_memory"),
+        "test_flat_parameter_bf16", "a sum of BF16 numbers in BF16", "the gradient is waited for where it is sent",
+        may=("test_fsdp_memory", "test_fsdp_prefetch")),
     fsdp("never freed", "FlatParameter.free",
         "        self.full.untyped_storage().resize_(0)",
         "        self.full.untyped_storage()",
-        ("test_flat_parameter", "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch")),
+        ("test_flat_parameter", "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"), may="test_flat_parameter_bf16"),
     fsdp("freed in name", "FlatParameter.free",
         """            p.data = stand_in(view)
         self.full.untyped_storage().resize_(0)""",
