@@ -90,16 +90,16 @@ def test_run_as_the_documentation_says(tmp_path):
     week = find_week("week13", WEEKS)
     tmp_path.chmod(0o755)
     root = unpacked(tmp_path, week)
-    write(week, root / "submission", BY_NAME["wrong-chunk"])
+    write(week, root / "submission", BY_NAME["wrong-mean"])  # right for sums: a part of 13.4's points
     done, told = autograde(root)
     assert done.returncode == 0, done.stderr
     earned = {test["number"]: test["score"] for test in told["tests"]}
     assert told["score"] == pytest.approx(sum(earned.values()), abs=0.05)
     assert told["extra_data"]["isolation"] == "bubblewrap"
-    of_the_task = sum(score for number, score in earned.items() if number.startswith("13.2."))
-    assert 0 < of_the_task < 20 and told["score"] == pytest.approx(60 + of_the_task, abs=0.05)
+    of_the_task, points = sum(score for n, score in earned.items() if n.startswith("13.4.")), week.task("13.4").points
+    assert 0 < of_the_task < points and told["score"] == pytest.approx(80 - points + of_the_task, abs=0.05)
     failed = {test["number"].rsplit(".", 1)[0] for test in told["tests"] if test["status"] == "failed"}
-    assert failed == {"13.2"}
+    assert failed == {"13.4"}
 
 
 @pytest.mark.thorough
