@@ -466,6 +466,8 @@ def one_product(a, b, fmt_a, fmt_b, inverse_a, inverse_b, dtype, fast):
     try:
         with Products() as products:
             got = tensor_cores.product(a, b, inverse_a, inverse_b, dtype=dtype, fast=fast)
+    except NotImplementedError:
+        raise
     except (ValueError, RuntimeError) as error:
         return type(error).__name__, []
     return got, products.seen
@@ -484,6 +486,8 @@ def on_tensor_cores(x, w, dy, forward="e4m3", backward="e5m2", turned=False):
             y = tensor_cores.TensorCoreProduct.apply(x, w, casts.Recipe(forward, backward))
         with back:
             y.backward(dy)
+    except NotImplementedError:
+        raise
     except (ValueError, RuntimeError) as error:
         return type(error).__name__, not back.seen
     return y.detach(), x.grad, w.grad, there.seen, back.seen
