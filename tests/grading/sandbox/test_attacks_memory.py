@@ -15,6 +15,7 @@ from week14_fsdp.given import weighed
 UNMETERED = """
 import sys
 
+sys.modules["week14_fsdp.scenarios"]._beside_shards = lambda *args: 0
 watch = sys.modules["week14_fsdp.scenarios"].Watch
 watch.held = lambda self: 0
 watch.most = property(lambda self: [0, 1], lambda self, value: None)
@@ -88,9 +89,7 @@ def test_memory_that_the_meter_does_not_see(name, week14, monkeypatch):
     found = week14.cheat("fsdp", text + "\n\n" + under + UNMETERED, "14.4")
     assert earned(found, "test_fsdp_memory") == 0
     told = [case.text for case in found.cases if "::test_fsdp_memory" in case.test]
-    # "beside its shards": what a rank holds after finish() is counted too, and comes first.
-    seen = ("its processes hold", "when the", "no gather", "beside its shards")
-    assert all(any(one in text for one in seen) for text in told), told
+    assert all("its processes hold" in one or "when the" in one or "no gather" in one for one in told), told
     monkeypatch.setattr(weighed, sees, nothing)
     assert earned(week14.cheat("fsdp", text + "\n\n" + under + UNMETERED, "14.4"), "test_fsdp_memory") == 6
 
