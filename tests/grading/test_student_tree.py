@@ -90,6 +90,7 @@ COMMON = {
     'with group.compute("product"):',  # how every product is noted: 15.5's worked example does
     "def __init__(self) -> None:",
     "ctx.save_for_backward(x_MK, w_NK)",  # 16.5's worked example, which 16.11 and 16.12 follow
+    "x_MK, w_NK = ctx.saved_tensors",
     "rounds = (N - 1).bit_length()",  # the number of rounds that test_stretch.py expects of a tree
 }
 LONG = 18  # characters without spaces: shorter lines ("return out") are anybody's
