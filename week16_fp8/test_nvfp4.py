@@ -19,7 +19,7 @@ VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
 
 def e2m1(y, u=None):
     """(codes, clear) of float64 numbers: by the two neighbours among VALUES."""
-    size = y.abs().clamp(max=6)
+    size = y.abs().clamp(0, 6)
     low = torch.searchsorted(VALUES, size, right=True) - 1
     place = (size - VALUES[low]) / (VALUES[(low + 1).clamp(max=7)] - VALUES[low]).clamp(min=0.5)
     at = torch.full_like(y, 0.5) if u is None else u.double()
