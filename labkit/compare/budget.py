@@ -114,7 +114,7 @@ def predict(
     config = preset.config_of(part, arm, memory_gib, world)
     batch, seconds, others = config.batch_size * config.seq_len, 0.0, 0
     if part == "speed":
-        seconds = preset.window().seconds
+        seconds = min(preset.window().seconds, preset.window().least or preset.window().seconds)
         others = max(0, OTHERS - tried) if preset.window().batch else 0
         tokens = float((preset.window().warmup + preset.window().profile + others * LOOK) * batch)
     else:

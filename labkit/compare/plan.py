@@ -161,24 +161,26 @@ def runs_of_decision(preset: Preset, candidate: str) -> set[str]:
     return {name for name, of in families.items() if of == candidate or preset.arms[of].role in ("baseline", "broken")}
 
 
-def cheapest_first(plan: Plan) -> list[tuple[str, str]]:
-    """What is to do, the candidate that is decided soonest first; in the preset's order where it has gates."""
-    arms = plan.preset.arms
+def decisive_first(plan: Plan) -> list[tuple[str, str]]:
+    """What is to do: speed and loss of the candidate that [repeat] judges first, then of the next one; after these the
+    second looks, then what is timed beside them. In the preset's order where it has gates, or no loss to judge."""
+    arms, judged = plan.preset.arms, plan.preset.judged
     if not plan.preset.repeat or any(arm.gate for arm in arms.values()):
         return plan.todo
-    items = {(item.part, item.arm): item.predicted_s for item in plan.items()}
+    places = {name: place for place, name in enumerate(sorted(plan.requested, key=[*judged, *arms].index))}
 
-    def needs(each: tuple[str, str]) -> tuple[int, float]:
+    def place(each: tuple[str, str]) -> tuple[float, float]:
         part, name = each
         of = arms[name].of or name
-        if part == "speed":
-            return 0, 0.0
         if arms[of].role in ("baseline", "broken"):
-            return 1, 0.0
-        own = sum(s for (kind, run), s in items.items() if kind == "safety" and (arms[run].of or run) == of)
-        return (2, own) if of in plan.requested and arms[name].look == 1 else (3, 0.0)
+            return (0, 0) if part == "speed" else (0, 2)
+        if arms[name].look > 1:
+            return len(places), 0
+        if of not in places:
+            return (len(places), 1) if part == "speed" else (len(places), 2)
+        return places[of], 1 if part == "speed" else 3
 
-    return sorted(plan.todo, key=needs)
+    return sorted(plan.todo, key=place)
 
 
 def gpu_memory_gib(preset: Preset) -> float | None:

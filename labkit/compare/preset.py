@@ -26,7 +26,8 @@ how small a mistake this comparison can see. "twin" is BF16 once more, as old pr
     candidate = 2            runs of each candidate; and `more` further ones if it is undecided after them
     more = 2
     seed = 0                 another number, other draws: a comparison that owes nothing to the first
-    judged = ["fp8"]         these candidates; any other is trained for its loss only if --arms names it. Default: all
+    judged = ["fp8"]         these candidates, the first of them first; any other is trained for its loss only if --arms
+                             names it. Default: all
     spread = { baseline = 0.064, candidate = 0.10, weight = 8 }    what records of this very training tell of one run's
                              standard deviation, in per cent, and for how many deviations they count
 
@@ -36,6 +37,7 @@ and a candidate has three runs.
     [speed]                                         how fast the arms are, at another size
     arms = ["bf16", "fp8"]                          of the above; the baseline must be among them
     seconds = 60                                    the window of each arm, after `warmup` steps; then `profile` steps
+    least = 10                                      it may end from here on: see labkit.compare.speed. Default: seconds
     train = { model = "1b", seq_len = 4096 }        put over [train]; the arm's own settings go on top
     batch_by_memory = { "70" = 8, "130" = 20 }      sequences a GPU and micro-batch, by the GiB that it has at least
     batch = "largest"                               from there on, the most that fit: see labkit.compare.batches
@@ -76,6 +78,7 @@ class Speed(Config):
 
     arms: list[str] = Field(min_length=1)
     seconds: float = Field(default=60.0, gt=0, strict=False)
+    least: float | None = Field(default=None, gt=0, strict=False)
     warmup: int = Field(default=8, ge=3)
     profile: int = Field(default=2, ge=0)
     train: dict[str, Any] = Field(default_factory=dict)

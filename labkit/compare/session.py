@@ -14,7 +14,7 @@ from labkit.comm.ranks import run_ranks, under_torchrun
 from labkit.compare import background, batches, follow
 from labkit.compare.announce import announce, prepare_corpus
 from labkit.compare.budget import Budget, Forecast
-from labkit.compare.plan import Plan, cheapest_first, folder_of, is_done
+from labkit.compare.plan import Plan, decisive_first, folder_of, is_done
 from labkit.compare.speed import ANOTHER, OVER, Control, Deadline, Window
 from labkit.compare.summary import note_call, summarise
 from labkit.compare.terminal import say
@@ -39,12 +39,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class Task:
-    """An arm's training, as each rank gets it; window: (seconds, warmup, profile, search); deadline: since 1970."""
+    """An arm's training, as each rank gets it; window: of `Window`; deadline: since 1970."""
 
     config: dict[str, Any]
     folder: str
     about: dict[str, Any]
-    window: tuple[float, int, int, batches.Search | None] | None
+    window: tuple[float, int, int, batches.Search | None, float | None] | None
     deadline: float | None
     stop: str
     baselines: list[dict[int, float]]
@@ -69,7 +69,7 @@ class Session:
         try:
             with record if record else nullcontext():
                 if budget.minutes:
-                    plan.todo = cheapest_first(plan)
+                    plan.todo = decisive_first(plan)
                 if self.leader:
                     announce(plan, self.console, budget)
                     prepare_corpus(plan, self.console)
@@ -161,7 +161,7 @@ class Session:
         label, window, search = f"{item.label} ({which})", None, None
         if item.part == "speed":
             of, search = preset.window(), plan.search(item.arm)
-            window = (of.seconds, of.warmup, of.profile, search if of.batch else None)
+            window = (of.seconds, of.warmup, of.profile, search if of.batch else None, of.least)
             label, steps = f"{item.label}, speed ({which})", None  # the clock ends it
             if self.leader and folder.exists():
                 shutil.rmtree(folder)  # a window is not resumed: it starts anew

@@ -1,7 +1,10 @@
 """The speed question: how many tokens a second does an arm train, and where does each millisecond go?
 
-The whole trainer is timed on real text, on fresh ranks: `warmup` steps, a window of `seconds` in which every step
-counts, then `profile` steps. Ranks agree once on the window's last step: by their own clocks they would hang.
+The whole trainer is timed on real text, on fresh ranks: `warmup` steps, a window in which every step counts, then
+`profile` steps. With `least` the window may end after so many seconds: as soon as the 95 % interval of the median step
+lies within NARROW of it, which is asked again whenever the window has grown by a quarter, and at `seconds` in any case
+(the number of measurements as in Hoefler and Belli 2015, doi:10.1145/2807591.2807644). Ranks agree on every answer: by
+their own clocks they would hang.
 """
 
 from __future__ import annotations
@@ -24,18 +27,26 @@ if TYPE_CHECKING:
     from labkit.train.loop import Loop
 
 FEWEST = 5  # steps in a window, however slow they are
+NARROW = 0.005  # half of an interval, of the median: so a ratio of two arms is known within 0.7 %
 OVER, ANOTHER = "the window is over", "another batch is tried"  # why a window ended its run
 
 
 class Window(Hook):
-    """Ends the run after `seconds` of counted steps and records them; earlier if `search` wants another batch tried."""
+    """Ends the run after a window of counted steps and records them; earlier if `search` wants another batch tried.
 
-    def __init__(self, seconds: float, warmup: int, profile: int, search: Search | None = None) -> None:
+    seconds, least: the window's longest and shortest; least None: always `seconds`.
+    """
+
+    def __init__(
+        self, seconds: float, warmup: int, profile: int, search: Search | None = None, least: float | None = None
+    ) -> None:
         self.seconds, self.warmup, self.profile, self.search = seconds, warmup, profile, search
+        self.least = min(seconds, least or seconds)
         self.tried: Try | None = None
         self.shortages = self.before = 0  # up to the window, up to LOOK
         self.begin, self.windows = warmup, 1  # the last step before the window; which window it is
-        self.end: int | None = None  # last step of the window
+        self.end: int | None = None  # last step of the window, if its steps scatter little by then
+        self.last = 0  # its last step at the latest
         self.profiler: Any = None
         self.meter: meter.Meter | None = None  # of rank 0's GPU, during the window
         self.found: dict[str, Any] = {}
@@ -54,12 +65,15 @@ class Window(Hook):
             return
         if loop.step == self.warmup:
             step_time = agreed_mean(loop.group, min(loop.seconds[-3:]))
-            self._open(loop, max(FEWEST, math.ceil(self.seconds / step_time)))
+            self._open(loop, *(max(FEWEST, math.ceil(each / step_time)) for each in (self.least, self.seconds)))
         elif loop.step == self.end:
+            if self.end < self.last and not self._narrow(loop):
+                self.end = min(self.last, self.end + max(1, (self.end - self.begin) // 4))
+                return
             self._measured(loop)
             if self.windows == 1 and self._scattered(loop):
                 self.windows = 2
-                self._open(loop, self.end - self.begin)
+                self._open(loop, self.end - self.begin, self.end - self.begin)
                 return
             if not self.profile or loop.group.device.type != "cuda":
                 loop.stopped = OVER
@@ -74,13 +88,18 @@ class Window(Hook):
         if loop.record and self.found:
             loop.record.results(speed=self.found)
 
-    def _open(self, loop: Loop, steps: int) -> None:
+    def _open(self, loop: Loop, least: int, most: int) -> None:
         """Begin a window of so many steps."""
-        self.begin, self.end = loop.step, loop.step + steps
+        self.begin, self.end, self.last = loop.step, loop.step + least, loop.step + most
         measure.reset_peak(loop.group.device)
         self.shortages = measure.shortages(loop.group.device)
         if loop.group.rank == 0 and (found := meter.of_gpu(loop.group.device)):
             self.meter = found.start()
+
+    def _narrow(self, loop: Loop) -> bool:
+        """Is the ranks' median step known well enough? The same on every rank."""
+        found = measure.median_error(loop.seconds[self.begin : loop.step])
+        return agreed_mean(loop.group, math.inf if found is None else found) <= NARROW
 
     def _scattered(self, loop: Loop) -> bool:
         """Did the ranks' steps scatter so much that a GPU's window is worth repeating? The same on every rank."""
@@ -94,6 +113,7 @@ class Window(Hook):
             **asdict(rate),
             "warmup": self.warmup,
             "window_s": sum(seconds),
+            "error": measure.median_error(seconds),
             "windows": self.windows,
             "memory": memory_by_category(loop.model, loop.optimizer, loop._peak()),
             "taken_bytes": measure.device_used_bytes(loop.group.device),

@@ -4,6 +4,7 @@ The baselines are compiled BF16, and the same library's BF16, which separates FP
 when it is further from 1 than both half-spreads (10th to 90th percentile of the steps) together.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -132,9 +133,11 @@ def judge_speed(
         ratio, words[arm] = compare_rates(row, base)
         own = of_library.get(row.library) if arm in candidates else None
         by_library = compare_rates(row, own)[0] if own else None
-        out.ratios[arm] = Ratio(baseline=ratio, library=by_library)
-        reason = f"{row.label}: {row.of_one:,.0f} {row.unit}, {ratio:.2f} times {base.label}"
-        against[arm] = f"{ratio:.2f} times {base.label} ({base.of_one:,.0f})"
+        error = None if row.error is None or base.error is None else ratio * math.hypot(row.error, base.error)
+        out.ratios[arm] = Ratio(baseline=ratio, error=error, library=by_library)
+        times = f"{ratio:.2f}{'' if error is None else f' [{ratio - error:.2f}, {ratio + error:.2f}]'} times"
+        reason = f"{row.label}: {row.of_one:,.0f} {row.unit}, {times} {base.label}"
+        against[arm] = f"{times} {base.label} ({base.of_one:,.0f})"
         if own:
             reason += f" and {by_library:.2f} times {own.label}"
             against[arm] += f" and {by_library:.2f} times {own.label} ({own.of_one:,.0f})"

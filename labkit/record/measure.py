@@ -103,6 +103,18 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
+def median_error(values: Sequence[float], z: float = 1.96) -> float | None:
+    """Half of the 95 % interval of the median, as a share of it; None for fewer than eight values.
+
+    By order statistics, so whatever the distribution (Le Boudec 2010, Performance Evaluation, chapter 2).
+    """
+    ordered, n = sorted(values), len(values)
+    low, high = math.floor((n - z * math.sqrt(n)) / 2) - 1, math.ceil((n + z * math.sqrt(n)) / 2)
+    if low < 0 or high >= n:
+        return None
+    return (ordered[high] - ordered[low]) / 2 / statistics.median(ordered)
+
+
 # ---- memory
 
 

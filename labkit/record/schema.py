@@ -209,7 +209,8 @@ class Kernels(Record):
 
 
 class Timing(Record):
-    """A window of timed steps. Seconds a step, bytes of a rank; device_used_bytes: as the driver counts."""
+    """A window of timed steps. Seconds a step, bytes of a rank; device_used_bytes: as the driver counts; error: half of
+    the 95 % interval of the median step, as a share of it."""
 
     tokens_per_s: float = math.nan
     mean_tokens_per_s: float | None = None
@@ -219,6 +220,7 @@ class Timing(Record):
     steps: int = 0
     warmup: int = 0
     window_s: float | None = None
+    error: float | None = None
     memory: dict[str, int] = {}
     kernels: Kernels | None = None
     device_used_bytes: int | None = on_disk("taken_bytes")
@@ -316,9 +318,10 @@ class TimedRow(Timing):
 
 
 class Ratio(Record):
-    """Of tokens/s: to the baseline's, and to the BF16 of the arm's own library."""
+    """Of tokens/s: to the baseline's, with half of its 95 % interval, and to the BF16 of the arm's own library."""
 
     baseline: float | None = None
+    error: float | None = None
     library: float | None = None
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from labkit.compare.announce import decided_inside
 from labkit.compare.budget import Budget
-from labkit.compare.plan import Plan, cheapest_first, runs_of_decision
+from labkit.compare.plan import Plan, decisive_first, runs_of_decision
 from labkit.compare.preset import load_preset
 
 
@@ -15,21 +15,28 @@ def plan_of(tmp_path, *settings, judged=("te-delayed", "te-current")):
     return Plan(preset, tmp_path, 1, todo=todo, requested=list(judged), memory_gib=80.0)
 
 
-@pytest.mark.parametrize("dear, cheap", [("te-delayed", "te-current"), ("te-current", "te-delayed")])
-def test_the_decision_that_takes_the_fewest_seconds_comes_first(tmp_path, dear, cheap):
-    plan = plan_of(tmp_path, f"arms.{dear}.expect.safety=100000")
-    ordered = cheapest_first(plan)
+@pytest.mark.parametrize("first, then", [("te-current", "te-delayed"), ("te-delayed", "te-current")])
+def test_one_recipe_is_answered_in_speed_and_loss_before_the_next_begins(tmp_path, first, then):
+    plan = plan_of(tmp_path, f'repeat.judged=["{first}", "{then}"]')
+    ordered = decisive_first(plan)
     assert sorted(ordered) == sorted(plan.todo)
-    arms = [arm for part, arm in ordered if part == "safety"]
-    last = {name: max(arms.index(run) for run in runs_of_decision(plan.preset, name)) for name in (dear, cheap)}
-    assert last[cheap] < last[dear], "one is decided before the other goes on"
-    assert max(last.values()) < min(i for i, arm in enumerate(arms) if plan.preset.arms[arm].look > 1)
+    decided = {
+        name: max(ordered.index(each) for each in [("speed", name), *(("safety", run) for run in runs)])
+        for name in (first, then)
+        if (runs := runs_of_decision(plan.preset, name))
+    }
+    own = [i for i, (_, arm) in enumerate(ordered) if then in (arm, plan.preset.arms[arm].of)]
+    assert ordered[:2] == [("speed", "bf16"), ("speed", first)]
+    assert decided[first] < min(own) and decided[then] == decided[first] + 3
+    looks = [i for i, (part, arm) in enumerate(ordered) if part == "safety" and plan.preset.arms[arm].look > 1]
+    beside = [i for i, (part, arm) in enumerate(ordered) if part == "speed" and arm not in ("bf16", first, then)]
+    assert decided[then] < min(looks) < max(looks) < min(beside) and len(beside) == 5
 
 
 def test_what_the_budget_decides_is_known_before(tmp_path):
-    plan = plan_of(tmp_path, "arms.te-delayed.expect.safety=100000")
-    plan.todo = cheapest_first(plan)
+    plan = plan_of(tmp_path)
+    plan.todo = decisive_first(plan)
     whole = sum(item.predicted_s for item in plan.sure()) / 60
     assert decided_inside(plan, Budget(minutes=whole + 1)) == (["te-delayed", "te-current"], [])
-    assert decided_inside(plan, Budget(minutes=whole - 2)) == (["te-current"], ["te-delayed"])
+    assert decided_inside(plan, Budget(minutes=whole - 5)) == (["te-current"], ["te-delayed"])
     assert decided_inside(plan, Budget(minutes=1)) == ([], ["te-delayed", "te-current"])

@@ -1,5 +1,6 @@
 """`lab compare` with a speed part, on real ranks: windows, the budget, pausing and going on; all of it on a CPU."""
 
+import statistics
 import threading
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from labkit.compare import compare
 from labkit.compare.budget import Budget
 from labkit.compare.speed import Window
 from labkit.record import meter
+from labkit.record.measure import median_error
 from labkit.record.meter import Meter, Sample
 from labkit.record.read import read_run
 from tests.compare.comparing import MICRO, lab_here, one_sentence, preset
@@ -87,9 +89,21 @@ def test_rank_0_reads_its_gpus_clock_from_the_windows_first_step_to_its_last(mon
 
 
 @pytest.mark.parametrize(
-    "device, seconds, windows", [("cuda", (0.1, 0.3), 2), ("cuda", (0.1, 0.1), 1), ("cpu", (0.1, 0.3), 1)]
+    "device, least, seconds, steps, windows",
+    [
+        ("cuda", None, (0.1, 0.3), 20, 2),
+        ("cuda", None, (0.1, 0.1), 20, 1),
+        ("cpu", None, (0.1, 0.3), 20, 1),
+        ("cuda", 1.0, (0.1, 0.1), 10, 1),  # known at once
+        ("cuda", 0.3, (0.1, 0.1), 8, 1),  # of fewer steps nothing is known: 5, 6, 7, 8
+        ("cuda", 1.0, (0.0997, 0.1003), 10, 1),
+        ("cuda", 1.0, (0.099, 0.101), 20, 1),  # +-1 % stays, however often it is asked
+        ("cuda", 1.0, (0.1, 0.3), 20, 2),
+    ],
 )
-def test_a_gpus_window_that_scatters_is_repeated_once(monkeypatch, device, seconds, windows):
+def test_a_window_ends_when_its_median_is_known_and_is_repeated_once_if_it_scatters(
+    monkeypatch, device, least, seconds, steps, windows
+):
     for name, value in (("reset_peak", None), ("shortages", 0), ("device_used_bytes", 0)):
         monkeypatch.setattr(f"labkit.record.measure.{name}", lambda device, value=value: value)
     monkeypatch.setattr("labkit.compare.speed.agreed_mean", lambda group, value: value)
@@ -98,13 +112,21 @@ def test_a_gpus_window_that_scatters_is_repeated_once(monkeypatch, device, secon
     rest = {"model": linear, "optimizer": torch.optim.SGD(linear.parameters()), "_peak": lambda: 0, "stopped": ""}
     config = SimpleNamespace(batch_size=4, seq_len=16)
     loop = SimpleNamespace(group=group, config=config, seconds=[], step=0, **rest)
-    window = Window(seconds=0.6, warmup=2, profile=0)
+    window = Window(seconds=2.0, warmup=2, profile=0, least=least)
     while not loop.stopped and loop.step < 99:
         loop.step += 1
         loop.seconds.append(0.1 if loop.step <= 2 else seconds[loop.step % 2])
         window.after_step(loop)
-    assert window.found["windows"] == windows and loop.step == 2 + 6 * windows
-    assert window.found["window_s"] == pytest.approx(sum(loop.seconds[-6:])), "the last one is what was measured"
+    assert window.found["windows"] == windows and loop.step == 2 + steps * windows
+    assert window.found["window_s"] == pytest.approx(sum(loop.seconds[-steps:])), "the last one is what was measured"
+
+
+def test_the_interval_of_a_median_holds_it_95_times_in_100():
+    draws = 1 + 0.01 * torch.randn(2000, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    medians = [statistics.median(row) for row in draws.tolist()]
+    held = sum(abs(m - 1) <= m * (median_error(row) or 0) for m, row in zip(medians, draws.tolist()))
+    assert 0.93 * 2000 < held < 0.985 * 2000
+    assert median_error([1.0] * 7) is None and median_error([1.0] * 8) == 0
 
 
 def test_both_answers_stand_apart(finished):

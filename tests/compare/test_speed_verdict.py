@@ -36,6 +36,14 @@ def test_the_gain_is_shown_against_both_yardsticks():
     assert "1.50 times BF16 (100)" in found.sentence and "1.36 times TE BF16 (110)" in found.sentence
 
 
+def test_a_ratio_has_the_interval_of_both_medians():
+    rows = {"bf16": arm("BF16", 100, "baseline", "plain", error=0.003)}
+    rows["te"] = arm("TE FP8", 150, error=0.004)
+    found = judge_speed(rows)
+    assert found.ratios["te"].error == pytest.approx(1.5 * 0.005)
+    assert "1.50 [1.49, 1.51] times BF16 (100)" in found.sentence
+
+
 @pytest.mark.parametrize(
     "rate, spread, word", [(104, 0.03, "same"), (107, 0.03, "faster"), (93, 0.03, "slower"), (97, 0.03, "same")]
 )
@@ -142,7 +150,7 @@ def test_a_prediction_by_hand():
     preset = load_preset("h100")
     batch = 20 * 4096  # by the memory of an H200
     item = predict(preset, "speed", "te-delayed", memory_gib=139.8)
-    assert item.predicted_s == pytest.approx(20 + 30 + 10 * batch / 104000)
+    assert item.predicted_s == pytest.approx(20 + 10 + 10 * batch / 104000)
     tokens = 64 * 1024 * (400 + 16 * 4 / 3)  # 16 evaluations of 4 batches, a third of the work each
     assert predict(preset, "safety", "bf16").predicted_s == pytest.approx(20 + tokens / 465000)
     assert predict(preset, "safety", "bf16-2").predicted_s == pytest.approx(20 + tokens / 465000), "its second run"
