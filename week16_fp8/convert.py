@@ -13,18 +13,17 @@ This is what "turn on FP8" means in a training script, and where it silently goe
                  weights from then on, trained apart.
 
 **The weights.** A fresh te.Linear, or a fresh FP8Linear, holds fresh random weights. Whoever forgets to copy them
-trains another model, and compares the losses of two models. The optimizer must be made after the conversion, or it
-updates parameters that nobody uses any more; so must FSDP's shards.
+trains another model, and compares the losses of two models. What would show it in the first step?
 
-**Autocast around the forward, and the forward alone.** Transformer Engine's `te.autocast` (and torch's) says how a
-forward is computed. The backward follows what the forward saved; `backward()` inside the context is an error that TE's
-documentation names, and with delayed scaling it updates the scales at the wrong time. Each micro-batch enters a context
-of its own: leaving it is what ends a forward.
+**Autocast.** Transformer Engine's `te.autocast` (and torch's) says how a forward is computed, and with delayed scaling
+leaving it is what ends a forward: the scales are updated then. The backward follows what the forward saved. So which
+of a step's lines belong inside, and how many contexts has a step of several micro-batches?
 
 **Say what happened.** A log line "FP8 enabled" proves nothing: count. A skip list with a spelling mistake converts what
 it should have left, and nobody notices; so a name that means no linear is an error.
 
-The order of the whole, as in the given setup (given/fsdp.py):  build -> load weights -> convert -> shard -> optimizer.
+In which order do you build the model, load its weights, convert it, shard it and make the optimizer? Several orders raise
+no error and train parameters that no forward uses: find two of them. given/fsdp.py has an order that holds.
 """
 
 from __future__ import annotations
@@ -124,8 +123,8 @@ def gradients_of(
 ) -> float:
     """Task 16.6. The gradients of one step of several micro-batches, added to the parameters' `grad`.
 
-    The step's loss is the mean over the micro-batches of loss(model(x), y). Nothing but `model(x)` runs inside
-    `autocast()`, once for each micro-batch; the loss is computed from the output as float32.
+    The step's loss is the mean over the micro-batches of loss(model(x), y), computed from the output as float32. What
+    belongs inside `autocast()`, and how often it is entered, follows from the top of this file.
 
     Returns:
         The step's loss.

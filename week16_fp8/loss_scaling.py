@@ -16,9 +16,9 @@ if one skips and another steps, their weights part for good, and no error says s
 
 Recovery. In BF16 and FP8 a non-finite step is no routine, it is an event. One alone may be a bad batch: skip it.
 Several in a row are the model's: lower the rate; and if that does not help, the weights themselves are gone: go back to
-the last good checkpoint. Look at the gradients, and not at the loss alone: a finite loss with one infinite gradient
-becomes NaN weights one line later, in the clipping (inf / inf). Every such step is written down with its reason, or
-nobody will know afterwards why the curve has a kink: the NaN log.
+the last good checkpoint. What must `after` look at? Take a finite loss, the gradients [1, 2] and [inf, 1], and `clip_`
+below: write down what it makes of the four, and of the weights one line later. Every such step is written down with its
+reason, or nobody will know afterwards why the curve has a kink: the NaN log.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ class Event(NamedTuple):
 
 
 def clip_(gradients: Sequence[Tensor], largest: float) -> float:
-    """Scale gradients in place so that their norm is at most `largest`; returns the norm before: the worked example.
-
-    One infinite entry makes the norm infinite, and that entry inf / inf = NaN: check before you clip.
-    """
+    """Scale gradients in place so that their norm is at most `largest`; returns the norm before: the worked example."""
     norm = torch.stack([g.float().square().sum() for g in gradients]).sum().sqrt().item()
     for g in gradients:
         g.mul_(min(1.0, largest / norm) if norm > 0 else 1.0)

@@ -28,9 +28,9 @@ not below the lowest normal binade. If it lies anywhere in its step with equal c
     (y - largest)^2             above the largest value              (saturated)
 
 and the signal-to-quantization-noise ratio is SQNR = 10 log10(sum y^2 / sum error^2), in decibel. Because floating-point
-steps grow with the number, the ratio hardly depends on the scale as long as everything is inside: a plateau of 31 dB
-for E4M3 and 25 dB for E5M2 (6 dB for each mantissa bit). Beyond its two ends are cliffs: saturation on one side, the
-subnormals and zero on the other. Before you trust a formula, predict with it: on which side is the cliff steeper?
+steps grow with the number, the ratio hardly depends on the scale as long as everything is inside: a plateau. How high
+is it for M mantissa bits, and how much is one more bit worth? Beyond its two ends are cliffs: saturation on one side,
+the subnormals and zero on the other. Before you trust a formula, predict with it: on which side is the cliff steeper?
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from labkit.checks.judge import TRUE_ALWAYS
 from labkit.checks.outcome import CaseResult, Outcome, gist, number, points
 from labkit.checks.pytest_run import run_checks
 from labkit.checks.tasks import Task
-from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED
+from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED, UNKNOWN
 
 COLOURS = {PASSED: "green", NOT_ATTEMPTED: "dim", FAULT: "magenta"}  # the words say it all; colour only helps
 SHOWN = 2  # diagnoses shown of one task, unless all are requested
@@ -150,11 +150,12 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
     for case in sorted(failed, key=lambda case: 98 if id(case) in described else len(case.cause) or 99):
         if case.verdict != NOT_ATTEMPTED:
             groups.setdefault(_same_mistake(case, show_all, certain), []).append(case)
+    above = f"{UNKNOWN} here: perhaps as above" if any(case.cause for case in failed) else UNKNOWN
     shown = list(groups.items()) if show_all else list(groups.items())[:SHOWN]
     for _, cases in shown:
         names = cases[0].behaviour + (f" (and {len(cases) - 1} more)" if len(cases) > 1 else "")
         console.print(Text.assemble((f"{task.id}  {cases[0].verdict}", "bold red"), f"  {names}"))
-        console.print(Padding(Text(cases[0].text), (0, 0, 0, 4)))
+        console.print(Padding(Text(cases[0].text.replace(UNKNOWN, above)), (0, 0, 0, 4)))
         if cases[0].printed:
             console.print(Padding(Text(f"it printed:\n{cases[0].printed.rstrip()}", "dim"), (0, 0, 0, 4)))
     if more := sum(len(cases) for _, cases in list(groups.items())[len(shown) :]):

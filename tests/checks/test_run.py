@@ -480,3 +480,8 @@ def test_one_mistake_is_shown_once_whatever_rank_and_length(capsys):
     assert out.getvalue().count("not attempted yet") == 1
     render(Outcome([(week, ("13.2",))], 1, cases[-4:]), Console(file=(hung := io.StringIO()), width=120))
     assert hung.getvalue().count("late in") == 1, "the words of a hang hold times"
+    bare = [found("a", WRONG), found("b", WRONG, text="rank 1 differs\n  cause unknown")]
+    for cases, words in ((bare, 0), ([*bare[:1], found("c", WRONG, "a mean")], 1)):
+        render(Outcome([(week, ("13.2",))], 1, cases), Console(file=(out := io.StringIO()), width=120))
+        assert out.getvalue().count("cause unknown here: perhaps as above") == words
+        assert out.getvalue().count("cause unknown") == 1, "a mistake that is named once is not unknown"

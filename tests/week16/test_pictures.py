@@ -40,7 +40,7 @@ def test_codes_tell_what_is_lost(gradient, tmp_path):
     assert own.lost < 0.01 and own.used > 100 and own.saturated == 0
     assert experiments.codes(gradient, 4 * experiments.own_scale(gradient, "e4m3"), "e4m3").saturated > 0
     picture = drawn(pictures.codes_over(gradient, "e4m3", "gradient", tmp_path), "codes")
-    assert "with scale 1: 100.0% become 0, 1 different" in picture.alt
+    assert "with scale 1: 100.0% become 0, different magnitudes left: 1;" in picture.alt
 
 
 def test_the_plateau_has_two_cliffs(gradient, tmp_path):
@@ -91,6 +91,16 @@ def test_alarms_are_scored_as_the_head_of_the_module_says():
     assert sum(never.missed.values()) == 20 and not never.lead
     falling = experiments.alarms(Falling)
     assert 0 < falling.recall < 1 and 0 < falling.precision < 1
+
+
+def test_a_run_of_each_fault_is_drawn_with_what_rang(tmp_path):
+    runs = experiments.watched({"the folklore": Falling})
+    assert [run.fault for run in runs] == ["rate", "outlier", "growth", "epsilon"]
+    for run in runs:
+        falls = (run.scale_ST[1:] < run.scale_ST[:-1] / 4).any(1)
+        assert run.rings["the folklore"] == (1 + int(falls.argmax()) if falls.any() else None)
+    picture = drawn(pictures.watched(runs, tmp_path), "watched")
+    assert all(f"{run.fault} from step {run.at}" in picture.alt for run in runs)
 
 
 def runs_of(gaps):

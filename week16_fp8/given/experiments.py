@@ -8,6 +8,7 @@
     flushed         the share of a tensor that FP16 turns to 0, by the scale of the loss
     converted       a decoder trained after a conversion that copied the weights, and after one that did not
     alarms          how often a rule rings rightly and falsely, on the recorded runs of 16.8
+    watched         one recorded run of each fault, and where rules ring in it
 
 Everything runs in this process on a CPU, in seconds.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from week16_fp8.linear import FP8Linear
 
 DATA = Path(__file__).parents[1] / "data"
 LAYER = "layers.1.ffn.w1"
+FIELDS = ("scale", "amax", "overflow", "underflow")
 WINDOW = 20  # steps from a fault in which an alarm counts, where the loss survives it; as in the checks
 
 
@@ -212,6 +214,33 @@ def _fresh(model: nn.Module, names: list[str]) -> None:
             linear.weight.copy_(FP8Linear(linear.in_features, linear.out_features, bias=False).weight)
 
 
+def first_ring(rule: Any, rows: list[Tensor]) -> int | None:
+    """The first step at which a rule rings, of a run's [S, T] numbers."""
+    return next((step for step, now in enumerate(zip(*rows)) if rule.see(*now)), None)
+
+
+class Watched(NamedTuple):
+    """A recorded run: its scales [S, T], the steps of its fault and of its loss's end, and where each rule rings."""
+
+    fault: str
+    at: int
+    end: int | None
+    scale_ST: np.ndarray
+    rings: dict[str, int | None]
+
+
+def watched(rules: Mapping[str, Callable[[], Any]], file: str = "tuning.npz") -> list[Watched]:
+    """The first run of each fault, seen by a fresh instance of each rule."""
+    found: dict[str, Watched] = {}
+    with np.load(DATA / file) as data:
+        for number, run in enumerate(json.loads(str(data["runs"]))):
+            if run["at"] is not None and run["fault"] not in found:
+                rows = [torch.from_numpy(data[f"{name}{number}"]) for name in FIELDS]
+                rings = {name: first_ring(rule(), rows) for name, rule in rules.items()}
+                found[run["fault"]] = Watched(run["fault"], run["at"], run["end"], rows[0].numpy(), rings)
+    return list(found.values())
+
+
 class Score(NamedTuple):
     """Of one rule over recorded runs. lead: the median of its lead times, by fault."""
 
@@ -230,9 +259,8 @@ def alarms(rule: Callable[[], Any], file: str = "tuning.npz") -> Score:
     with np.load(DATA / file) as data:
         told = json.loads(str(data["runs"]))
         for number, run in enumerate(told):
-            rows = [torch.from_numpy(data[f"{name}{number}"]) for name in ("scale", "amax", "overflow", "underflow")]
-            watcher = rule()
-            rang = next((step for step, now in enumerate(zip(*rows)) if watcher.see(*now)), None)
+            rows = [torch.from_numpy(data[f"{name}{number}"]) for name in FIELDS]
+            rang = first_ring(rule(), rows)
             at = run["at"]
             last = None if at is None else (at + WINDOW if run["end"] is None else run["end"])
             faults += at is not None

@@ -3,6 +3,7 @@
     codes_over            the 256 codes, and where a real tensor falls on them: with scale 1, and with its own
     plateau               SQNR against scale: a plateau and two cliffs, measured and predicted
     poison                one outlier in a tensor, in a history, in blocks
+    watched               recorded runs with faults, and where alarms ring in them
     paired_gap            held-out loss against the baseline's: twin, FP8, broken FP8
     milliseconds          one linear on a GPU, by the class of its kernels
     loss_curves           losses of several runs
@@ -22,11 +23,11 @@ import numpy as np
 from labkit.compare.arms import Arm
 from labkit.compare.figures import loss as loss_figures
 from labkit.compare.figures import rates as speed_figures
-from labkit.record.plotting import GRID, INK, MUTED, THIN, WIDTH, Picture, folder_or_temp, look, margins, save
+from labkit.record.plotting import GRID, INK, MUTED, PAPER, THIN, WIDTH, Picture, folder_or_temp, look, margins, save
 from labkit.record.schema import TimedRow, Verdict
 from week16_fp8 import formats
 from week16_fp8.given import further, pairs, records
-from week16_fp8.given.experiments import Codes, Memory, Poison, codes, own_scale
+from week16_fp8.given.experiments import Codes, Memory, Poison, Watched, codes, own_scale
 
 BLUE, RED, ORANGE, GREEN = "#005a9c", "#a11212", "#b34700", "#007a63"
 
@@ -54,7 +55,7 @@ def codes_over(x: np.ndarray, fmt: str, name: str = "gradient", folder: Path | N
         for ax in axes:
             ax.set_ylabel("share")
         told = "; ".join(
-            f"{words}: {one.lost:.1%} become 0, {one.used} different magnitudes are left"
+            f"{words}: {one.lost:.1%} become 0, different magnitudes left: {one.used}"
             for words, one in zip(("with scale 1", "with its own scale"), found)
         )
         alt = f"Histogram of a {name}'s magnitudes over {fmt.upper()}'s codes, twice. {told}."
@@ -85,7 +86,7 @@ def _codes_panel(
     ax.set_xlim(*span)
     ax.set_ylim(-0.34 * top, 1.1 * top)
     ax.set_yticks([0, top], ["0", f"{top:.0%}"])
-    ax.set_title(f"{title}: {one.lost:.1%} become 0, {one.used} magnitudes left", fontsize=9)
+    ax.set_title(f"{title}: {one.lost:.1%} become 0, {one.used} magnitude{'s' * (one.used != 1)} left", fontsize=9)
 
 
 def _power(scale: float) -> str:
@@ -115,7 +116,10 @@ def plateau(
                 f"{name}: {best:.1f} dB at best, within 1 dB from 2^{min(flat)} to 2^{max(flat)} times the right one, "
                 f"prediction off by at most {off:.1f} dB above 3 dB"
             )
-            ax.text(min(flat) + 1, best + 0.7, f"{name}, {best:.1f} dB", fontsize=8.5, color=color)
+            above = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}  # the line of a guess
+            ax.text(
+                min(flat) + 1, best + 0.9, f"{name}, {best:.1f} dB", fontsize=8.5, color=color, bbox=above, zorder=5
+            )
         ax.axvline(0, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
         ax.annotate(
             "amax on the largest code ",
@@ -198,6 +202,51 @@ def _around(lost_RC: np.ndarray, at: tuple[int, int], most: int = 160) -> tuple[
     first = [max(0, min(at[d] - most // 2, lost_RC.shape[d] - most)) for d in (0, 1)]
     window = lost_RC[first[0] : first[0] + most, first[1] : first[1] + most]
     return window, (at[1] - first[1], at[0] - first[0])
+
+
+# ---- alarms
+
+BLIND = 2  # first steps, whose scales are still those of an empty history
+
+
+def watched(runs: Sequence[Watched], folder: Path | None = None) -> Picture:
+    """Scales over the steps, each divided by its usual one before the fault, a panel a run; where the fault begins, where
+    the loss is gone, and where each rule rings."""
+    with look() as figure:
+        fig = figure(WIDTH, 4.4)
+        axes = fig.subplots(2, 2)
+        margins(fig, 0.35, 0.5, left=0.075, right=0.985, hspace=0.42, wspace=0.16)
+        told = []
+        for ax, run in zip(axes.flat, runs):
+            known = np.where(np.isfinite(run.scale_ST) & (run.scale_ST > 0), run.scale_ST, np.nan)[BLIND:]
+            moved = np.log2(known / np.nanmedian(known[: run.at - BLIND], axis=0))
+            most = int(np.nanmax(np.abs(moved[run.at - BLIND :]), axis=0).argmax())
+            steps = range(BLIND, BLIND + len(moved))
+            for tensor, row in enumerate(moved.T):
+                ax.plot(steps, row, color=BLUE if tensor == most else THIN, linewidth=1.6 if tensor == most else 0.8)
+            ax.axvline(run.at, color=RED, linewidth=1.0, linestyle=(0, (3, 2)))
+            if run.end is not None:
+                ax.axvline(run.end, color=RED, linewidth=1.0)
+            rings = {name: step for name, step in run.rings.items() if step is not None}
+            for name, mark, colour, height in zip(run.rings, "vo", (ORANGE, GREEN), (0.95, 0.85)):
+                at = [rings[name]] if name in rings else []
+                place = ax.get_xaxis_transform()
+                ax.plot(at, [height] * len(at), mark, color=colour, markersize=6, transform=place, label=name)
+            ax.margins(y=0.25)
+            ax.set_title(f"{run.fault}, from step {run.at}", fontsize=9)
+            words = ", ".join(f"{name} rings at {step}" for name, step in rings.items()) or "no rule rings"
+            gone = f", the loss is gone at {run.end}" if run.end is not None else ""
+            told.append(f"{run.fault} from step {run.at}{gone}: {words}")
+        axes[0, 0].legend(loc="lower left", fontsize=7.5, frameon=False)
+        for ax in axes[1]:
+            ax.set_xlabel("step")
+        for ax in axes[:, 0]:
+            ax.set_ylabel("log2(scale / usual)", fontsize=8)
+        alt = f"Scales of recorded runs over the steps. {'. '.join(told)}."
+        note = (
+            "Blue: the tensor whose scale moves most. Dashed: the fault begins. Red: the loss is gone. Marks: alarms."
+        )
+        return save(fig, folder_or_temp(folder), "watched", "Runs with a fault, and what rang", alt, note)
 
 
 # ---- 4: the paired gap
