@@ -38,8 +38,8 @@ FILES = (
     "LICENSE",
     "Makefile",
     "README.md",
-    "docs/students.md",
-    "docs/watching.md",
+    *(f"docs/{name}.md" for name in ("students", "how-labs-work", "glossary", "watching")),
+    "docs/images/autopsy.svg",
     "docs/images/chunk-grid.png",
     "environment.yml",
     "pyproject.toml",
@@ -54,8 +54,11 @@ FOLDERS = ("labkit", RESULTS)
 PAGES = {  # of a released week
     "week15": ("PARALLELISM_GUIDE.md", *(f"docs/images/plan-{name}.png" for name in ("map", "anatomy", "errors"))),
     "week16": (
-        *(f"docs/{name}.md" for name in ("renters", "renting-details", "fp8-settings")),
-        *(f"docs/images/renter-answer{name}.png" for name in ("", "-h100")),
+        *(f"docs/{name}.md" for name in ("verdict", "renters", "renting-details", "fp8-settings")),
+        *(
+            f"docs/images/{name}.png"
+            for name in ("renter-answer", "renter-answer-h100", "verdict-study", "verdict-repeats")
+        ),
     ),
 }
 # A folder of labkit that holds what tasks of earlier weeks ask for: the week with which it is released.

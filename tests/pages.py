@@ -47,6 +47,11 @@ def prose(page: Path) -> str:
     return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"\|[ :-]*(?=\|)|\|", " ", text))
 
 
+def words(page: Path) -> int:
+    """How many words a reader sees before opening a fold."""
+    return len(re.sub(r"<details>.*?</details>", "", prose(page), flags=re.DOTALL).split())
+
+
 def typed(page: Path) -> Iterator[str]:
     """Lines of code: indented blocks, fences, and spans. Of a line, what stands before its comment or explanation."""
     text = page.read_text(encoding="utf-8")

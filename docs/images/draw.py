@@ -1,5 +1,6 @@
 """Draws the pictures of README.md and CONTRIBUTING.md anew: .venv/bin/python -m docs.images.draw [NAME ...]
 
+    autopsy.svg       what four ranks print that all receive first, really run
     chunk-grid.png    a ring all-reduce of three ranks, really run, by week 13's own picture
     class-page.png    what `make demo` grades, `grade publish`, a screenshot by headless Chromium; needs both
     house.svg         the rooms and their order, from the import contracts in pyproject.toml
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import html
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -46,6 +48,48 @@ ROOMS = {  # what each room is about, and which group's colour it has
     "strict": ("settings: unknown keys are refused", "labkit"),
     "errors": ("LabError: what went wrong, in one sentence", "labkit"),
 }
+
+
+RING = """\
+import torch
+from labkit.comm import run_ranks
+
+def shift(x, group):
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    got = group.recv(src=left, like=x)
+    group.send(x, dst=right)
+    return got
+
+run_ranks(lambda group: shift(torch.ones(4), group), size=4, backend="threads")
+"""
+
+
+def autopsy() -> str:
+    from rich.console import Console
+    from rich.text import Text
+
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "ring.py").write_text(RING)
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([sys.executable, "ring.py"], cwd=scratch, env=env, capture_output=True, text=True)
+    report = "RanksFailed" + done.stderr.partition("autopsy.RanksFailed")[2].rstrip()
+    cause, _, rest = report.partition("\n")
+    console = Console(record=True, width=86, file=io.StringIO())
+    console.print(Text("$ python ring.py", style="bold"), Text(cause, style="bold #ff9a9a"), Text(rest), sep="\n")
+    alt = f"A terminal. A ring of four ranks hangs, and this is printed. {cause.partition(': ')[2]}"
+    # Rich's own frame takes its font from another host, which neither GitHub nor a page without a network loads.
+    frame = (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">\n<title>'
+        + html.escape(alt)
+        + "</title>\n<style>.{unique_id}-matrix {{ font: {char_height}px ui-monospace, Menlo, Consolas, monospace; }}"
+        "\n{styles}</style>\n<defs><clipPath id='{unique_id}-clip-terminal'><rect width='{terminal_width}' "
+        "height='{terminal_height}'/></clipPath>{lines}</defs>\n{chrome}<g transform='translate({terminal_x}, "
+        "{terminal_y})' clip-path='url(#{unique_id}-clip-terminal)'>{backgrounds}<g class='{unique_id}-matrix'>"
+        "{matrix}</g></g></svg>\n"
+    )
+    svg = console.export_svg(title="a deadlock, explained", code_format=frame, unique_id="autopsy")
+    (HERE / "autopsy.svg").write_text(svg, encoding="utf-8")
+    return alt
 
 
 def chunk_grid() -> str:
@@ -138,6 +182,6 @@ def house() -> str:
 
 
 if __name__ == "__main__":
-    drawers = {"chunk-grid": chunk_grid, "class-page": class_page, "house": house}
+    drawers = {"autopsy": autopsy, "chunk-grid": chunk_grid, "class-page": class_page, "house": house}
     for name in sys.argv[1:] or drawers:
         print(f"{name}: {drawers[name]()}")

@@ -88,11 +88,15 @@ class Page:
         return f"![{picture.alt}]({name}.png)" + (f"\n\n*{picture.note}*" if picture.note else "")
 
     def picture(self, name: str, width: int = 0) -> str:
-        """A PNG that is there, with the alt text inside it; shown as wide as it is, or `width` pixels."""
+        """A PNG or SVG that is there, with the alt text inside it; shown as wide as it is, or `width` pixels."""
         from PIL import Image
 
-        with Image.open(self.folder / name) as image:
-            alt = str(image.info["Description"])
+        if name.endswith(".svg"):
+            title = re.search(r"<title>(.*?)</title>", (self.folder / name).read_text(encoding="utf-8"), re.DOTALL)
+            alt = html.unescape(title[1]) if title else ""
+        else:
+            with Image.open(self.folder / name) as image:
+                alt = str(image.info["Description"])
         return f'<img src="{name}" width="{width}" alt="{html.escape(alt)}">' if width else f"![{alt}]({name})"
 
     @staticmethod
