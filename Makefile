@@ -9,6 +9,7 @@
 # make lint   ruff, import-linter and mypy alone: with these `make test` begins
 # make fix    let ruff fix what it can, and lay out the code
 # make grading  also install what instructors need beside it: nbgrader and Dask (not: bubblewrap and libseccomp, which are the system's)
+# make site   the pages, labs, commands and records as one site of plain files, in build/site
 # END INSTRUCTOR
 #
 # PYTHON=python3.12 make setup          another interpreter (3.11 or newer)
@@ -77,6 +78,15 @@ test: $(STAMP)
 grading: $(STAMP)
 	@$(VENV)/bin/python -m pip install -q -r requirements-grading.lock
 	@echo "Ready: $(VENV)/bin/grade doctor says whether submissions can be shut in on this machine."
+# END INSTRUCTOR
+
+# BEGIN INSTRUCTOR
+.PHONY: site site-tools
+site-tools: $(STAMP)
+	@$(VENV)/bin/python -m pip install -q -r requirements-grading.lock -r requirements-watch.lock -r requirements-site.lock
+site: site-tools
+	@$(VENV)/bin/python site/build.py build/site
+	@echo "Ready: open build/site/index.html, or copy build/site to any web server"
 # END INSTRUCTOR
 
 .PHONY: watch

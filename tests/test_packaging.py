@@ -33,7 +33,7 @@ def test_lock_pins_torch_exactly():
 
 @pytest.mark.parametrize(
     "extra, locks",
-    [(None, []), ("student", []), ("dev", []), *((extra, [extra]) for extra in ("grading", "lint", "watch"))],
+    [(None, []), ("student", []), ("dev", []), *((extra, [extra]) for extra in ("grading", "lint", "site", "watch"))],
 )
 def test_lock_satisfies_every_range_in_pyproject(extra, locks):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -46,8 +46,8 @@ def test_lock_satisfies_every_range_in_pyproject(extra, locks):
 
 
 def test_a_laptop_installs_no_linter_no_gradebook_and_no_dashboard():
-    everything = lock("grading", "lint", "watch")
-    for name in ("ruff", "mypy", "import-linter", "pre-commit", "nbgrader", "dask", "panel", "bokeh", "wandb"):
+    everything = lock("grading", "lint", "site", "watch")
+    for name in ("ruff", "mypy", "import-linter", "pre-commit", "nbgrader", "dask", "panel", "bokeh", "sphinx"):
         assert name in everything and name not in lock(), name
     assert not {"ruff", "mypy", "nbgrader"} & {
         Requirement(line).name
