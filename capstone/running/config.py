@@ -1,8 +1,9 @@
-"""What a run of the capstone is: a training's configuration (labkit.train.config) with four things more.
+"""What a run of the capstone is: a training's configuration (labkit.train.config) with five things more.
 
     parts = "mine"                 # your modules; or "torch": FSDP2, DTensor and labkit's precision backends
     mixed_precision = "fp8"        # or "bf16", "fp32": one line
     rest = "bf16"                  # what "mine" computes in beside FP8 products; "fp32" on a CPU without BF16 units
+    products = "emulated"          # of "fp8": 16.5's, or "tensor-cores": 16.10's, on a GPU that has them; slow on a CPU
     hang_after = 300               # seconds in one call, after which the watchdog of "mine" ends the run; 0: never
     [parallel]                     # as `lab plan --write` has it
     dp = 2                         # 0: the ranks that the others leave
@@ -21,6 +22,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from capstone.given.parts import TENSOR_CORES, unfinished
 from capstone.given.setup import Setup
 from labkit.errors import LabError
 from labkit.parallel import tensor
@@ -48,6 +50,7 @@ class CapstoneConfig(TrainConfig):
 
     parts: Literal["mine", "torch"] = "mine"
     rest: Literal["fp32", "bf16"] = "bf16"
+    products: Literal["emulated", "tensor-cores"] = "emulated"
     hang_after: Annotated[float, Field(ge=0)] = 300.0  # seconds in one call, of "mine"; 0: no limit
     parallel: ParallelConfig = ParallelConfig()
 
@@ -112,12 +115,26 @@ def degrees(config: CapstoneConfig, ranks: int) -> CapstoneConfig:
     parallel = p.replace(dp=dp, zero={2: 1}.get(zero, zero))
     if not torch and (p.recompute or config.activation_checkpointing != "none" or config.compile):
         raise LabError('parts = "mine" neither compiles nor computes blocks again: take those settings out')
+    if config.products == "tensor-cores":
+        refuse_tensor_cores(config)
     filled = config.replace(parallel=parallel, accumulation=accumulation, **again)
     if torch:
         tensor.check(filled.resolved_model, p.tp)
     else:
         setup_of(filled).refuse(ranks)
     return filled
+
+
+def refuse_tensor_cores(config: CapstoneConfig) -> None:
+    """LabError, in one sentence, where products = "tensor-cores" does not go."""
+    if config.parts == "torch" or precision_of(config) != "fp8":
+        raise LabError('products = "tensor-cores" is for parts = "mine" with mixed_precision = "fp8": leave it out')
+    if config.parallel.tp > 1:
+        raise LabError(
+            'products = "tensor-cores" and tp > 1 do not go together: 16.10 finds its scales on one rank alone'
+        )
+    if task := unfinished(TENSOR_CORES):
+        raise LabError(f'products = "tensor-cores" needs {task}, which is not finished: lab check {task.split()[1]}')
 
 
 def recipe(config: CapstoneConfig) -> str:

@@ -4,14 +4,18 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 from capstone import assemble
+from capstone.running import mine
 from capstone.running.config import CapstoneConfig, degrees, setup_of
 from capstone.running.mine import Loop
 from capstone.survive import standing
 from labkit.comm.ranks import run_ranks
+from labkit.errors import LabError
 from labkit.record.run import RunRecord
+from week16_fp8.stretch import tensor_cores
 
 SHAPE = dict(vocab_size=259, d_model=32, n_layers=2, n_heads=2, n_kv_heads=2, d_ffn=64, max_seq_len=16)
 
@@ -105,3 +109,29 @@ def test_whoever_stands_in_a_broadcast_waits_for_its_group_and_not_for_the_sourc
 
     run_ranks(job, size=2, backend="threads", timeout=60)
     assert (seen[1].call, seen[1].peer, seen[1].ranks) == ("broadcast", None, (0, 1))
+
+
+def multiplied(group, products: str) -> tuple[list[float], dict]:
+    """The losses of three steps in FP8, and what the linears were, on these ranks."""
+    values = dict(model=SHAPE, steps=3, seq_len=16, batch_size=2 * group.size, eval_every=0, checkpoint_every=0)
+    config = degrees(CapstoneConfig(**values, mixed_precision="fp8", rest="fp32", products=products), group.size)
+    corpus = Corpus()
+    corpus.describe = dict
+    told = mine.run(group, config, Path("unused"), lambda about, step: None, corpus)
+    return list(told["losses"].values()), told["evidence"]["module_types"]
+
+
+def test_16_10_multiplies_where_it_is_asked_to(monkeypatch):
+    """On a CPU both products are there. They differ in the order of a sum, and in where a scale is divided out."""
+    calls, product = [], tensor_cores.product
+    monkeypatch.setattr(tensor_cores, "product", lambda *a, **k: (calls.append(1), product(*a, **k))[1])
+    (emulated, plain), (codes, kinds) = (
+        run_ranks(multiplied, products, size=2, backend="threads", timeout=120.0)[0]
+        for products in ("emulated", "tensor-cores")
+    )
+    assert plain == {"FP8Linear": 14, "Linear": 1} and kinds == {"TensorCoreLinear": 14, "Linear": 1}
+    assert codes == pytest.approx(emulated, rel=1e-4)
+    assert len(calls) == 3 * 14 * 3 * 2, "three products of each linear, in each step, on each rank"
+    for values, words in (({"mixed_precision": "bf16"}, "leave it out"), ({"parallel": {"tp": 2}}, "one rank alone")):
+        with pytest.raises(LabError, match=words):
+            degrees(CapstoneConfig(**{"mixed_precision": "fp8", "products": "tensor-cores", **values}), 2)
