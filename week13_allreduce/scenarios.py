@@ -36,13 +36,17 @@ def scatter_then_fill(x, group, number):
 
 
 def gather_into(shard, group, numel):
-    """13.3: with `out`, of which the shard is a part, as in 13.4. Returns what came back, and out."""
+    """13.3: with `out`, of which the shard is a part, as in 13.4. Returns what came back, and out; and out after -2 was
+    written into what came back."""
     from . import collectives
 
     out = shard.new_full((numel,), -1)
     mine = out.tensor_split(group.size)[group.rank]
     mine.copy_(shard)
-    return collectives.ring_all_gather(mine, group, numel, out=out), out
+    back = collectives.ring_all_gather(mine, group, numel, out=out)
+    came = back.clone(), out.clone()
+    back.fill_(-2)
+    return *came, out
 
 
 def reduce_then_fill(x, group, number):
