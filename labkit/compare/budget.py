@@ -106,9 +106,16 @@ def spent(calls: Sequence[Call]) -> str:
 
 
 def predict(
-    preset: Preset, part: str, arm: str, memory_gib: float | None = None, world: int = 1, tried: int = 0
+    preset: Preset,
+    part: str,
+    arm: str,
+    memory_gib: float | None = None,
+    world: int = 1,
+    tried: int = 0,
+    kept: bool = False,
 ) -> Item:
-    """What an arm is expected to take; without a rate one start-up alone. tried: batches that need no further try."""
+    """What an arm is expected to take; without a rate one start-up alone. tried: batches that need no further try; kept:
+    the processes of its last run train it."""
     about = preset.arms[arm]
     rate = (getattr(about.expect, part) or getattr(preset.arms[preset.baseline()].expect, part) or 0) * world
     config = preset.config_of(part, arm, memory_gib, world)
@@ -122,8 +129,10 @@ def predict(
         tokens = float(steps * batch)
         if config.eval_every:  # a forward alone is a third of a step
             tokens += -(-steps // config.eval_every) * config.eval_batches * batch / 3
+        seconds += about.expect.probes if config.probe_every else 0.0
     seconds += tokens / rate if rate else 0.0
     startup = preset.startup_seconds if about.expect.startup is None else about.expect.startup
+    startup = preset.again_seconds if kept and preset.again_seconds is not None else startup
     return Item(part=part, arm=arm, label=about.label, predicted_s=(1 + others) * startup + seconds)
 
 

@@ -79,11 +79,16 @@ class Plan:
         return [found[run] for run in base.runs if run in found]
 
     def items(self) -> list[Item]:
-        return [self.item(part, arm) for part, arm in self.todo]
+        """In order; a further run of an arm right after another of it has its processes."""
+        arms, of = self.preset.arms, [(part, self.preset.arms[arm].of or arm) for part, arm in self.todo]
+        kept = [part == "safety" and bool(arms[arm].of) for part, arm in self.todo]
+        kept = [one and i > 0 and of[i] == of[i - 1] for i, one in enumerate(kept)]
+        return [self.item(*each, kept=one) for each, one in zip(self.todo, kept)]
 
-    def item(self, part: str, arm: str) -> Item:
+    def item(self, part: str, arm: str, kept: bool = False) -> Item:
         """What the arm is expected to take from here on."""
-        return predict(self.preset, part, arm, self.memory_gib, self.world_size, len(self.tries.get(arm, ())))
+        tried = len(self.tries.get(arm, ()))
+        return predict(self.preset, part, arm, self.memory_gib, self.world_size, tried, kept)
 
     def sure(self) -> list[Item]:
         """The items without those that only an undecided candidate needs."""
@@ -265,7 +270,7 @@ def other_settings(out: Path, preset: Preset) -> str:
     def without(settings: dict[str, Any]) -> dict[str, Any]:
         arms = {name: arm for name, arm in settings.get("arms", {}).items() if name in there.get("arms", {})}
         arms = {name: {**arm, "expect": None} for name, arm in arms.items()}
-        return {**settings, "startup_seconds": None, "without_fp8": None, "arms": arms}
+        return {**settings, "startup_seconds": None, "again_seconds": None, "without_fp8": None, "arms": arms}
 
     return first_difference(without(there), without(here))
 

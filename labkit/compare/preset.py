@@ -65,11 +65,13 @@ UNENDING = 10**6  # steps of a timed training: the window ends it, and the sched
 
 
 class Expect(Config):
-    """Tokens/s expected of one rank in each part, start-up seconds, steps until a control is expected to be rejected."""
+    """Tokens/s expected of one rank in each part, seconds of start-up and of all probes, steps until a control is
+    expected to be rejected."""
 
     speed: float | None = Field(default=None, gt=0, strict=False)
     safety: float | None = Field(default=None, gt=0, strict=False)
     startup: float | None = Field(default=None, ge=0, strict=False)
+    probes: float = Field(default=0.0, ge=0, strict=False)
     steps: int | None = Field(default=None, ge=1)
 
 
@@ -131,6 +133,7 @@ class Preset(Config):
     yardstick: str = Field(default="BF16", min_length=1)
     without_fp8: str | None = None
     startup_seconds: float = Field(default=20.0, ge=0, strict=False)
+    again_seconds: float | None = Field(default=None, ge=0, strict=False)  # of a run in the processes of the last one
     train: dict[str, Any]
     arms: dict[str, ArmConfig]
     speed: Speed | None = None
@@ -249,6 +252,7 @@ def with_runs(preset: Preset, changed: Iterable[str] = ()) -> Preset:
             look = 2 if run >= runs_of_it.get(arm.role, 1) else 1
             given: dict[str, Any] = {"train": {**moved, **arm.train}}
             if run:
+                given["train"]["probe_every"] = 0  # what the format does to a tensor is seen in the first run
                 given |= {"label": f"{arm.label}, run {run + 1}", "role": "repeat", "of": name, "look": look}
             (second if look == 2 else first)[f"{name}-{run + 1}" if run else name] = arm.model_copy(update=given)
     return preset.model_copy(update={"repeat": repeat, "arms": {**first, **second}})

@@ -1,4 +1,9 @@
-"""One call of `lab compare` at work: its arms one after another, each on ranks of its own, then the verdict."""
+"""One call of `lab compare` at work: its arms one after another, each on ranks of its own, then the verdict.
+
+On GPUs the further runs of an arm for its loss are trained by the processes of its first one: the same shapes, backend
+and recipe, so nothing is imported or compiled twice. In between `labkit.train.job.forget` brings a process back to where
+it began; one that still holds memory of a GPU is replaced. A CPU's peak memory belongs to its process: fresh ones there.
+"""
 
 import shutil
 import time
@@ -10,7 +15,7 @@ from rich.console import Console
 
 from labkit.comm.autopsy import RanksFailed
 from labkit.comm.group import Group
-from labkit.comm.ranks import run_ranks, under_torchrun
+from labkit.comm.ranks import RankPool, run_ranks, under_torchrun
 from labkit.compare import background, batches, follow
 from labkit.compare.announce import announce, prepare_corpus
 from labkit.compare.budget import Budget, Forecast
@@ -22,10 +27,11 @@ from labkit.errors import LabError
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
 from labkit.record.schema import Item, Try
-from labkit.train.job import train_job
+from labkit.train.job import forget, train_job
 from labkit.train.loop import Hook
 
 UNFINISHED = 3  # exit status: the budget ended it, the same command goes on
+KEPT_ON = ("cuda",)  # devices whose processes train an arm's further runs, too
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class Session:
         self.plan, self.budget, self.console, self.leader = plan, budget, console, leader
         self.record = RunRecord.open(plan.out) if leader else None
         self.failed: dict[str, str] = {}  # "<part> <arm>" -> why
+        self.kept: tuple[str, RankPool] | None = None  # the arm that was trained for its loss, and its ranks
 
     def run(self, *, few: bool) -> int:
         """Train what there is to train, judge, print; few: arms or a part were named. Returns every rank's exit status."""
@@ -85,6 +92,7 @@ class Session:
             say(self.console, f"Interrupted. The same command goes on with the arms it has: {plan.out}")
             raise
         finally:
+            self._release()
             if record:
                 record.close()
                 # A request that came too late is not for the next call.
@@ -167,17 +175,40 @@ class Session:
                 shutil.rmtree(folder)  # a window is not resumed: it starts anew
         pause = (self.budget.deadline, str(self.budget.stop))
         task = Task(config.model_dump(), str(folder), about, window, *pause, decision.baselines)
-        size = None if under_torchrun() else plan.world_size
         shown = follow.TrainingProgress(self.console, label, folder, steps, forecast) if self.leader else nullcontext()
         try:
             with shown:
-                tried = run_ranks(arm_on_rank, task, size=size, timeout=None, device=preset.device)[0]
+                tried = self._on_ranks(item, task)
             if self.leader and is_done(plan, item.part, item.arm):
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # they were for going on after a pause
         except RanksFailed as failure:
             lost = Try(micro_batch_size=search.micro_batch_size) if search and batches.out_of_memory(failure) else None
             return str(failure.error) if isinstance(failure.error, LabError) else failure.autopsy.cause, lost
         return "", tried
+
+    def _on_ranks(self, item: Item, task: Task) -> Try | None:
+        """Train on fresh ranks, or on those of the run before if that was one of the same arm."""
+        preset, of = self.plan.preset, self.plan.preset.arms[item.arm].of or item.arm
+        if item.part == "speed" or preset.device not in KEPT_ON or under_torchrun():
+            self._release()
+            size = None if under_torchrun() else self.plan.world_size
+            return run_ranks(arm_on_rank, task, size=size, timeout=None, device=preset.device)[0]
+        if not self.kept or self.kept[0] != of:
+            self._release()
+            self.kept = of, RankPool(self.plan.world_size, device=preset.device)
+        usable = False
+        try:
+            usable = all(self.kept[1].run(arm_on_kept_rank, task, timeout=None))
+        finally:
+            if not usable:
+                self._release()
+        return None
+
+    def _release(self) -> None:
+        """End the ranks that were kept."""
+        if self.kept:
+            self.kept[1].close()
+            self.kept = None
 
     def _end(self, few: bool) -> int:
         """Judge, print; the exit status."""
@@ -215,6 +246,12 @@ def arm_on_rank(group: Group, task: Task) -> Try | None:
     if timer and not done["paused"] and done["stopped"] not in (OVER, ANOTHER):
         raise LabError(f"it ended before its window did: {done['stopped'] or 'it has no more steps'}")
     return timer.tried if timer else None
+
+
+def arm_on_kept_rank(group: Group, task: Task) -> bool:
+    """The same, and then whether this process may train another run."""
+    arm_on_rank(group, task)
+    return forget(group.device)
 
 
 def _from_rank_0(group: Group, decision: Any) -> Any:

@@ -4,7 +4,9 @@ results = run_ranks(train_job, config.model_dump(), "runs/first", size=2, timeou
 results[0]["heldout"]        # {step: loss}
 """
 
+import gc
 import random
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -29,6 +31,8 @@ from labkit.train import state
 from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import build_corpus
 from labkit.train.loop import Hook, Parts, train
+
+LEFT = 2**28  # bytes of a GPU that may stay after a training: the libraries' workspaces, and no model's weights
 
 
 def train_job(
@@ -112,6 +116,23 @@ def build_model(
 
     materialize(model, group.device, first_values, quantised=config.precision.fp8_parameters)
     return model, report
+
+
+def forget(device: torch.device) -> bool:
+    """Bring this process back to where its first training began, but for what is imported. False: it could not be done,
+    and GPU memory is still held.
+
+    What was compiled is traced anew: torch keeps 8 variants of a function and then runs it uncompiled without a word.
+    """
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+    if te := sys.modules.get("transformer_engine.pytorch.quantization"):
+        te.FP8GlobalStateManager.reset()  # the amax histories of delayed scaling
+    gc.collect()
+    if device.type != "cuda":
+        return True
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_allocated(device) <= LEFT
 
 
 def seed_generators(seed: int, rank: int) -> None:

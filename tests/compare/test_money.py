@@ -63,7 +63,7 @@ def test_the_arms_that_a_verdict_needs_come_first():
         "broken",
     ]
     rates = {name: arm.expect.speed or 0 for name, arm in preset.arms.items() if arm.role == "candidate"}
-    assert sorted(rates, key=rates.get)[:-3:-1] == preset.judged, "fastest first"
+    assert {*sorted(rates, key=rates.get)[-2:]} == {*preset.judged}
 
 
 def test_both_answers_fit_into_25_minutes_by_the_prediction(tmp_path):

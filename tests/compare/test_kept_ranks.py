@@ -1,0 +1,108 @@
+"""The further runs of an arm are trained by the processes of its first one, and come to the same losses."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+
+from labkit.compare import compare, session
+from labkit.compare.preset import load_preset
+from labkit.errors import LabError
+from labkit.record.read import read_run
+from labkit.record.schema import Item
+from labkit.train import job
+from tests.compare.comparing import MICRO, preset
+
+REPEATED = MICRO.replace("check = true", "[repeat]\nbaseline = 2\ncandidate = 2\nmore = 0").replace(
+    "world_size = 2", "world_size = 1"
+)
+
+
+class Pool:
+    """Stands in for RankPool: which pool was asked for what, and when it was closed."""
+
+    made: list["Pool"]
+
+    def __init__(self, size, device):
+        self.size, self.jobs, self.closed = size, [], False
+        Pool.made.append(self)
+
+    def run(self, fn, task, timeout):
+        assert not self.closed and fn is session.arm_on_kept_rank
+        self.jobs.append(task)
+        if isinstance(task, BaseException):
+            raise task
+        return [task != "full"] * self.size
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """`ask(part, arm, task)` of a session of preset h100 on GPUs that do not exist; fresh: tasks on ranks of their own."""
+    Pool.made, fresh = [], []
+    monkeypatch.setattr(session, "RankPool", Pool)
+    monkeypatch.setattr(session, "run_ranks", lambda fn, task, **how: fresh.append(task) or [None])
+    plan = SimpleNamespace(preset=load_preset("h100"), out=None, world_size=2)
+    one = session.Session(plan, None, Console(quiet=True), leader=False)
+
+    def ask(part, arm, task="task"):
+        return one._on_ranks(Item(part=part, arm=arm), task)
+
+    return ask, fresh, one
+
+
+def test_only_runs_of_one_arm_share_processes(asked):
+    ask, fresh, one = asked
+    for part, arm in [("speed", "bf16"), ("safety", "bf16"), ("safety", "bf16-2"), ("safety", "broken")]:
+        ask(part, arm, arm)
+    ask("safety", "te-current", "te-current")
+    ask("speed", "te-delayed", "te-delayed")
+    assert fresh == ["bf16", "te-delayed"], "what is timed has ranks of its own"
+    assert [pool.jobs for pool in Pool.made] == [["bf16", "bf16-2"], ["broken"], ["te-current"]]
+    assert all(pool.closed for pool in Pool.made) and one.kept is None
+
+
+@pytest.mark.parametrize("task", ["full", LabError("it broke"), KeyboardInterrupt()])
+def test_processes_that_hold_memory_or_failed_are_replaced(asked, task):
+    ask, _, _ = asked
+    if task == "full":
+        ask("safety", "bf16", task)
+    else:
+        with pytest.raises(type(task)):
+            ask("safety", "bf16", task)
+    ask("safety", "bf16-2")
+    assert [pool.closed for pool in Pool.made] == [True, False]
+
+
+def test_a_process_forgets_amax_histories_and_what_it_compiled(monkeypatch):
+    done, left = [], [0]
+    te = SimpleNamespace(FP8GlobalStateManager=SimpleNamespace(reset=lambda: done.append("te")))
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.quantization", te)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("cache"))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: left[0])
+    assert job.forget(torch.device("cpu")) and done == ["te"]
+    assert job.forget(torch.device("cuda")) and done == ["te", "te", "cache"]
+    left[0] = 4 * 124_000_000  # the weights of the smallest model that is compared on a GPU
+    assert not job.forget(torch.device("cuda"))
+
+
+@pytest.mark.thorough
+def test_kept_and_fresh_processes_come_to_the_same_losses(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    found = {}
+    for kept in (("cpu",), ()):
+        monkeypatch.setattr(session, "KEPT_ON", kept)
+        out = tmp_path / f"kept{len(kept)}"
+        request = compare.Request(str(preset(tmp_path, REPEATED)), ["fp8", "bf16"], out, ["train.steps=4"])
+        compare.compare(request, Console(quiet=True))
+        runs = read_run(out).arms
+        found[kept] = {name: (run.series("loss"), run.series("heldout")) for name, run in runs.items()}
+        probed = {name: any("scales" in line for line in run.steps) for name, run in runs.items()}
+        assert probed == {"bf16": True, "bf16-2": False, "fp8": True, "fp8-2": False}
+    assert found["cpu",] == found[()]
+    assert found[()]["fp8"] != found[()]["fp8-2"], "from weights of its own"
