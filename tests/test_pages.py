@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[1]
 PAGES = pages(ROOT)
 WORDS = {  # of a page, within a fifth, before any fold is opened
     "README.md": 500,
+    "CONTRIBUTING.md": 800,
     "CHANGELOG.md": 400,
+    "PARALLELISM_GUIDE.md": 1900,
+    "grading/README.md": 1500,
+    "grading/THREAT_MODEL.md": 900,
     "docs/students.md": 600,
     "docs/how-labs-work.md": 600,
     "docs/glossary.md": 500,
@@ -36,10 +40,8 @@ def name(path):
 
 def test_all_pages_are_under_test():
     assert {name(page) for page in PAGES} >= {
-        "CONTRIBUTING.md",
         *WORDS,
         "docs/images/README.md",
-        "grading/README.md",
         "grading/PRIVACY.md",
         "grading/student/AGENTS.md",
         "week13_allreduce/README.md",
