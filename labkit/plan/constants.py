@@ -61,7 +61,7 @@ ABOUT = {
         1.06, 0, "times", "bytes moved by fused kernels, over the model's count", H200 + "norm and elementwise"
     ),
     "elementwise_torch": About(1.7, 0.4, "times", "the same by plain torch under FSDP", "fitted"),
-    "scores": About(40, 0, "bytes", "traffic of one unfused attention score, forward and backward", CHOICE),
+    "scores": About(33, 0.3, "bytes", "traffic of one unfused attention score, forward and backward", "fitted"),
     "cast": About(
         5.3, 0, "bytes", "traffic of casting one number to FP8, less what norms save by it", H200 + "quantize"
     ),
@@ -79,8 +79,10 @@ ABOUT = {
     "network": About(0.80, 0.25, "of datasheet", "a network card's bandwidth in a ring", "fitted"),
     "alpha": About(7e-6, 0, "seconds", "a ring's step", "week13_allreduce/results/h200-2.json, 4 KiB"),
     "tp_left": About(0.35, 0, "of it", "tensor-parallel messages that overlap leaves exposed", CHOICE),
-    "drag": About(0.4, 0.6, "of it", "what a hidden message of data parallelism costs the kernels beside it", "fitted"),
-    "drag_near": About(0.3, 0.6, "of it", "the same where it never leaves its node", "fitted"),
+    "drag": About(
+        0.4, 0.4, "of it", "what a hidden message costs the kernels beside it, or the slower level", "fitted"
+    ),
+    "drag_near": About(0.3, 0.4, "of it", "the same for data parallelism that never leaves its node", "fitted"),
 }
 
 

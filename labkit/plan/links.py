@@ -1,12 +1,13 @@
 """What messages cost: alpha and beta of a collective, by level (week 13).
 
 Ranks are laid out tensor, context, data, pipeline, innermost first. Of a group of N ranks, r share a node, on N / r
-nodes. An all-gather or reduce-scatter of n bytes runs on both levels at once, and takes what the slower one takes:
+nodes. An all-gather or reduce-scatter of n bytes runs on both levels at once, chunk by chunk:
 
     near    (N-1)/N n over NVLink
     far     (nodes-1)/nodes n over the r network cards of a node that are the group's
 
-which is a ring's time where nodes are many, and a tree's where they are two. Of a datasheet's bandwidth `wire` of
+which is a ring's time where nodes are many, and a tree's where they are two. The slower level takes its time, and the
+faster one slows it by `drag`, as all that is hidden does. Of a datasheet's bandwidth `wire` of
 NVLink and `network` of the cards arrives; the alpha of each step is what a message of few bytes takes beyond that.
 """
 
@@ -28,7 +29,8 @@ def lap(c: Cases, k: Constants, size: Array, stride: Array, nbytes: Array) -> Ar
     nodes = np.ceil(size / r)
     near = (size - 1) / size * nbytes / (k.wire * c.intra)
     far = (nodes - 1) / nodes * nbytes / (k.network * r * c.inter)
-    return np.where(size > 1, np.maximum(near, far) + k.alpha * (r + nodes - 2), 0.0)
+    both = np.maximum(near, far) + k.drag * np.minimum(near, far)
+    return np.where(size > 1, both + k.alpha * (r + nodes - 2), 0.0)
 
 
 def tensor_lap(c: Cases, k: Constants) -> Array:

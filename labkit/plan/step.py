@@ -22,7 +22,7 @@ from labkit.plan import links
 from labkit.plan.cases import FULL, NONE, OPERATIONS, SELECTIVE, UNFUSED, Array, Cases
 from labkit.plan.constants import Constants
 from labkit.plan.footprint import held_parameters
-from labkit.plan.work import REACHED, Layer, layer
+from labkit.plan.work import REACHED, SUMMED, Layer, layer, sums_apart
 
 MERGED = 10  # bytes of one number: a chunk's result read (BF16), the sum so far read and written (FP32)
 
@@ -67,7 +67,8 @@ def step(c: Cases, k: Constants) -> Step:
     head = M * one.head
     gemm = many * (one.gemm_f + one.gemm_b + again[0]) + head
     attention = many * (one.attention_f + one.attention_b + again[1])
-    elementwise = many * (one.moved_f + one.moved_b + again[2])
+    summed = np.where(sums_apart(c), SUMMED, 0.0) * held_parameters(c) / (REACHED * c.hbm)
+    elementwise = many * (one.moved_f + one.moved_b + again[2]) + M * summed
     casts = many * (one.cast_f + one.cast_b + again[3])
 
     full = (c.recompute == FULL).astype(float)
@@ -92,7 +93,8 @@ def step(c: Cases, k: Constants) -> Step:
     )
     pipeline = M * c.vp * np.where(c.vp > 1, exposed, 2 * hop)
 
-    backward = depth * of_one * 2 / 3
+    # Interleaved, a chunk is done for this step when its last P micro-batches have gone back, before the next chunk's.
+    backward = depth * of_one * 2 / 3 * (1 + (np.minimum(c.pp, M) - 1) * (1 - 1 / c.vp))
     data = data_exposed(c, k, np.where(c.zero >= 3, M * depth * of_one, backward))
     optimizer = k.optimizer * held_parameters(c) / np.where(c.zero > 0, c.dp * c.cp, 1.0) / c.hbm
     parts = (gemm, attention, elementwise, casts, tensor, context, experts, data, pipeline, bubble, optimizer, host)
@@ -114,8 +116,9 @@ def around_the_ring(c: Cases, k: Constants, one: Layer, full: Array) -> Array:
 def data_exposed(c: Cases, k: Constants, window: Array) -> Array:
     """Return the seconds that messages of data parallelism add to a step with `window` seconds to hide them behind."""
     held = held_parameters(c)
-    gradients = np.where(c.zero >= 3, 4.0, 2.0)
-    down = links.data_lap(c, k, gradients * held)
+    down = links.data_lap(c, k, np.where(sums_apart(c) | (c.zero >= 3), 4.0, 2.0) * held)
+    # DeepSpeed under ZeRO 1 sums all gradients on all ranks, twice as much.
+    down = down * np.where((c.attention == UNFUSED) & (c.zero > 0), 2.0, 1.0)
     up = links.data_lap(c, k, 2 * held)
     # Under a pipeline FSDP gathers once a step and sums gradients whole until its end (torchtitan's default).
     each = np.where((c.zero >= 3) & (c.pp == 1), c.micro * (down + 2 * up), down + up)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.plan.cases import SDPA, UNFUSED, Array, Cases
+from labkit.plan.cases import FLASH, SDPA, UNFUSED, Array, Cases
 from labkit.plan.constants import Constants
 
 TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.9), (64, 128, 0.7))  # rows, columns, rate against the largest
@@ -123,14 +123,21 @@ def casts(c: Cases, k: Constants) -> tuple[Array, Array]:
     return each * (inputs + weights), each * grads
 
 
-LOGIT_BYTES = 16  # traffic of one logit: BF16 written, FP32 for the loss, and their gradients
+# Traffic of one logit, BF16 written, FP32 for the loss, and their gradients: fused, or by plain torch, in 4 passes more.
+LOGIT, LOGIT_PLAIN = 16, 30
+SUMMED = 14  # traffic of one parameter's gradient a micro-batch: written in BF16, read, added to FP32 sums, set to zero
 
 
 def head(c: Cases, k: Constants) -> Array:
     """Return the output projection, always BF16, and the loss: forward and backward."""
     n, h, v = c.tokens, c.hidden, c.vocab / c.tp
     products = product(c, k, (n, v, h)) + product(c, k, (n, h, v)) + product(c, k, (v, h, n))
-    return products + LOGIT_BYTES * n * v / (REACHED * c.hbm)
+    return products + np.where(c.attention == FLASH, LOGIT, LOGIT_PLAIN) * n * v / (REACHED * c.hbm)
+
+
+def sums_apart(c: Cases) -> Array:
+    """Is a gradient summed in FP32 by a kernel of its own (DeepSpeed, plain torch), and not within the product (NVIDIA's)?"""
+    return (c.zero > 0) & (c.attention != FLASH)
 
 
 def layer(c: Cases, k: Constants) -> Layer:

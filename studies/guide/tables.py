@@ -208,8 +208,8 @@ def short_step() -> str:
     of, long = one["rules"], cell_of(one["model"], one["gpus"], STANDARD, "bf16")
     return (
         f"{NAMES[one['model']]} on {one['gpus']:,} H100 with 2M tokens a step has {of['rounds']:.1f} rounds at best, "
-        f"as `{short(one['plan'])}`: the bubble takes {100 * of['bubble_share']:.0f} %, {one['loses'][0]} "
-        f"{100 * one['loses'][1]:.0f} %, and MFU is {100 * one['mfu']:.0f} % in place of {100 * long['mfu']:.0f} % "
+        f"as `{short(one['plan'])}`: the bubble takes {100 * of['bubble_share']:.0f} %, "
+        f"and MFU is {100 * one['mfu']:.0f} % in place of {100 * long['mfu']:.0f} % "
         "with 16M."
     )
 
