@@ -76,7 +76,18 @@ def init(
 
 @app.command()
 def release(
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The student tree: a new folder, or one to upgrade.")],
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="The student tree: a new folder, or one to upgrade.")
+    ] = None,
+    git: Annotated[
+        Path | None,
+        typer.Option(
+            "--git",
+            metavar="DIR",
+            help="Instead: the student tree as a git repository of its own, one commit a release, for GitHub Classroom "
+            "or GitLab. Students pull.",
+        ),
+    ] = None,
     weeks: Annotated[list[str] | None, typer.Argument(metavar="WEEK", help="The weeks to release.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Release every week of the course.")] = False,
     solutions: Annotated[
@@ -98,9 +109,12 @@ def release(
     from grading import release as releasing
     from grading.register.classes import open_class
     from grading.register.deadlines import refuse_while_open
+    from grading.repository import release_to_git
     from grading.run import class_seed
     from labkit.checks.tasks import find_week, find_weeks
 
+    if (to is None) == (git is None):
+        raise LabError("say where: --to DIR, a folder, or --git DIR, a repository of its own")
     known, seeds = find_weeks(releasing.COURSE), list[str]()
     if solutions:
         if not weeks:
@@ -111,7 +125,12 @@ def release(
                 if not anyway:
                     refuse_while_open(cls, week.name, "its solutions", tells="the answers")
                 seeds.append(f"the seed of {week.name}: {class_seed(cls, week)}")
-    report = releasing.release(to, weeks or (), solutions=(weeks or ()) if solutions else (), everything=everything)
+    handed = (weeks or ()) if solutions else ()
+    if git is not None:
+        say([*release_to_git(git, weeks or (), solutions=handed, everything=everything), *seeds])
+        return
+    assert to is not None
+    report = releasing.release(to, weeks or (), solutions=handed, everything=everything)
     say([*report.sentences(), *seeds])
     raise typer.Exit(1 if report.blocked else 0)
 

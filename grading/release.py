@@ -107,30 +107,15 @@ def release(
     source, target = Path(source or COURSE).resolve(), Path(target).absolute()
     weeks = find_weeks(source)
     names = [week.name for week in weeks] if everything else list(names)
-    if not names and not solutions:
-        raise LabError("name the weeks to release, for example 'grade release week13 --to DIR', or --all")
-    real = Path(os.path.realpath(target))
-    if real.is_relative_to(source) or source.is_relative_to(real):
-        raise LabError(f"{target} and the course itself lie in one another: choose a folder outside {source}")
-    if target.exists() and not target.is_dir():
-        raise LabError(f"{target} is no folder: name another")
+    refuse_inside(target, source)
     if target.is_dir() and not (target / LABS).exists() and (there := _others(target)):
         raise LabError(
             f"{target} holds other things ({there[0]!r}, say) and no release: name a new folder, or the one "
             f"that students have"
         )
-    trees = []
-    if names:
-        chosen = _named(names, weeks)
-        here = [week for week in weeks if week not in chosen and _has(target, week)]
-        trees.append(student_tree(source, chosen, here))
-    if solutions:
-        trees.append(solutions_tree(source, _named(solutions, weeks)))
-    tree = Tree(
-        {path: file for part in trees for path, file in part.files.items()},
-        tuple(name for part in trees for name in part.covers),
-        [n for part in trees for n in part.untracked],
-    )
+    chosen = named(names, weeks)
+    here = [week for week in weeks if week not in chosen and _has(target, week)]
+    tree = whole_tree(source, chosen, named(solutions, weeks), here)
     try:
         with Target(target) as opened:
             return _apply(opened, tree)
@@ -142,7 +127,29 @@ def release(
         ) from None
 
 
-def _named(names: Sequence[str], weeks: Sequence[Week]) -> list[Week]:
+def refuse_inside(target: Path, source: Path) -> None:
+    """LabError if the target is no folder, or lies in the course, or the course in it."""
+    real = Path(os.path.realpath(target))
+    if real.is_relative_to(source) or source.is_relative_to(real):
+        raise LabError(f"{target} and the course itself lie in one another: choose a folder outside {source}")
+    if target.exists() and not target.is_dir():
+        raise LabError(f"{target} is no folder: name another")
+
+
+def whole_tree(source: Path, weeks: Sequence[Week], solutions: Sequence[Week], here: Sequence[Week] = ()) -> Tree:
+    """The student tree with these weeks, and the solutions of those. LabError if nothing is named."""
+    if not weeks and not solutions:
+        raise LabError("name the weeks to release, for example 'grade release week13 --to DIR', or --all")
+    trees = [student_tree(source, weeks, here)] if weeks else []
+    trees += [solutions_tree(source, solutions)] if solutions else []
+    return Tree(
+        {path: file for part in trees for path, file in part.files.items()},
+        tuple(name for part in trees for name in part.covers),
+        [n for part in trees for n in part.untracked],
+    )
+
+
+def named(names: Sequence[str], weeks: Sequence[Week]) -> list[Week]:
     """These weeks, each once."""
     return list({(week := find_week(name, weeks)).name: week for name in names}.values())
 

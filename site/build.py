@@ -20,18 +20,16 @@ HERE = Path(__file__).resolve().parent
 COURSE = HERE.parent
 sys.path[:0] = [str(COURSE), str(HERE)]  # the course's own packages, and the files beside this one
 
-import facts  # noqa: E402
-
 from grading.tree import student_tree  # noqa: E402
 from labkit.checks.tasks import find_weeks  # noqa: E402
 
 # What is shown where. A path is the repository's; those without a folder of it stand in site/pages.
 NAV = {
-    "Start": ["docs/students.md", "autopsy.md", "chunk-grid.md", "glossary.md"],
-    "Labs": ["syllabus.md", "{weeks}"],
+    "Start": ["docs/students.md", "autopsy.md", "chunk-grid.md", "docs/glossary.md"],
+    "Labs": ["syllabus.md", "docs/how-labs-work.md", "{weeks}"],
     "Guides": ["PARALLELISM_GUIDE.md", "plan-explorer.md", "docs/watching.md"],
     "Is FP8 worth it?": ["fp8.md", "docs/renters.md", "docs/renting-details.md"],
-    "Results": ["results-explorer.md", "results/README.md", "gallery.md", "sample.md"],
+    "Results": ["results-explorer.md", "docs/verdict.md", "results/README.md", "gallery.md", "sample.md"],
     "Teach": ["teach.md", "docs/instructors.md", "docs/instructors-rare.md", "grading/README.md", "grading/PRIVACY.md"],
     "Reference": ["lab.md", "grade.md", "configuration.md", "docs/fp8-settings.md", "api/index.md"],
     "Project": ["limits.md", "CONTRIBUTING.md", "CHANGELOG.md", "cite.md"],
@@ -114,6 +112,8 @@ def toctree(entries: list[str], caption: str = "", depth: int = 1) -> str:
 
 def own_pages() -> Iterator[tuple[str, str]]:
     """(name, text) of the pages of site/pages, their blanks filled, and of what is made of the code."""
+    import facts
+
     room = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "pages"),
         undefined=jinja2.StrictUndefined,
@@ -154,7 +154,9 @@ def write(source: Path) -> None:
                     f"---\norphan: true\n{text[4:]}" if text.startswith("---") else f"---\norphan: true\n---\n{text}"
                 ).encode()
         _put(source / name, data)
-    (source / HOME).rename(source / "home.inc")
+    home = source / HOME
+    _put(source / "home.inc", home.read_text().partition("\n# ")[2].partition("\n")[2].encode())  # below its title
+    home.unlink()
     own["index.md"] += "".join(toctree(names, caption, 2) for caption, names in shown.items())
     for name, text in own.items():
         _put(source / name, linked(text, name, pages, set(files)).encode())
@@ -178,6 +180,8 @@ def _put(path: Path, data: bytes) -> None:
 
 def build(out: Path) -> int:
     """Make the site; Sphinx's status. A warning is an error."""
+    import facts
+
     source = out.with_name(f"{out.name}-source")
     for folder in (source, out):
         shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 import re
 
 project = "Distributed training, by hand"
+author = "the course's authors"
 copyright = "the authors; text CC BY 4.0, code Apache-2.0"
 extensions = ["myst_nb", "sphinx_design", "sphinx.ext.autodoc"]
 exclude_patterns = ["labkit", ".doctrees", "**/.ipynb_checkpoints"]
@@ -17,6 +18,7 @@ html_theme_options = {
     "home_page_in_toc": False,
     "use_download_button": False,
     "use_fullscreen_button": False,
+    "navbar_persistent": [],
     "show_navbar_depth": 1,
     "show_toc_level": 1,
     "pygments_light_style": "a11y-high-contrast-light",
@@ -60,9 +62,13 @@ def restructured(lines: list[str]) -> list[str]:
 
 def _plain(text: str) -> str:
     """Words with backticks, and nothing else that means something."""
-    parts = re.split(r"(`+[^`]+`+)", text)
-    parts[1::2] = [f"``{part.strip('`')}``" for part in parts[1::2]]
-    parts[::2] = [re.sub(r"([*|\\]|_(?!\w))", r"\\\1", part) for part in parts[::2]]
+    parts = re.split(r"(`+[^`]+`+|\*\*\w[^*]*\*\*)", text)
+    for at, part in enumerate(parts):
+        if at % 2 == 0:
+            parts[at] = re.sub(r"([*|\\]|_(?!\w))", r"\\\1", part)
+        elif part[0] == "`":
+            glued = ["\\ " if re.match(r"\w", side) else "" for side in (parts[at - 1][-1:], parts[at + 1])]
+            parts[at] = f"{glued[0]}``{part.strip('`')}``{glued[1]}"
     return "".join(parts)
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import labkit
 from labkit.checks.tasks import find_weeks
-from labkit.compare.arms import arm_rows
-from labkit.compare.repeats import interval
+from labkit.compare.arms import Arm, arm_rows
 from labkit.record.read import RunData, read_run
 from studies.guide.survey import short
 from studies.guide.tables import NAMES, constraint, fitting, mark_of
@@ -96,7 +95,7 @@ def timings() -> str:
     heads = ["GPUs", "model", "recipe", "batch a GPU", "tokens/s a GPU", "times BF16", "date", "record"]
     rows = []
     for name, run in comparisons():
-        model = (run.config.get("speed") or {}).get("train", {}).get("model") or run.config["train"]["model"]
+        model = _model((run.config.get("speed") or {}).get("train", {}), run.config["train"])
         for arm in arm_rows(run).values():
             if arm.timed and arm.timed.tokens_per_s:
                 each = arm.timed.tokens_per_s / arm.timed.ranks
@@ -112,12 +111,22 @@ def verdicts() -> str:
     for name, run in comparisons():
         for arm in arm_rows(run).values():
             if arm.gap is not None and arm.role != "baseline":
-                spread = f"{arm.low:+.2f} to {arm.high:+.2f}" if arm.low is not None and arm.high is not None else ""
-                model = run.config["train"]["model"]
+                spread = _interval(arm)
+                model = _model(run.config["train"])
                 rows.append(
                     [gpu(run), model, arm.label, f"{arm.gap:+.2f}", spread, arm.word, arm.runs, _date(run), name]
                 )
     return explorer(heads, rows, [*heads[:3], "verdict"])
+
+
+def _interval(arm: Arm) -> str:
+    return f"[{arm.low:+.2f}, {arm.high:+.2f}]" if arm.low is not None and arm.high is not None else ""
+
+
+def _model(*settings: dict[str, Any]) -> str:
+    """The first model that is named; a table of shapes has no name."""
+    named = next(one["model"] for one in settings if one.get("model"))
+    return named if isinstance(named, str) else "a shape of its own"
 
 
 def _date(run: RunData) -> str:
@@ -141,9 +150,7 @@ def cards() -> list[dict[str, Any]]:
                 "times": f"{rows[name].times:.2f}",
                 "tokens": f"{rows[name].timed.tokens_per_s:,.0f}",
                 "gap": f"{losses[name].gap:+.2f}",
-                "interval": interval(losses[name].low, losses[name].high)
-                if losses[name].low is not None
-                else "one run",
+                "interval": _interval(losses[name]),
                 "word": losses[name].word,
                 "runs": losses[name].runs,
             }
