@@ -121,8 +121,8 @@ def own_pages() -> Iterator[tuple[str, str]]:
         keep_trailing_newline=True,
     )
     room.globals.update(vars(facts))
-    for path in sorted((HERE / "pages").glob("*.md")):
-        yield path.name, room.get_template(path.name).render()
+    for path in sorted((HERE / "pages").glob("*.md.j2")):
+        yield path.stem, room.get_template(path.name).render()
     yield from facts.reference()
 
 

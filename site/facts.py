@@ -1,4 +1,4 @@
-"""What the site's own pages say, taken from records and from the code: the names that site/pages/*.md may use."""
+"""What the site's own pages say, taken from records and from the code: the names that site/pages may use."""
 
 import html
 import importlib
