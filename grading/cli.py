@@ -88,8 +88,7 @@ def release(
             "or GitLab. Students pull.",
         ),
     ] = None,
-    weeks: Annotated[list[str] | None, typer.Argument(metavar="WEEK", help="The weeks to release.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Release every week of the course.")] = False,
+    weeks: Annotated[list[str] | None, typer.Argument(metavar="WEEK", help="The weeks to release; or: all.")] = None,
     solutions: Annotated[
         bool,
         typer.Option(
@@ -116,6 +115,7 @@ def release(
     if (to is None) == (git is None):
         raise LabError("say where: --to DIR, a folder, or --git DIR, a repository of its own")
     known, seeds = find_weeks(releasing.COURSE), list[str]()
+    weeks = [week.name for week in known] if weeks == ["all"] else weeks or []
     if solutions:
         if not weeks:
             raise LabError("--solutions: of which week? grade release week13 --to DIR --solutions")
@@ -125,12 +125,12 @@ def release(
                 if not anyway:
                     refuse_while_open(cls, week.name, "its solutions", tells="the answers")
                 seeds.append(f"the seed of {week.name}: {class_seed(cls, week)}")
-    handed = (weeks or ()) if solutions else ()
+    handed = weeks if solutions else ()
     if git is not None:
-        say([*release_to_git(git, weeks or (), solutions=handed, everything=everything), *seeds])
+        say([*release_to_git(git, weeks, solutions=handed), *seeds])
         return
     assert to is not None
-    report = releasing.release(to, weeks or (), solutions=handed, everything=everything)
+    report = releasing.release(to, weeks, solutions=handed)
     say([*report.sentences(), *seeds])
     raise typer.Exit(1 if report.blocked else 0)
 

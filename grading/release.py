@@ -139,7 +139,7 @@ def refuse_inside(target: Path, source: Path) -> None:
 def whole_tree(source: Path, weeks: Sequence[Week], solutions: Sequence[Week], here: Sequence[Week] = ()) -> Tree:
     """The student tree with these weeks, and the solutions of those. LabError if nothing is named."""
     if not weeks and not solutions:
-        raise LabError("name the weeks to release, for example 'grade release week13 --to DIR', or --all")
+        raise LabError("name the weeks to release, for example 'grade release week13 --to DIR', or all")
     trees = [student_tree(source, weeks, here)] if weeks else []
     trees += [solutions_tree(source, solutions)] if solutions else []
     return Tree(

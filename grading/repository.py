@@ -29,12 +29,7 @@ PLAIN = ("commit.gpgSign=false", "core.hooksPath=/dev/null", "core.autocrlf=fals
 
 
 def release_to_git(
-    target: str | Path,
-    names: Sequence[str] = (),
-    *,
-    solutions: Sequence[str] = (),
-    everything: bool = False,
-    source: str | Path | None = None,
+    target: str | Path, names: Sequence[str] = (), *, solutions: Sequence[str] = (), source: str | Path | None = None
 ) -> list[str]:
     """Commit the student tree with these weeks, and those that are there; sentences for a person. LabError as `release`,
     for a repository of something else, and for a merge that git refuses."""
@@ -44,7 +39,7 @@ def release_to_git(
     if not (target / ".git").exists():
         if target.exists() and any(target.iterdir()):
             raise LabError(f"{target} holds other things and is no git repository: name a new folder")
-        asked = named([week.name for week in weeks] if everything else names, weeks)
+        asked = named(names, weeks)
         whole_tree(source, asked, named(solutions, weeks))  # says what is wrong before anything is made
         target.mkdir(parents=True, exist_ok=True)
         _git(target, "init", "-q", "-b", MAIN)
@@ -54,7 +49,7 @@ def release_to_git(
             f"{target} is a git repository without the branch {BRANCH}, so nothing was released there: name a new folder"
         )
     there = set(_git(target, "ls-tree", "--name-only", before, ".", f"{SOLUTIONS}/").split("\n")) if before else set()
-    chosen = [week for week in weeks if everything or week.package in there or week in named(names, weeks)]
+    chosen = [week for week in weeks if week.package in there or week in named(names, weeks)]
     solved = [week for week in weeks if f"{SOLUTIONS}/{week.package}" in there or week in named(solutions, weeks)]
     tree = whole_tree(source, chosen, solved)
     made = _tree_object(target, tree)
@@ -92,9 +87,9 @@ def _tree_object(target: Path, tree: Tree) -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.data)
             path.chmod(0o755 if file.executable else 0o644)
-        index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
-        _git(target, f"--work-tree={files}", "add", "--all", "--force", ".", cwd=files, **index)
-        return _git(target, "write-tree", **index)
+        index = str(Path(folder, "index"))
+        _git(target, f"--work-tree={files}", "add", "--all", "--force", ".", cwd=files, GIT_INDEX_FILE=index)
+        return _git(target, "write-tree", GIT_INDEX_FILE=index)
 
 
 def _has(target: Path, ref: str) -> bool:

@@ -180,7 +180,7 @@ def test_a_forged_record_hands_nothing_out_and_removes_nothing_outside(tree, cou
 def test_the_command(course, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(releasing, "COURSE", course)
     with pytest.raises(SystemExit) as stop:
-        cli.main(["release", "--all", "--to", str(tmp_path / "tree")])
+        cli.main(["release", "all", "--to", str(tmp_path / "tree")])
     assert stop.value.code in (0, None)
     assert f"{tmp_path / 'tree'}: {len(snapshot(tmp_path / 'tree'))} files new" in capsys.readouterr().out
     assert (tmp_path / "tree/week92_next/parts.py").exists()
