@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from labkit.compare.equal_loss import Further, further_steps
 from labkit.errors import LabError
 from labkit.model.flops import flops_per_token
 from labkit.precision.config import PLAIN
@@ -31,7 +32,7 @@ class Arm:
 
     Losses in nats a token, gaps in per cent, memory in bytes (most of any step and rank). of: the arm of which this is a
     further run, for the interim analysis `look`. times, speedup: its speed in the speed part and in the loss's, over the
-    baseline's. gap, low, high: of the loss over all its runs; one_run: of a single one, without an interval.
+    baseline's. further: what its gap takes in steps. gap, low, high: of the loss over all its runs; one_run: of a single one, without an interval.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Arm:
     gap: float | None = None
     word: str = ""
     runs: int = 0  # trained for the loss
+    further: Further | None = None
     speed: Throughput = field(default_factory=lambda: throughput_of([]))
     speedup: float | None = None
     steps: int = 0
@@ -76,6 +78,11 @@ class Arm:
     @property
     def high(self) -> float | None:
         return self.judged.high if self.judged else None
+
+    @property
+    def at_equal_loss(self) -> tuple[float, float, float] | None:
+        """`times` at equal loss, with its interval."""
+        return self.further.speed(self.times) if self.further and self.times else None
 
     @property
     def gaps(self) -> list[tuple[int, float]]:
@@ -129,6 +136,11 @@ def arm_rows(data: RunData, verdict: Verdict | None = None) -> dict[str, Arm]:
     for arm in arms.values():
         if unit and arm.speed.tokens_per_s and arm.role != "baseline":
             arm.speedup = arm.speed.tokens_per_s / unit
+    base_runs = [arm.data for arm in arms.values() if "baseline" in (arm.role, arm.of and arms[arm.of].role)]
+    curves = [heldout_of(run) for run in base_runs if run and run.status == "finished"]
+    for arm in arms.values():
+        if arm.gap is not None and arm.low is not None and arm.high is not None and verdict.from_step is not None:
+            arm.further = further_steps(curves, verdict.from_step, arm.gap, arm.low, arm.high)
     return arms
 
 

@@ -105,8 +105,9 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
         on_gpu=_on_gpu(data),
         measured_on=_measured_on(data, arms),
         single=single,
-        answers=table.as_html(table.filled(table.of_answers(baseline), both), both) if both else "",
+        answers=table.as_html(table.of_answers(both, baseline), both) if both else "",
         recommended=recommended(both, form, baseline),
+        assumed=table.assumed(both, baseline),
         form=form,
         spent="" if single else spent(results.calls),
         one_run=not single and bool(verdict and verdict.band) and not record.config.repeat,
@@ -149,7 +150,8 @@ def recommended(rows: Sequence[Arm], form: str, baseline: str) -> str:
     best = max(sound, key=lambda arm: timed[arm.name])
     word, interval = f"{best.word} in one run" if best.one_run else best.word, table.gap_interval(best)
     gap = f", the loss {word} ({interval})" if interval else ""
-    advice = f"Recommended here: {best.timed_label}, {best.times:.2f} times {baseline}'s speed{gap}."
+    equal = f", {table.at_equal_loss(best.at_equal_loss)} at equal loss" if best.at_equal_loss else ""
+    advice = f"Recommended here: {best.timed_label}, {best.times:.2f} times {baseline}'s speed{gap}{equal}."
     why = "; ".join(
         f"{arm.timed_label} is faster ({arm.times:.2f}), its loss {arm.word or 'not judged'}"
         for arm in faster

@@ -124,8 +124,11 @@ def show(out: Path, console: Console) -> None:
     record, arms = run.comparison, arm_rows(run)
     form, baseline, speed = record.config.format, record.config.yardstick, record.results.speed
     if both := answers(arms):
-        console.print(table.on_terminal(table.filled(table.of_answers(baseline), both), both))
+        console.print(table.on_terminal(table.of_answers(both, baseline), both))
         console.print()
+        if said := table.assumed(both, baseline):
+            say(console, said)
+            console.print()
         if recipe := recommended(both, form, baseline):
             say(console, recipe, style="bold")
             console.print()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -10,6 +10,7 @@ from markupsafe import Markup
 from rich.table import Table
 
 from labkit.compare.arms import Arm
+from labkit.compare.equal_loss import ASSUMED
 from labkit.compare.repeats import interval
 from labkit.compare.terminal import markdown_table, rich_table
 from labkit.record.kernels import CLASSES
@@ -108,15 +109,36 @@ def _finite(form: str) -> Callable[[float], str]:
 # ---- both answers, the speed part, the loss's part
 
 
-def of_answers(baseline: str) -> list[Column]:
-    """Rows are `arms.answers`."""
-    return [
+def of_answers(rows: Sequence[Arm], baseline: str) -> list[Column]:
+    """Rows are `arms.answers`. The columns in which something stands; further steps, where no speed has them in it."""
+    columns = [
         Column("arm", "timed_label"),
-        Column(f"x {baseline}'s speed", "times", "{:.2f}"),
+        Column(f"x {baseline}'s speed", "times", "{:.2f}", f"x {baseline}'s\nspeed"),
+        Column("at equal loss [interval]", "at_equal_loss", at_equal_loss, "at equal loss\n[interval]"),
         Column("loss gap % [interval]", lambda arm: "" if arm.role == "baseline" else gap_interval(arm)),
+        *([] if any(row.times for row in rows) else [FURTHER]),
         Column("loss", lambda arm: "baseline" if arm.role == "baseline" else arm.word or "not judged"),
         Column("runs", lambda arm: arm.runs or None),
     ]
+    return filled(columns, rows)
+
+
+def at_equal_loss(value: tuple[float, float, float]) -> str:
+    """ "1.28 [1.25, 1.31]"."""
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*value)
+
+
+FURTHER = Column(
+    "further steps to equal loss [interval]",
+    "further",
+    "{0.steps:+.1f} [{0.low:+.1f}, {0.high:+.1f}] of {0.trained}",
+    "further steps\n[interval]",
+)
+
+
+def assumed(rows: Iterable[Arm], baseline: str) -> str:
+    """What the speed at equal loss takes for granted, in a sentence; "" where no row has one."""
+    return ASSUMED.format(baseline=baseline) if any(row.further for row in rows) else ""
 
 
 def timing(arm: Arm) -> TimedRow:
@@ -191,6 +213,7 @@ def of_losses(arms: Sequence[Arm], band: Band | None) -> list[Column]:
         Column("GiB a rank", done(lambda arm: arm.peak_bytes and arm.peak_bytes / GIB), "{:.2f}", "GiB a\nrank"),
         Column("held-out loss", done(lambda arm: arm.val_loss), _finite("{:.4f}"), "held-\nout"),
         gap,
+        *filled([replace(FURTHER, narrow=None)], arms),
         Column("worst SQNR dB", done(lambda arm: arm.sqnr and arm.sqnr.db), _finite("{:.1f}"), "SQNR\ndB"),
         Column("converted/left", done(lambda arm: f"{arm.converted}/{arm.left}"), narrow="conv./\nleft"),
         Column("NaN events", done(lambda arm: arm.nonfinite), narrow="\nNaN"),

@@ -14,13 +14,14 @@ variation. Every rate is computed again on pools drawn from the pool; the range 
 import argparse
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from labkit.compare.statistic import ACCEPTED, Spread, answers, tail
+from labkit.compare.statistic import ACCEPTED, Answer, Spread, answers, tail
 from labkit.errors import run_command
 from labkit.record.clean import jsonable
 from studies.verdict.pool import read_pool
@@ -60,21 +61,27 @@ DESIGNS = {
 
 
 def drawn(rng: np.random.Generator, ys: np.ndarray, count: int) -> np.ndarray:
-    """Draw `count` runs from the smoothed pool `ys`: its mean, its variance (of n - 1), no two alike."""
-    middle, n = ys.mean(), len(ys)
-    moved = ys[rng.integers(n, size=count)] - middle + SMOOTH * ys.std() * rng.standard_normal(count)
+    """Draw `count` runs from the smoothed pool `ys`, y or [y, slope] of each: its mean and variance, no two alike."""
+    middle, n = ys.mean(0), len(ys)
+    noise = SMOOTH * ys.std(0) * rng.standard_normal((count, *ys.shape[1:]))
+    moved = ys[rng.integers(n, size=count)] - middle + noise
     return middle + moved * math.sqrt(n / (n - 1) / (1 + SMOOTH**2))
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a comparison's runs come from: y of each run of three pools."""
+    """Where a comparison's runs come from: y of each run of three pools; for BF16 [y, slope], or y."""
 
     bf16: np.ndarray
     candidate: np.ndarray
     companion: np.ndarray
     records: tuple[float, float]  # standard deviation of one run in BF16 and in FP8, as records know it
     gap: float | None = None  # per cent: the candidate's runs are moved until their true gap is this
+
+    @property
+    def there(self) -> float:
+        """The pools' gap, per cent."""
+        return float(self.candidate.mean() - self.bf16.reshape(len(self.bf16), -1)[:, 0].mean())
 
     def redraw(self, rng: np.random.Generator) -> "Scene":
         """Draw new pools from these; one that serves twice is drawn once."""
@@ -84,23 +91,32 @@ class Scene:
         return replace(self, bf16=bf16, candidate=candidate, companion=companion)
 
 
-def simulate(rng: np.random.Generator, design: Design, scene: Scene, comparisons: int) -> dict[str, float]:
-    """Rates over so many comparisons: of each word, of intervals that hold the true gap; mean runs; median half-width."""
+def judged(
+    rng: np.random.Generator, design: Design, scene: Scene, comparisons: int
+) -> Iterator[tuple[Answer, np.ndarray]]:
+    """Draw and judge so many comparisons: each one's answer, and its BF16 runs."""
     spreads = [spread * design.wrong_by for spread in scene.records]
     prior = Spread(spreads[0], spreads[1], design.weight) if design.weight else None
-    there = float(scene.candidate.mean() - scene.bf16.mean())
-    true = there if scene.gap is None else scene.gap
+    moved = 0.0 if scene.gap is None else scene.gap - scene.there
     first, each = design.first, design.first + design.more
-    words, covered, trained, widths = dict.fromkeys(WORDS, 0), 0, 0, []
     for _ in range(comparisons):
-        base = list(drawn(rng, scene.bf16, design.base))
-        tested = drawn(rng, scene.candidate, each) + true - there
+        base = drawn(rng, scene.bf16, design.base)
+        tested = drawn(rng, scene.candidate, each) + moved
         companion = list(drawn(rng, scene.companion, first))
         for runs in (first, each):
             given = {"tested": list(tested[:runs]), "companion": companion}
-            answer = answers(base, given, prior, 2 if design.more else 1, plan=False)["tested"]
+            ys = list(base.reshape(design.base, -1)[:, 0])
+            answer = answers(ys, given, prior, 2 if design.more else 1, plan=False)["tested"]
             if answer.word != "undecided":
                 break
+        yield answer, base
+
+
+def simulate(rng: np.random.Generator, design: Design, scene: Scene, comparisons: int) -> dict[str, float]:
+    """Rates over so many comparisons: of each word, of intervals that hold the true gap; mean runs; median half-width."""
+    true = scene.there if scene.gap is None else scene.gap
+    words, covered, trained, widths = dict.fromkeys(WORDS, 0), 0, 0, []
+    for answer, _ in judged(rng, design, scene, comparisons):
         words[answer.word] += 1
         covered += answer.low <= true <= answer.high
         trained += answer.runs

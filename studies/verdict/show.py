@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from labkit.compare.arms import arm_rows
+from labkit.compare.equal_loss import REACH, further_steps, slope
 from labkit.compare.repeats import interval
 from labkit.compare.statistic import ACCEPTED
+from labkit.compare.table import FURTHER, of_answers
 from labkit.compare.terminal import markdown_table
 from labkit.record import plotting as plot
+from labkit.record.read import RunData
 from studies.verdict.operating import CHOSEN, COSTS, DESIGNS, GAPS, WORDS
 from studies.verdict.repeated import Run
 
@@ -70,6 +74,7 @@ def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
 def kinds_table(found: dict[str, Any]) -> str:
     """Write what the verdict said of each kind of run, as Markdown."""
     heads = ["kind", "runs", "true gap %", "spread %", *(f"{word} %" for word in WORDS), "interval holds it %"]
+    heads += [f"further steps of {found['train']['steps']}", "their interval holds them %"]
     rows, layers = [], found["train"]["model"]["n_layers"]
     for row in sorted(found["kinds"], key=lambda row: abs(row["gap"])):
         blocks = f", {row['blocks']} of {layers} blocks" if 0 < row["blocks"] < layers else ""
@@ -77,7 +82,12 @@ def kinds_table(found: dict[str, Any]) -> str:
         what = NAMES.get(row["kind"], f"{row['kind']}{dose}{blocks}")
         rates = [_rate(row["rates"], word) for word in (*WORDS, "covered")] if "rates" in row else [""] * 4
         gap = f"{row['gap']:+.2f} ± {row['error']:.2f}"
-        rows.append([what, str(row["runs"]), gap, f"{row['spread']:.2f}", *rates])
+        steps = (
+            [f"{row['rates']['steps']:+.1f}", f"{100 * row['rates']['steps covered']:.1f}"]
+            if "rates" in row
+            else [""] * 2
+        )
+        rows.append([what, str(row["runs"]), gap, f"{row['spread']:.2f}", *rates, *steps])
     return markdown_table(heads, rows)
 
 
@@ -146,6 +156,31 @@ def repeats_picture(found: dict[str, Any], folder: Path, name: str) -> plot.Pict
         alt = f"A dot for each run's gap from the mean of BF16. By arm: {plot.join(ranges)}."
         note = "A dot is a run, a triangle the mean of an arm."
         return plot.save(fig, folder, name, "Every run", alt, note)
+
+
+def at_equal_loss(found: dict[str, Any], timed: RunData) -> str:
+    """Write, by arm that was timed, its gap over all runs in further steps, and its speed at equal loss, as Markdown."""
+    heads, rows = ["arm", "runs", "further steps [interval]", "x BF16's speed", "at equal loss [interval]"], []
+    for kind, arm in arm_rows(timed).items():
+        row = next((row for row in found["kinds"] if row["kind"] == kind and row.get("error")), None)
+        if row and arm.times:
+            low, high = (row["gap"] + sign * REACH * row["error"] for sign in (-1, 1))
+            arm.further = further_steps(*_pace(found), row["gap"], low, high)
+            steps, *_, speed = (column.cell(arm) for column in (FURTHER, *of_answers([arm], "BF16")[1:3]))
+            rows.append([arm.label, str(row["runs"]), steps, f"{arm.times:.2f}", speed])
+    return markdown_table(heads, rows)
+
+
+def steps_of(found: dict[str, Any], gap: float) -> float:
+    """Find how many further steps a gap takes on BF16's mean curve."""
+    curves, half = _pace(found)
+    return gap * len(curves) / sum(slope(one, half) for one in curves)
+
+
+def _pace(found: dict[str, Any]) -> tuple[list[dict[int, float]], int]:
+    """(BF16's held-out losses, the first judged step)."""
+    steps = found["steps"]
+    return [dict(zip(steps, own)) for _, kind, _, *own in found["heldout"] if kind == "bf16"], max(steps) // 2 + 1
 
 
 def repeats_table(found: dict[str, Any]) -> str:

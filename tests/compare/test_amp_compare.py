@@ -116,7 +116,7 @@ def test_the_verdict_on_speed_speaks_of_it_too():
     assert "FP32 was not timed" in judge_speed({"amp": rows["amp"]}, {}, "AMP", "FP32").sentence
     slow = [Arm("fp32", "FP32", "baseline", times=1.0), Arm("a", "FP16", "candidate", times=0.9, word="same")]
     assert recommended(slow, "AMP", "FP32") == "Recommended here: FP32. No AMP recipe is faster."
-    assert table.of_answers("FP32")[1].head == "x FP32's speed"
+    assert table.of_answers(slow, "FP32")[1].head == "x FP32's speed"
 
 
 def test_without_repeats_losses_are_not_judged_and_the_refusal_names_the_remedies(tmp_path):

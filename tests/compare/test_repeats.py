@@ -405,7 +405,8 @@ def rows_of(data):
 
 def test_the_fastest_recipe_whose_loss_is_the_same_is_recommended():
     rows = rows_of(record(bf16=100.0, a=130.0, b=140.0))
-    assert [[column.cell(arm) for column in table.of_answers("BF16")] for arm in rows] == [
+    columns = table.of_answers(rows, "BF16")
+    assert [[column.cell(arm) for column in columns] for arm in rows] == [
         ["bf16", "1.00", "", "baseline", "4"],
         ["b", "1.40", "", "not judged", ""],
         ["a", "1.30", "+0.03 % [-0.05, +0.11]", "same", "2"],

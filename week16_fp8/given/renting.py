@@ -110,8 +110,8 @@ def h100_picture(folder: Path) -> Picture | None:
 
 
 def answer_rows() -> list[list[str]]:
-    columns = of_answers("BF16")[:4]
-    return [[column.cell(arm) for column in columns] for arm in answers().values()]
+    columns = of_answers(rows := [*answers().values()], "BF16")[:-1]
+    return [[column.cell(arm) for column in columns] for arm in rows]
 
 
 def answer_picture(folder: Path) -> Picture | None:

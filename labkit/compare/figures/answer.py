@@ -5,7 +5,7 @@ from pathlib import Path
 
 from labkit.compare.arms import Arm
 from labkit.compare.statistic import ACCEPTED
-from labkit.compare.table import gap_interval
+from labkit.compare.table import assumed, at_equal_loss, gap_interval
 from labkit.record import plotting as plot
 
 FARTHEST = 1.0  # per cent, either side: what lies beyond stands at the edge, with its number
@@ -35,9 +35,15 @@ def answer(
                     look = look_of[row.name]
                     paint = {"color": plot.PAPER, "edgecolor": look.color, "hatch": look.hatch}
                     ax.barh(y, row.times, height=0.6, linewidth=1.3, **paint)
-                _beside(ax, row.times or 0, y, f"{row.times:.2f}" if row.times else "not timed")
+                said = f"{row.times:.2f}" if row.times else "not timed"
+                if row.at_equal_loss and row.role != "baseline":
+                    value, *ends = row.at_equal_loss
+                    ax.plot(ends, [y, y], color=plot.INK, linewidth=1.6, solid_capstyle="butt")
+                    ax.plot([value], [y], color=plot.INK, marker="|", markersize=8)
+                    said += f"\n{at_equal_loss(row.at_equal_loss)}"
+                _beside(ax, max(row.times or 0, *(row.at_equal_loss or (0,))), y, said)
             ax.axvline(1, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
-            ax.set_xlim(0, most * 1.25)
+            ax.set_xlim(0, most * (1.8 if any(row.at_equal_loss for row in drawn) else 1.25))
             ax.xaxis.set_major_locator(plot.ticks(4))
             ax.set_title(f"speed, times {baseline}")
         if judged:
@@ -63,6 +69,8 @@ def answer(
         below = f"Shaded: the {ACCEPTED} % that is accepted. Above zero the loss is worse than {baseline}'s."
         if any(row.low is not None and math.isfinite(row.low) for row in judged):
             below += " Bars: the interval of the gap."
+        if any(row.at_equal_loss for row in drawn):
+            below += f" Below a speed, and as a line on its bar: the speed at equal loss. {assumed(drawn, baseline)}"
         title = "Speed and loss" if all(panels) else "Speed" if speeds else "Loss"
         return plot.save(
             fig, folder, name, f"The answer: {title.lower()} by arm", _alt(drawn, baseline), f"{below} {note}".strip()
@@ -105,6 +113,7 @@ def _alt(rows: list[Arm], baseline: str) -> str:
     clauses = []
     for row in rows:
         speed = f"{row.times:.2f} times {baseline}'s speed" if row.times and row.role != "baseline" else ""
+        speed += f", {at_equal_loss(row.at_equal_loss)} at equal loss" if row.at_equal_loss else ""
         loss = ", ".join(filter(None, (row.word, gap_interval(row)))) if row.gap is not None else ""
         if row.role != "baseline" and (words := "; ".join(filter(None, (speed, loss and f"loss {loss}")))):
             clauses.append(f"{row.timed_label}: {words}")
