@@ -35,9 +35,10 @@ $(STAMP): requirements.lock pyproject.toml setup.sh
 	@touch $@
 
 demo: $(STAMP)
-	@echo "One small decoder is trained seven times on this CPU, then a verdict: at most 5 minutes on two cores."
+	@echo "First, at most 5 minutes on two cores: one small decoder is trained seven times on this CPU, then a verdict and its page."
 	@$(VENV)/bin/lab compare --preset cpu-tiny --out runs/demo
 # BEGIN INSTRUCTOR
+	@echo "Then four submissions are graded. Last, the paths of two pages to open."
 	@$(VENV)/bin/python -m grading.demo runs/grading-demo
 # END INSTRUCTOR
 

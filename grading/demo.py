@@ -1,5 +1,7 @@
 """The last act of `make demo`: python -m grading.demo [FOLDER]. Week 13 is released, and four submissions are graded.
 
+It ends with the paths of two pages, and offers to open them where somebody sits at a terminal.
+
 reference   the course's own solutions
 blank       what students get, untouched
 wrong       one index of the ring is off by one
@@ -12,8 +14,10 @@ import io
 import shutil
 import sys
 import tempfile
+import webbrowser
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from labkit.checks.tasks import Week, find_weeks
@@ -29,12 +33,13 @@ HANGING = (
 )
 
 
-def demo(out: Path, jobs: int = 2) -> None:
-    """Do all of it below `out`, and print the class's table."""
+def demo(out: Path, jobs: int = 2) -> Path:
+    """Do all of it below `out`, print the class's table, and return the class's page."""
     from rich.console import Console
 
     from grading import run as running
     from grading.intake.arrival import Arrival, Key
+    from grading.publish import publishing
     from grading.register.classes import init_class, open_class
     from grading.register.submissions import add_submission
     from grading.release import release
@@ -67,6 +72,7 @@ def demo(out: Path, jobs: int = 2) -> None:
         wishes = running.Wishes(jobs, isolation=running.UNSANDBOXED if why else running.SANDBOXED)
         with shown(console) as tell:
             report = running.run(cls, week, wishes, tell)
+        made = publishing.publish(cls, week, publishing.Wishes(pages=True))
     class_table(report, console)
     for mark in report.all:
         first = next((case for case in mark.cases if case["verdict"] in ("wrong", "hung")), None)
@@ -78,6 +84,20 @@ def demo(out: Path, jobs: int = 2) -> None:
                 markup=False,
                 soft_wrap=True,
             )
+    return made.folder / "class.html"
+
+
+def offer(pages: dict[Path, str]) -> None:
+    """Name these pages, and open them if a person at a terminal says yes."""
+    pages = {path.resolve(): what for path, what in pages.items() if path.is_file()}
+    print("\nTo look at, in a browser:")
+    for path, what in pages.items():
+        print(f"  {path}    {what}")
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        with suppress(EOFError, KeyboardInterrupt):
+            if input("Open them now? [y/N] ").strip().lower() in ("y", "yes"):
+                for path in pages:
+                    webbrowser.open(path.as_uri())
 
 
 def submissions(released: Path, week: Week) -> Iterator[tuple[str, bytes]]:
@@ -101,4 +121,6 @@ def submissions(released: Path, week: Week) -> Iterator[tuple[str, bytes]]:
 
 
 if __name__ == "__main__":
-    run_command("demo", lambda: demo(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/grading-demo")))
+    compared = {Path("runs/demo/report.html"): "FP8 against BF16, on this machine"}
+    there = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/grading-demo")
+    run_command("demo", lambda: offer({**compared, demo(there): "what this class has not understood"}))
