@@ -2,7 +2,7 @@
 
 On GPUs the further runs of an arm for its loss are trained by the processes of its first one: the same shapes, backend
 and recipe, so nothing is imported or compiled twice. In between `labkit.train.job.forget` brings a process back to where
-it began; one that still holds memory of a GPU is replaced. A CPU's peak memory belongs to its process: fresh ones there.
+it began; one that still holds memory of a GPU, or compiled anew, is replaced. A CPU's peak memory belongs to its process: fresh ones there.
 """
 
 import shutil
@@ -64,6 +64,7 @@ class Session:
         self.record = RunRecord.open(plan.out) if leader else None
         self.failed: dict[str, str] = {}  # "<part> <arm>" -> why
         self.kept: tuple[str, RankPool] | None = None  # the arm that was trained for its loss, and its ranks
+        self.graphs = 0  # that these had compiled after its last run
 
     def run(self, *, few: bool) -> int:
         """Train what there is to train, judge, print; few: arms or a part were named. Returns every rank's exit status."""
@@ -195,10 +196,11 @@ class Session:
             return run_ranks(arm_on_rank, task, size=size, timeout=None, device=preset.device)[0]
         if not self.kept or self.kept[0] != of:
             self._release()
-            self.kept = of, RankPool(self.plan.world_size, device=preset.device)
+            self.kept, self.graphs = (of, RankPool(self.plan.world_size, device=preset.device)), 0
         usable = False
         try:
-            usable = all(self.kept[1].run(arm_on_kept_rank, task, timeout=None))
+            found = self.kept[1].run(arm_on_kept_rank, task, self.graphs, timeout=None)
+            usable, self.graphs = all(fits for fits, _ in found), found[0][1]
         finally:
             if not usable:
                 self._release()
@@ -248,10 +250,10 @@ def arm_on_rank(group: Group, task: Task) -> Try | None:
     return timer.tried if timer else None
 
 
-def arm_on_kept_rank(group: Group, task: Task) -> bool:
-    """The same, and then whether this process may train another run."""
+def arm_on_kept_rank(group: Group, task: Task, graphs: int) -> tuple[bool, int]:
+    """The same, and then what `forget` says."""
     arm_on_rank(group, task)
-    return forget(group.device)
+    return forget(group.device, graphs)
 
 
 def _from_rank_0(group: Group, decision: Any) -> Any:

@@ -118,21 +118,27 @@ def build_model(
     return model, report
 
 
-def forget(device: torch.device) -> bool:
-    """Bring this process back to where its first training began, but for what is imported. False: it could not be done,
-    and GPU memory is still held.
+def forget(device: torch.device, before: int) -> tuple[bool, int]:
+    """Bring this process back to where its first training began, but for what is imported and compiled. before: graphs
+    compiled up to the training before this one, 0 if there was none. Returns whether the process may train again, and
+    the graphs up to now.
 
-    What was compiled is traced anew: torch keeps 8 variants of a function and then runs it uncompiled without a word.
+    It may not where GPU memory is still held, or where a further training compiled anew: torch keeps 8 variants of a
+    function, and then runs it uncompiled without a word.
     """
+    graphs = 0
     if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
+        from torch._dynamo.utils import counters
+
+        graphs = counters["stats"]["unique_graphs"]
     if te := sys.modules.get("transformer_engine.pytorch.quantization"):
         te.FP8GlobalStateManager.reset()  # the amax histories of delayed scaling
     gc.collect()
-    if device.type != "cuda":
-        return True
-    torch.cuda.empty_cache()
-    return torch.cuda.memory_allocated(device) <= LEFT
+    fits = graphs == before or not before
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        fits = fits and torch.cuda.memory_allocated(device) <= LEFT
+    return fits, graphs
 
 
 def seed_generators(seed: int, rank: int) -> None:

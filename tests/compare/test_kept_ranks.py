@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
+from torch._dynamo.utils import counters
 
 from labkit.compare import compare, session
 from labkit.compare.preset import load_preset
@@ -29,12 +30,13 @@ class Pool:
         self.size, self.jobs, self.closed = size, [], False
         Pool.made.append(self)
 
-    def run(self, fn, task, timeout):
+    def run(self, fn, task, graphs, timeout):
         assert not self.closed and fn is session.arm_on_kept_rank
+        assert graphs == 6 * bool(self.jobs), "those of its last run"
         self.jobs.append(task)
         if isinstance(task, BaseException):
             raise task
-        return [task != "full"] * self.size
+        return [(task != "full", 6)] * self.size
 
     def close(self):
         self.closed = True
@@ -78,16 +80,18 @@ def test_processes_that_hold_memory_or_failed_are_replaced(asked, task):
     assert [pool.closed for pool in Pool.made] == [True, False]
 
 
-def test_a_process_forgets_amax_histories_and_what_it_compiled(monkeypatch):
+def test_a_process_forgets_amax_histories_and_trains_again_if_it_holds_nothing_and_compiled_nothing_anew(monkeypatch):
     done, left = [], [0]
     te = SimpleNamespace(FP8GlobalStateManager=SimpleNamespace(reset=lambda: done.append("te")))
     monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.quantization", te)
+    monkeypatch.setitem(counters["stats"], "unique_graphs", 6)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("cache"))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: left[0])
-    assert job.forget(torch.device("cpu")) and done == ["te"]
-    assert job.forget(torch.device("cuda")) and done == ["te", "te", "cache"]
+    assert job.forget(torch.device("cpu"), 0) == (True, 6) and done == ["te"]
+    assert job.forget(torch.device("cuda"), 6) == (True, 6) and done == ["te", "te", "cache"]
+    assert job.forget(torch.device("cuda"), 5) == (False, 6)
     left[0] = 4 * 124_000_000  # the weights of the smallest model that is compared on a GPU
-    assert not job.forget(torch.device("cuda"))
+    assert job.forget(torch.device("cuda"), 6) == (False, 6)
 
 
 @pytest.mark.thorough
