@@ -358,6 +358,14 @@ SEQUENCE = [
 # ---- 15.4
 vocab = At("15.4", "vocab")
 VOCAB = [
+    vocab("one maximum for each position, over the batch", "class CrossEntropy",
+        'group.all_reduce(z_BTv.amax(-1), "max")',
+        'group.all_reduce(z_BTv.amax((0, -1)), "max").expand(z_BTv.shape[:-1])',
+        "test_cross_entropy[far apart]", "exp left float32"),
+    vocab("in the logits' dtype", "class CrossEntropy",
+        "logits_BTv.float()",
+        "logits_BTv",
+        "test_cross_entropy[bfloat16]"),
     vocab("embedding: no mask", "def parallel_embedding",
         " * mine_BT.unsqueeze(-1)",
         "",
@@ -389,15 +397,15 @@ VOCAB = [
     vocab("loss: rank 0's maximum for all", "class CrossEntropy",
         'max_BT = group.all_reduce(z_BTv.amax(-1), "max")',
         "max_BT = group.broadcast(z_BTv.amax(-1), src=0)",
-        "test_cross_entropy[far apart]"),
+        "test_cross_entropy[far apart]", "exp left float32"),
     vocab("loss: one maximum for the whole batch", "class CrossEntropy",
         'max_BT = group.all_reduce(z_BTv.amax(-1), "max")',
         'max_BT = group.all_reduce(z_BTv.amax(-1), "max").max().expand(z_BTv.shape[:-1])',
-        "test_cross_entropy[far apart]"),
+        "test_cross_entropy[far apart]", "exp left float32"),
     vocab("loss: no maximum", "class CrossEntropy",
         'max_BT = group.all_reduce(z_BTv.amax(-1), "max")',
         "max_BT = torch.zeros(z_BTv.shape[:-1])",
-        ("test_cross_entropy[hundreds]", "test_cross_entropy[far apart]")),
+        ("test_cross_entropy[hundreds]", "test_cross_entropy[far apart]"), "exp left float32"),
     vocab("loss: the maximum twice", "class CrossEntropy",
         "(denominator_BT.log() - at_target_BT)",
         "(denominator_BT.log() + max_BT - at_target_BT)",
@@ -459,6 +467,10 @@ VOCAB = [
 # ---- 15.5
 overlap = At("15.5", "overlap")
 OVERLAP = [
+    overlap("a barrier in every step", "gather_linear_in_chunks",
+        "going.wait()",
+        "going.wait(); group.barrier()",
+        "test_product_in_chunks", verdicts=("forbidden call",)),
     overlap("the all-reduce is waited for", "class OverlappedColumn",
         "on_its_way = group.all_reduce(dx, async_op=True)",
         "group.all_reduce(dx); on_its_way = type('Done', (), {'wait': lambda self: dx})()",
@@ -569,6 +581,14 @@ OVERLAP = [
 # ---- 15.6
 pipeline = At("15.6", "pipeline")
 PIPELINE = [
+    pipeline("the loss has a graph", "def run_schedule",
+        "[y.detach()] if last",
+        "[y] if last",
+        "test_run"),
+    pipeline("gradients are sent and not waited for", "def run_schedule",
+        "    for sent in on_their_way:\n        sent.wait()\n",
+        "",
+        (*RUNS[:-1], "test_run[one at a time]")),
     pipeline("GPipe: one at a time", "def gpipe",
         'return [("F", m) for m in range(M)] + [("B", m) for m in range(M)]',
         'return [(kind, m) for m in range(M) for kind in "FB"]',

@@ -251,7 +251,8 @@ def schedule(which, sizes):
 
 def pipelined(weights, inputs, targets, layers, group, config, schedule, shape):
     """15.6: a stage of the decoder with these weights, run by `schedule` (steps of every stage). Returns the loss, the
-    gradients by name, and how many micro-batches the stage kept after each forward and before each backward."""
+    gradients by name, how many micro-batches the stage kept after each forward and before each backward, and whether the
+    loss has a graph."""
     from labkit.model.config import ModelConfig
     from labkit.model.decoder import Transformer
 
@@ -262,7 +263,8 @@ def pipelined(weights, inputs, targets, layers, group, config, schedule, shape):
     steps = [tuple(one) for one in schedule[group.rank]]
     kept = keeps(stage)
     value = pipeline.run_schedule(stage, steps, inputs, targets, tuple(shape), group)
-    return value, {name: p.grad for name, p in stage.named_parameters()}, kept
+    graph = isinstance(value, torch.Tensor) and value.requires_grad
+    return value, {name: p.grad for name, p in stage.named_parameters()}, kept, graph
 
 
 def keeps(stage):

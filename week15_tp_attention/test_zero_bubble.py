@@ -174,7 +174,7 @@ def test_run_in_three_kinds_of_steps(name, seed):
             causes = {"the sum over the micro-batches, expected the mean": M * loss.double()}
             close(value, loss.double(), tol=ROUNDINGS * M, rank=p, what="the loss", looks_like=causes)
         else:
-            expect(value is None, f"stage {p} has no loss, and one came back")
+            expect(value is None, f"stage {p} has no loss, and one came back", known=True)
         judge_products(products, own[p], stages[p], p)
         for key in own[p]:
             want = gradients[key].double()
