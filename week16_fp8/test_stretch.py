@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from labkit.checks import call_alone, expect, same, task
+from week16_fp8.test_week16 import close, kept_and_given
 
 RULES = ("floor", "ceil", "even", "rceil")
 
@@ -29,39 +30,10 @@ def e4m3(x):
     return x.clamp(-448, 448).float().to(torch.float8_e4m3fn).view(torch.uint8)
 
 
-def like(got, want):
-    return isinstance(got, torch.Tensor) and got.shape == want.shape and got.dtype == want.dtype
-
-
 def wrong_within(got, want, region):
-    """Whether all that is wrong lies in `region`."""
-    return like(got, want) and bool(region[got != want].all())
-
-
-def same_product(got, a, b, what, mistakes):
-    """a @ b within the roundings of an FP32 sum, K + 1 of 2^-24 of the sum of the terms' sizes; so are mistakes."""
-    want, tol = a @ b, (a.shape[1] + 1) * 2.0**-24 * (a.abs() @ b.abs()) + 2.0**-149
-    likely = {}
-    if isinstance(got, torch.Tensor) and got.shape == want.shape:
-        for cause, other in mistakes.items():
-            apart = bool(((other - want).abs() > 16 * tol).any())
-            if apart and bool(((got.double() - other).abs() <= 2 * tol + 1e-6 * other.abs()).all()):
-                likely[cause] = got
-    same(got, want.float(), tol=tol, what=what, looks_like=likely)
-
-
-def wanted_and_kept(scenario, seed, *more):
-    """A backward gives the gradients that are needed and no other, and keeps no more than x and w take."""
-    x, w, dy = drawn(seed, 70, 80), drawn(seed + 1, 60, 80), drawn(seed + 2, 70, 60)
-    for needs in ((True, True), (True, False), (False, True)):
-        given, kept = call_alone(scenario, x, w, dy, needs, *more)
-        for name, needed, there in zip(("x", "w"), needs, given):
-            text = (
-                f"{name} needs {'a' if needed else 'no'} gradient, and the backward gave {'one' if there else 'None'}"
-            )
-            expect(there == needed, text, known=True)
-        most = x.nbytes + w.nbytes + 8192  # for a table, or scales
-        expect(kept <= most, f"{kept} bytes are kept for the backward, more than x and w take, {most}", known=True)
+    """`got`, if all that is wrong lies in `region`; else None."""
+    like = isinstance(got, torch.Tensor) and got.shape == want.shape and got.dtype == want.dtype
+    return got if like and bool(region[got != want].all()) else None
 
 
 # ---- 16.11
@@ -104,18 +76,14 @@ def test_scale_codes(rule, seed):
     want, got = mx_codes(amax, rule), call_alone("stretch.mxfp8.scale_codes", amax, rule)
     log2 = torch.ceil(torch.log2(amax / 448)) if rule == "rceil" else torch.floor(torch.log2(amax)) - 8
     rounding = torch.where(amax.isfinite(), (log2 + 127).clamp(0, 254), want.float()).to(torch.uint8)
-    likely = {f"the codes of {other!r}": mx_codes(amax, other) for other in RULES if other != rule}
-    likely |= {
-        "log2 in float32 rounds, and is one off beside a power of two: the bits are exact": rounding
-        if rule in ("floor", "rceil")
-        else None,
-        "right but where the code would fall below 0: it stops at 0": got
-        if wrong_within(got, want, want == 0)
-        else None,
+    same(got, want, what=f"the scales' codes by the rule {rule!r}", looks_like={
+        **{f"the codes of {other!r}": mx_codes(amax, other) for other in RULES if other != rule},
+        "log2 in float32 rounds, and is one off beside a power of two: the bits are exact":
+            rounding if rule in ("floor", "rceil") else None,
+        "right but where the code would fall below 0: it stops at 0": wrong_within(got, want, want == 0),
         "the scale is twice as large: 448 is 2^8 (1 + 3/4)": mx_codes(amax.double() * 2, rule) + amax.isinf().byte(),
-        "right but for NaN: its code is 255": got if wrong_within(got, want, amax.isnan()) else None,
-    }
-    same(got, want, what=f"the scales' codes by the rule {rule!r}", looks_like=likely)
+        "right but for NaN: its code is 255": wrong_within(got, want, amax.isnan()),
+    })  # fmt: skip
 
 
 @task("16.11", points=0)
@@ -130,39 +98,23 @@ def test_to_mx(rule, seed):
         x[5, :32] = 2.0 * (1 + torch.arange(32) / 32)  # its amax is 4 (1 - 1/64): it saturates under floor and even
         x = x.to(dtype)
         elements, codes, _ = mx(x, rule)
-        other = "rceil" if rule == "floor" else "floor"
+        other, told = "rceil" if rule == "floor" else "floor", f"{R} x {C}, {dtype}, {rule!r}"
         got = call_alone("stretch.mxfp8.to_mx", x, rule)
         expect(isinstance(got, (tuple, list)) and len(got) == 2, "to_mx gives a pair: the elements, and the scales")
-        likely = {
-            f"the codes of {other!r}": mx(x, other)[1],
-            "blocks of 16: MX has 32": mx(x, rule, 16)[1],
+        same(got[1], codes, what=f"the scales' codes of {told}", looks_like={
+            f"the codes of {other!r}": mx(x, other)[1], "blocks of 16: MX has 32": mx(x, rule, 16)[1],
             "one scale for a whole row": mx(x, rule, C)[1].expand_as(codes),
-            "a NaN elsewhere counts: each block is by itself": torch.full_like(codes, 255),
-        }
-        same(got[1], codes, what=f"the scales' codes of {R} x {C}, {dtype}, {rule!r}", looks_like=likely)
+        })  # fmt: skip
         known = (codes != 255).repeat_interleave(32, 1)[:, :C]  # what stands in a block of NaN is nobody's matter
-        zeros = torch.zeros_like(elements)
         scale = (2.0 ** (codes.double() - 127)).repeat_interleave(32, 1)[:, :C]
-        below = (elements & 0x7F) - (
-            elements.view(torch.float8_e4m3fn).double().abs() > (x.double() / scale).abs()
-        ).byte()
-        likely = {
-            "multiplied by the scale: it is what an element is multiplied by to come back": e4m3(x.double() * scale),
-            "in E5M2: MXFP8 has E4M3 elements": (x.double() / scale)
-            .clamp(-448, 448)
-            .float()
-            .to(torch.float8_e5m2)
-            .view(torch.uint8),
-            "rounded towards zero": below | (elements & 0x80),
-            "subnormal elements are flushed to zero": torch.where((elements & 0x7F) < 8, elements & 0x80, elements),
-            "the sign is lost": elements & 0x7F,
-        }
-        same(
-            torch.where(known, got[0], zeros) if like(got[0], elements) else got[0],
-            torch.where(known, elements, zeros),
-            what=f"the elements' codes of {R} x {C}, {dtype}, {rule!r}",
-            looks_like={cause: torch.where(known, mark, zeros) for cause, mark in likely.items()},
-        )
+        whole = torch.is_tensor(got[0]) and got[0].shape == elements.shape and got[0].dtype == elements.dtype
+        same(torch.where(known, got[0], elements) if whole else got[0], elements, what=f"the elements' codes of {told}",
+            looks_like={cause: torch.where(known, mark, elements) for cause, mark in {
+                "multiplied by the scale: it is what an element is multiplied by to come back": e4m3(x.double() * scale),
+                "in E5M2: MXFP8 has E4M3 elements":
+                    (x.double() / scale).clamp(-448, 448).float().to(torch.float8_e5m2).view(torch.uint8),
+                "the sign is lost": elements & 0x7F,
+            }.items()})  # fmt: skip
 
 
 @task("16.11", points=0)
@@ -179,19 +131,12 @@ def test_from_mx(seed):
         return (values * scale.repeat_interleave(32, 1)[:, :C]).float()
 
     power = torch.where(codes == 255, math.nan, 2.0 ** (codes.double() - 127))
-    same(
-        call_alone("stretch.mxfp8.from_mx", elements, codes),
-        by(power),
-        what="the values",
-        looks_like={
-            "divided by the scale: it is what an element is multiplied by": by(1 / power),
-            "code 255 is NaN, and 2^128 came": by(torch.where(codes == 255, math.inf, power)),
-            "code 0 is 2^-127, and 0 came": by(torch.where(codes == 0, 0.0, power)),
-            "the scales' order: 32 neighbours share one, they do not take turns": (
-                values * power.repeat(1, 32)[:, :C]
-            ).float(),
-        },
-    )
+    same(call_alone("stretch.mxfp8.from_mx", elements, codes), by(power), what="the values", looks_like={
+        "divided by the scale: it is what an element is multiplied by": by(1 / power),
+        "code 255 is NaN, and 2^128 came": by(torch.where(codes == 255, math.inf, power)),
+        "the scales' order: 32 neighbours share one, they do not take turns":
+            (values * power.repeat(1, 32)[:, :C]).float(),
+    })  # fmt: skip
 
 
 @task("16.11", points=0)
@@ -210,31 +155,28 @@ def test_mx_product(rule, seed):
 
     y, dx, dw = call_alone("scenarios.mx_product", x, w, dy, rule)
     other = "rceil" if rule == "floor" else "floor"
-    same_product(y, q(x), q(w).t(), "y", {
+    close(y, q(x), q(w).t(), "y", {
         f"the scales of {other!r}": q(x, other) @ q(w, other).t(), "w is not rounded": q(x) @ w.double().t(),
         "w is rounded along N: this product sums over K": q(x) @ turned(w).t(),
     })  # fmt: skip
-    same_product(dx, q(dy), turned(w), "dx", {
+    close(dx, q(dy), turned(w), "dx", {
         "w as the forward had rounded it: this product sums over N": q(dy) @ q(w),
         "w is rounded twice, along K and then along N": q(dy) @ turned(q(w).float()),
         f"the scales of {other!r}": q(dy, other) @ q(w.t(), other).t(),
         "w is not rounded": q(dy) @ w.double(), "dy is not rounded": dy.double() @ turned(w),
-        "dy is rounded along the tokens: this product sums over N": turned(dy) @ turned(w),
     })  # fmt: skip
-    same_product(dw, q(dy.t()), turned(x), "dw", {
+    close(dw, q(dy.t()), turned(x), "dw", {
         "x as the forward had rounded it: this product sums over the tokens": q(dy.t()) @ q(x),
         "dy as dx had rounded it: this product sums over the tokens": q(dy).t() @ turned(x),
-        "x and dy as the other products had rounded them: this one sums over the tokens": q(dy).t() @ q(x),
         "x is rounded twice, along K and then along the tokens": q(dy.t()) @ turned(q(x).float()),
         "x is not rounded": q(dy.t()) @ x.double(), "dy is not rounded": dy.t().double() @ turned(x),
     })  # fmt: skip
-    for got, name in zip(
-        call_alone("scenarios.mx_product", x.bfloat16(), w.bfloat16(), dy.bfloat16(), rule), ("y", "dx", "dw")
-    ):
+    low = call_alone("scenarios.mx_product", x.bfloat16(), w.bfloat16(), dy.bfloat16(), rule)
+    for got, name in zip(low, ("y", "dx", "dw")):
         expect(got.dtype == torch.bfloat16, f"{name} of BF16 operands is {got.dtype}: it has x's own dtype", known=True)
 
 
 @task("16.11", points=0)
 def test_mx_product_keeps(seed):
     """What is kept for the backward, and no gradient that nobody wants"""
-    wanted_and_kept("scenarios.mx_kept", seed)
+    kept_and_given("scenarios.mx_kept", drawn(seed, 70, 80), drawn(seed + 1, 60, 80), drawn(seed + 2, 70, 60))

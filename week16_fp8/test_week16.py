@@ -367,8 +367,8 @@ def test_block_product(seed):
 
         x8, w8, dy8 = one(x, "input"), one(w, "weight", 128), one(dy, "grad")
         told = f" of [{M}, {K}] @ [{K}, {N}], {'powers of two' if p2 else 'with epsilons'}"
-        _close(y, x8, w8.t(), "y" + told, {"the weight has blocks of 1 x 128": x8 @ one(w, "weight").t()})
-        _close(
+        close(y, x8, w8.t(), "y" + told, {"the weight has blocks of 1 x 128": x8 @ one(w, "weight").t()})
+        close(
             dx,
             dy8,
             w8,
@@ -381,7 +381,7 @@ def test_block_product(seed):
             },
         )
         dyt8, xt8 = one(dy.t(), "grad"), one(x.t(), "input").t()
-        _close(
+        close(
             dw,
             dyt8,
             xt8,
@@ -426,7 +426,7 @@ def kept_and_given(scenario, x, w, dy):
         )
 
 
-def _close(got, a, b, what, mistakes):
+def close(got, a, b, what, mistakes):
     """A product of rounded operands within FP32's roundings. Mistakes are recognised within the same tolerance."""
     want, tol = a @ b, sums(a, b)
     likely = {}

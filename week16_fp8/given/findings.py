@@ -18,9 +18,11 @@ from typing import Any
 from labkit.compare import batches
 from labkit.compare.memory import parameters
 from labkit.compare.repeats import interval
+from labkit.compare.statistic import Answer
 from labkit.compare.terminal import markdown_table
 from labkit.model.config import sizes
 from labkit.record.read import RunData, read_run
+from week16_fp8.given import tricks
 
 RESULTS = Path(__file__).parents[1] / "results"
 WHOLE, HOUR, SPEED = "2026-11-22-h200-whole", "2026-11-21-h200-hour", "2026-11-22-h200-speed"
@@ -550,6 +552,11 @@ def tails(run: str, arm: str) -> list[float]:
         for one in repeats_of(run, arm)
     )
     return [mean(gaps) for gaps in kept]
+
+
+def carried() -> dict[str, Answer]:
+    """Of each arm of the notebook's section 13 (given/tricks.py) what its record says."""
+    return tricks.verdicts(tricks.recorded())
 
 
 def judged(run: str, arm: str) -> str:

@@ -7,6 +7,7 @@
     paired_gap            held-out loss against the baseline's: twin, FP8, broken FP8
     milliseconds          one linear on a GPU, by the class of its kernels
     loss_curves           losses of several runs
+    gaps                  the gap and its interval of each arm of given/tricks.py
     error_by_bits         SQNR against bits a value, all formats of the week
 
 Each returns a `Picture`: PNG and SVG in `folder`, and `alt`, what it shows in words. Nothing is said by colour alone.
@@ -23,10 +24,25 @@ import numpy as np
 from labkit.compare.arms import Arm
 from labkit.compare.figures import loss as loss_figures
 from labkit.compare.figures import rates as speed_figures
-from labkit.record.plotting import GRID, INK, MUTED, PAPER, THIN, WIDTH, Picture, folder_or_temp, look, margins, save
+from labkit.compare.repeats import interval
+from labkit.compare.statistic import ACCEPTED, Answer
+from labkit.record.plotting import (
+    BAND,
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    THIN,
+    WIDTH,
+    Picture,
+    folder_or_temp,
+    look,
+    margins,
+    save,
+)
 from labkit.record.schema import TimedRow, Verdict
 from week16_fp8 import formats
-from week16_fp8.given import further, pairs, records
+from week16_fp8.given import further, pairs, records, tricks
 from week16_fp8.given.experiments import Codes, Memory, Poison, Watched, codes, own_scale
 
 BLUE, RED, ORANGE, GREEN = "#005a9c", "#a11212", "#b34700", "#007a63"
@@ -342,3 +358,32 @@ def error_by_bits(kinds: Mapping[str, further.Kind], names: Sequence[str], folde
             "A mark is a tensor. The mantissa decides, and what saturates; scales cost bits, and here they buy no dB."
         )
         return save(fig, folder_or_temp(folder), "error-by-bits", "What a bit buys", alt, note)
+
+
+def gaps(found: Mapping[str, Answer], folder: Path | None = None) -> Picture:
+    """Each arm's gap and interval; beyond twice the largest of the others' the control is an arrow."""
+    near = [one for name, one in found.items() if name != tricks.CONTROL]
+    reach = 1.15 * max(0.3, *(max(abs(one.low), abs(one.high)) for one in near))
+    with look() as figure:
+        fig = figure(WIDTH, 0.9 + 0.28 * len(found))
+        ax = fig.subplots()
+        margins(fig, 0.2, 0.5, left=0.27, right=0.98)
+        ax.axvspan(-ACCEPTED, ACCEPTED, color=BAND, zorder=0)
+        ax.axvline(0, color=MUTED, linewidth=0.9)
+        for row, one in enumerate(found.values()):
+            mark, colour = {"same": ("o", GREEN), "different": ("s", RED)}.get(one.word, ("^", ORANGE))
+            if abs(one.gap) < reach:
+                ax.plot([max(one.low, -reach), min(one.high, reach)], [row, row], color=colour, linewidth=1.6)
+                ax.plot([one.gap], [row], mark, color=colour, markersize=6)
+            else:
+                ax.text(reach, row, f"{one.gap:+.2f} %  > ", ha="right", va="center", fontsize=8, color=colour)
+        for word, mark, colour in (("same", "o", GREEN), ("undecided", "^", ORANGE), ("different", "s", RED)):
+            ax.plot([], [], mark, color=colour, label=word)
+        ax.legend(loc="lower left", fontsize=8, frameon=False)
+        ax.set_yticks(range(len(found)), list(found), fontsize=8)
+        ax.set_ylim(len(found) - 0.4, -0.6)
+        ax.set_xlim(-reach, reach)
+        ax.set_xlabel("gap of the held-out loss to FP32's, per cent")
+        told = "; ".join(f"{name} {one.word}, {interval(one.gap, one.low, one.high)}" for name, one in found.items())
+        note = f"Bars: the 90 % interval over runs. Shaded: the {ACCEPTED} % that are accepted."
+        return save(fig, folder_or_temp(folder), "gaps", "Which trick carries the loss?", f"Gaps by arm. {told}.", note)
