@@ -67,11 +67,7 @@ ABOUT = {
     ),
     "optimizer": About(70, 0, "bytes", "traffic of one parameter's clipping and AdamW", H200 + "optimizer"),
     "host": About(
-        1.7e-3,
-        0,
-        "seconds",
-        "CPU's time to queue a layer's pass, unfused kernels with hooks",
-        "by hand, from three small micro-batches in shown.csv",
+        1.7e-3, 0, "seconds", "CPU's time to queue a layer's pass, unfused kernels", "by hand, three rows of shown.csv"
     ),
     "wire": About(
         0.78, 0, "of datasheet", "NVLink's bandwidth in a ring", "week13_allreduce/results/h200-4.json, 256 MiB"

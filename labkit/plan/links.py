@@ -16,6 +16,8 @@ import numpy as np
 from labkit.plan.cases import Array, Cases
 from labkit.plan.constants import Constants
 
+CAPACITY = 1.25  # rows of an expert over the mean, so that few tokens are dropped: Switch's choice (arXiv:2101.03961)
+
 
 def inside(c: Cases, size: Array, stride: Array) -> Array:
     """Return the ranks of a group that share a node; a group has `size` ranks, `stride` apart."""
@@ -58,7 +60,7 @@ def expert_exchange(c: Cases, k: Constants) -> Array:
     # through its own network card where the group spans nodes.
     r = inside(c, c.ep, c.tp)
     away = np.where(r >= c.ep, k.wire * c.intra, np.minimum(k.wire * c.intra, k.network * c.inter))
-    nbytes = 2 * c.tokens * c.chosen * c.hidden / np.where(c.sp > 0, c.tp, 1.0)
+    nbytes = 2 * c.tokens * c.chosen * CAPACITY * c.hidden / np.where(c.sp > 0, c.tp, 1.0)
     seconds = 2 * ((c.ep - 1) / c.ep * nbytes / away + k.alpha)
     return np.where(c.moe & (c.ep > 1), seconds, 0.0)
 

@@ -178,7 +178,7 @@ def show(found: Found, request: Request, order: list[int], console: Console, not
     if found.fit[rows].min() == MAY:
         say("?: it may fit, by what the software keeps.")
     if found.model.experts:
-        say("Mixtures of experts: no run was fitted, and experts are taken as equally busy. Expect a longer step.")
+        say("Mixtures of experts: no run was fitted; an expert computes 1.25 times its mean tokens.")
     for sentence in (*notes, *explain.doubt(found, order), explain.next_constraint(found, best)):
         say(sentence)
     say(f"\nWhy {explain.name(found.plan(best))}, and not")

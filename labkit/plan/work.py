@@ -16,6 +16,7 @@ import numpy as np
 
 from labkit.plan.cases import FLASH, SDPA, UNFUSED, Array, Cases
 from labkit.plan.constants import Constants
+from labkit.plan.links import CAPACITY
 
 TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.9), (64, 128, 0.7))  # rows, columns, rate against the largest
 REACHED = 0.85  # of HBM's bandwidth, by a kernel that only copies
@@ -77,7 +78,7 @@ def linears(c: Cases, k: Constants) -> tuple[Array, Array]:
     """Return (forward, backward) of all linears of a layer. tp cuts columns in the first of a pair, rows in the second."""
     n, h, one = c.tokens, c.hidden, np.ones_like(c.tokens)
     groups = np.where(c.moe, c.experts / c.ep, 1.0)  # experts that live here
-    routed = np.where(c.moe, np.ceil(n * c.chosen / groups / ALIGNED) * ALIGNED, n)  # tokens of each, padded
+    routed = np.where(c.moe, np.ceil(CAPACITY * n * c.chosen / groups / ALIGNED) * ALIGNED, n)  # tokens of each, padded
     pairs = (
         linear(c, k, n, h, (c.d_q + 2 * c.d_kv) / c.tp, one),
         linear(c, k, n, c.d_q / c.tp, h, one),

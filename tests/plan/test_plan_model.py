@@ -12,6 +12,7 @@ from labkit.plan import work
 from labkit.plan.cases import Cases
 from labkit.plan.constants import ABOUT, DATA, Constants, accuracy, constants, start
 from labkit.plan.footprint import GIB, LEAN, PLAIN, held_parameters, memory, room
+from labkit.plan.links import CAPACITY
 from labkit.plan.machine import CHIPS, columns_of, find_chip
 from labkit.plan.rows import number, read, runs
 from labkit.plan.step import step
@@ -186,6 +187,12 @@ def test_a_choice_is_tried_both_ways():
 def test_a_short_step_holds_fewer_micro_batches_in_flight():
     few, many = (memory(one("bs181-tp8pp6mbs4", gbs=gbs)).activations[0] for gbs in (64, 2048))
     assert few < 0.5 * many
+
+
+def test_an_expert_computes_all_of_its_room():
+    dense, mixed = (parts(one("dgxc-l8b-bf16-8", cp=1, dp=8, **more)) for more in ({}, dict(experts=2, topk=1, ep=1)))
+    of_mlp = 3 * 14336 / (3 * 14336 + 2.5 * 4096)
+    assert 1 < mixed["gemm"] / dense["gemm"] < 1 + (CAPACITY - 1) * of_mlp * 1.05
 
 
 def test_shared_experts_are_seen_in_the_active_parameters():
