@@ -30,7 +30,14 @@ NAV = {
     "Guides": ["PARALLELISM_GUIDE.md", "plan-explorer.md", "docs/watching.md"],
     "Is FP8 worth it?": ["fp8.md", "docs/renters.md", "docs/renting-details.md"],
     "Results": ["results-explorer.md", "docs/verdict.md", "results/README.md", "gallery.md", "sample.md"],
-    "Teach": ["teach.md", "docs/instructors.md", "docs/instructors-rare.md", "grading/README.md", "grading/PRIVACY.md"],
+    "Teach": [
+        "teach.md",
+        "docs/instructors.md",
+        "docs/instructors-rare.md",
+        "grading/README.md",
+        "grading/THREAT_MODEL.md",
+        "grading/PRIVACY.md",
+    ],
     "Reference": ["lab.md", "grade.md", "configuration.md", "docs/fp8-settings.md", "api/index.md"],
     "Project": ["limits.md", "CONTRIBUTING.md", "CHANGELOG.md", "cite.md"],
 }

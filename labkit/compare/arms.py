@@ -325,3 +325,12 @@ def worst_sqnr(probes: Probes) -> Sqnr | None:
             db, name, step = min(found, key=lambda f: -math.inf if math.isnan(f[0]) else f[0])
             return Sqnr(tensor=name, db=db, step=step)
     return None
+
+
+def sizes_of(data: RunData, arms: Mapping[str, Arm]) -> tuple[float | None, float | None]:
+    """Return the parameters of the timed model and of the trained one, as far as the runs record them."""
+    names = data.comparison.results.speed.arms if data.comparison.results.speed else ()
+    timed = [run.training for name in names if (run := find_run(data.path / "speed" / name))]
+    trained = [arm.data.training for arm in arms.values() if arm.data]
+    counted = [next((run.parameters for run in runs if run.parameters), None) for runs in (timed, trained)]
+    return counted[0], counted[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare import table
-from labkit.compare.arms import Arm, answers, arm_rows, efficiency_of, find_run, still_needed, timed_arms
+from labkit.compare.arms import Arm, answers, arm_rows, efficiency_of, find_run, sizes_of, still_needed, timed_arms
 from labkit.compare.budget import price_of, spent
 from labkit.compare.speed_verdict import cost_sentence
 from labkit.compare.terminal import parameters
@@ -330,12 +330,8 @@ def _measured_on(data: RunData, arms: dict[str, Arm]) -> str:
     timed = [run.training for name in names if (run := find_run(data.path / "speed" / name))]
     ranks = next((run.world.size for run in (*trained, *timed) if run.world), None)
     machine = f"{ranks} x {_gpu_name(data)}" if ranks and _on_gpu(data) and _gpu_name(data) else ""
-    sizes = [
-        (what, count)
-        for what, runs in (("speed", timed), ("losses", trained))
-        if (count := next((run.parameters for run in runs if run.parameters), None))
-    ]
-    models = "; ".join(f"{what} of a model of {parameters(count)}" for what, count in sizes)
+    counts = zip(("speed", "losses"), sizes_of(data, arms))
+    models = "; ".join(f"{what} of a model of {parameters(count)}" for what, count in counts if count)
     return ". ".join(filter(None, (machine, models[:1].upper() + models[1:])))
 
 

@@ -44,6 +44,7 @@ from week16_fp8.given.findings import H100 as H100_RUN
 
 H100, H200 = 79.2, 140.4  # GiB, as torch reports them
 FILLED = own.FILLED  # of a GPU, in `lab compare --model`
+SIZES = ("1.14B", "124M")  # of the models that the preset h100 times and trains
 OWN = "week16"  # the arm of the student's own linear, skipped until it is written
 
 
@@ -106,7 +107,7 @@ def h100_answers() -> dict[str, Arm]:
 
 
 def h100_picture(folder: Path) -> Picture | None:
-    return draw_answer(list(h100_answers().values()), folder, "renter-answer-h100")
+    return draw_answer(list(h100_answers().values()), folder, "renter-answer-h100", sizes=SIZES)
 
 
 def answer_rows() -> list[list[str]]:
@@ -115,7 +116,7 @@ def answer_rows() -> list[list[str]]:
 
 
 def answer_picture(folder: Path) -> Picture | None:
-    return draw_answer(list(answers().values()), folder, "renter-answer")
+    return draw_answer(list(answers().values()), folder, "renter-answer", sizes=SIZES)
 
 
 def predicted_memory() -> str:

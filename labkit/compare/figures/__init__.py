@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.arms import answers, arm_rows
+from labkit.compare.arms import answers, arm_rows, sizes_of
 from labkit.compare.figures import answer, loss, rates, rounding, scales
+from labkit.compare.terminal import parameters
 from labkit.record.plotting import Picture, styles
 from labkit.record.read import RunData
 from labkit.record.schema import Verdict
@@ -24,7 +25,8 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
     look_of = styles({name: arm.role for name, arm in arms.items()})
     todo: list[tuple[Any, ...]] = []
     if data.is_comparison:
-        todo.append(("the answer", answer.answer, answers(every), folder, "answer", "", record.config.yardstick))
+        sizes = tuple(parameters(count).replace(" parameters", "") if count else "" for count in sizes_of(data, every))
+        todo.append(("the answer", answer.answer, answers(every), folder, "answer", "", record.config.yardstick, sizes))
     todo.append(("the losses", loss.losses, arms, folder))
     if timed:
         todo.append(("the milliseconds", rates.milliseconds, timed, folder))

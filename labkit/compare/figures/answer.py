@@ -12,9 +12,18 @@ FARTHEST = 1.0  # per cent, either side: what lies beyond stands at the edge, wi
 
 
 def answer(
-    rows: list[Arm], folder: Path, name: str = "answer", note: str = "", baseline: str = "BF16"
+    rows: list[Arm],
+    folder: Path,
+    name: str = "answer",
+    note: str = "",
+    baseline: str = "BF16",
+    sizes: tuple[str, str] = ("", ""),
 ) -> plot.Picture | None:
-    """A row for each arm. None if nothing was timed nor judged beside the baseline."""
+    """Draw a row for each arm. None if nothing was timed nor judged beside the baseline.
+
+    sizes   of the timed and of the trained model ("1.14B", "124M"), for the panels' titles
+    """
+    timed_at, trained_at = (f" at {size}" if size else "" for size in sizes)
     drawn = [row for row in rows if row.times or row.gap is not None]
     speeds, gaps = [row for row in drawn if row.times], [row for row in drawn if row.gap is not None]
     judged = [row for row in gaps if row.role != "baseline"]
@@ -45,7 +54,7 @@ def answer(
             ax.axvline(1, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
             ax.set_xlim(0, most * (1.8 if any(row.at_equal_loss for row in drawn) else 1.25))
             ax.xaxis.set_major_locator(plot.ticks(4))
-            ax.set_title(f"speed, times {baseline}")
+            ax.set_title(f"speed{timed_at}, times {baseline}")
         if judged:
             ax = axes[-1]
             ends = [abs(x) for row in judged for x in _ends(row)]
@@ -56,7 +65,7 @@ def answer(
             ax.spines["bottom"].set_bounds(-reach, reach)
             for y, row in enumerate(drawn):
                 _gap(ax, y, row, look_of[row.name], reach)
-            ax.set_title("gap of the held-out loss (%)")
+            ax.set_title(f"gap of the held-out loss{trained_at} (%)")
             ticks = [tick for tick in (-1, -0.5, -ACCEPTED, 0, ACCEPTED, 0.5, 1) if abs(tick) <= reach]
             crowd = reach > 0.6
             ax.set_xticks(ticks, ["" if crowd and abs(t) == ACCEPTED else f"{t:+g}" if t else "0" for t in ticks])
