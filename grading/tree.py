@@ -35,7 +35,12 @@ from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
 FILES = (
+    ".devcontainer/devcontainer.json",
+    ".dockerignore",
+    "CITATION.cff",
+    "Dockerfile",
     "LICENSE",
+    "LICENSE-text",
     "Makefile",
     "README.md",
     *(f"docs/{name}.md" for name in ("students", "how-labs-work", "glossary", "watching")),

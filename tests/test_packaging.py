@@ -1,6 +1,7 @@
 """The ways to install give one set: pyproject.toml (ranges), requirements.lock (pins), environment.yml (conda), and the
 container's list."""
 
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+import labkit
 
 ROOT = Path(__file__).parents[1]
 
@@ -82,6 +85,25 @@ def test_environment_yml_installs_the_lock_and_nothing_else():
     assert set(conda) == {"python", "make", "pip"}, "a package named here would escape requirements.lock"
     minimum = Requirement("python" + tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
     assert Version(conda["python"]) in minimum.specifier
+
+
+def test_a_students_container_installs_the_lock_by_setup_and_nothing_else():
+    docker = (ROOT / "Dockerfile").read_text()
+    assert "make setup" in docker and "pip" not in docker, "a package named here would escape requirements.lock"
+    version = re.search(r"^FROM python:([\d.]+)-slim$", docker, re.MULTILINE)[1]
+    minimum = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert Version(version) in Requirement(f"python{minimum}").specifier
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"
+    venv = re.search(r"^ENV VENV=(\S+)", docker, re.MULTILINE)[1]
+    assert (
+        container["postCreateCommand"].startswith(f"{venv}/bin/pip ") and "--no-deps" in container["postCreateCommand"]
+    )
+
+
+def test_the_citation_names_this_version():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {labkit.__version__}\n" in citation and "\nlicense: Apache-2.0\n" in citation
 
 
 def test_import_and_help_stay_light():
