@@ -21,6 +21,7 @@ from labkit.plan.links import CAPACITY
 TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.9), (64, 128, 0.7))  # rows, columns, rate against the largest
 REACHED = 0.85  # of HBM's bandwidth, by a kernel that only copies
 ALIGNED, UNALIGNED = 8, 0.5  # numbers that a row of 16 bytes holds; the rate left where a side is no multiple of it
+EXPONENTIALS = 2 / 7  # a score's 2, 16 a clock on any chip, beside its 7 products of 128 on Hopper (arXiv:2407.08608)
 HOPPER = 989e12 / 132  # FLOP/s of a multiprocessor of the chip on which `start` was chosen
 FULL_POWER = 700.0  # watts of the boards on which gemm_recent was measured; power goes about as the clock's cube
 
@@ -96,6 +97,8 @@ def attention(c: Cases, k: Constants) -> tuple[Array, Array]:
     padded = np.ceil(c.d_head / 32) * 32  # a head's width in a kernel's tiles
     share = np.where(c.recent > 0, k.flash_recent, k.flash_older)
     share = share * np.where((c.attention == SDPA) & (c.recent > 0), k.sdpa, 1.0)
+    beside = EXPONENTIALS * c.peak / c.sms / HOPPER
+    share = share * np.where(c.recent > 0, (1 + EXPONENTIALS) / (1 + beside), 1.0)
     fused = 2 * n * s * heads * padded / (share * c.peak)
     many = c.mbs * heads
     products = product(c, k, (s / c.cp, s, c.d_head), many) + product(c, k, (s / c.cp, c.d_head, s), many)

@@ -38,6 +38,12 @@ def parts(c: Cases) -> dict[str, float]:
     return {key: float(value[0]) for key, value in step(c, constants())._asdict().items()}
 
 
+def kept_of(name: str) -> float:
+    """Return the share of its peak that a chip keeps in attention."""
+    c = one("dgxc-l8b-bf16-8", gpu=name, peak_tflops_bf16=CHIPS[name].tflops)
+    return float(1 / (work.attention(c, constants())[0] * c.peak)[0])
+
+
 def predicted(rows) -> dict[str, tuple[float, ...]]:
     found = runs(rows)
     spread = found.spread(step(found.cases, constants()).total)
@@ -191,8 +197,20 @@ def test_a_short_step_holds_fewer_micro_batches_in_flight():
 
 def test_an_expert_computes_all_of_its_room():
     dense, mixed = (parts(one("dgxc-l8b-bf16-8", cp=1, dp=8, **more)) for more in ({}, dict(experts=2, topk=1, ep=1)))
-    of_mlp = 3 * 14336 / (3 * 14336 + 2.5 * 4096)
-    assert 1 < mixed["gemm"] / dense["gemm"] < 1 + (CAPACITY - 1) * of_mlp * 1.05
+    of_mlp = 3 * 14336 / (3 * 14336 + 2.5 * 4096 + 128256 / 32)
+    assert mixed["gemm"] / dense["gemm"] == pytest.approx(1 + (CAPACITY - 1) * of_mlp, rel=0.03)
+
+
+@pytest.mark.parametrize("attn, laps", [("unfused", 8 + 2), ("sdpa-flash", 4 + 2), ("flash", 2 + 2)])
+def test_zero_1_sends_what_its_software_sends(attn, laps):
+    """Bytes of a parameter: DeepSpeed sums FP32 gradients on all ranks, plain torch on their owner, NVIDIA's in BF16."""
+    of, fused = (parts(one("bs181-tp8pp6mbs4", attn=which))["data"] for which in (attn, "flash"))
+    assert of / fused == pytest.approx(laps / 4, rel=1e-3)
+
+
+def test_attention_keeps_less_of_a_peak_that_exponentials_do_not_follow():
+    of = {name: kept_of(name) for name in ("h20", "h100", "gb200")}
+    assert of["h20"] > of["h100"] > 1.15 * of["gb200"]
 
 
 def test_shared_experts_are_seen_in_the_active_parameters():
