@@ -16,7 +16,6 @@ PAGES = pages(ROOT)
 WORDS = {  # of a page, within a fifth, before any fold is opened
     "README.md": 500,
     "CONTRIBUTING.md": 800,
-    "CHANGELOG.md": 400,
     "PARALLELISM_GUIDE.md": 1900,
     **{f"{week}/README.md": 350 for week in ("week13_allreduce", "week14_fsdp", "week15_tp_attention", "week16_fp8")},
     "capstone/README.md": 600,
@@ -44,6 +43,7 @@ def name(path):
 
 def test_all_pages_are_under_test():
     assert {name(page) for page in PAGES} >= {
+        "CHANGELOG.md",
         *WORDS,
         "docs/images/README.md",
         "grading/PRIVACY.md",
@@ -100,6 +100,12 @@ def test_every_picture_has_an_alt_text_and_is_small(page):
 @pytest.mark.parametrize("page", WORDS)
 def test_a_page_has_its_length(page):
     assert words(ROOT / page) == pytest.approx(WORDS[page], rel=0.2)
+
+
+def test_a_release_is_added_changed_and_fixed_in_few_words():
+    for release in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        heads = re.findall(r"^### (.*)", release, re.MULTILINE)
+        assert len(release.split()) <= 400 and set(heads) <= {"Added", "Changed", "Fixed"}, release.splitlines()[0]
 
 
 def test_the_glossary_stays_short():

@@ -160,15 +160,21 @@ def repeats_picture(found: dict[str, Any], folder: Path, name: str) -> plot.Pict
 
 def at_equal_loss(found: dict[str, Any], timed: RunData) -> str:
     """Write, by arm that was timed, its gap over all runs in further steps, and its speed at equal loss, as Markdown."""
-    heads, rows = ["arm", "runs", "further steps [interval]", "x BF16's speed", "at equal loss [interval]"], []
+    heads = ["arm", "runs", "further steps [interval]", "x BF16's speed", "at equal loss [interval]"]
+    return markdown_table(heads, [*equal_rows(found, timed).values()])
+
+
+def equal_rows(found: dict[str, Any], timed: RunData) -> dict[str, list[str]]:
+    """Find the rows of that table, by the kind of run."""
+    rows = {}
     for kind, arm in arm_rows(timed).items():
         row = next((row for row in found["kinds"] if row["kind"] == kind and row.get("error")), None)
         if row and arm.times:
             low, high = (row["gap"] + sign * REACH * row["error"] for sign in (-1, 1))
             arm.further = further_steps(*_pace(found), row["gap"], low, high)
             steps, *_, speed = (column.cell(arm) for column in (FURTHER, *of_answers([arm], "BF16")[1:3]))
-            rows.append([arm.label, str(row["runs"]), steps, f"{arm.times:.2f}", speed])
-    return markdown_table(heads, rows)
+            rows[kind] = [arm.label, str(row["runs"]), steps, f"{arm.times:.2f}", speed]
+    return rows
 
 
 def steps_of(found: dict[str, Any], gap: float) -> float:
