@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from labkit.compare.batches import LOOK, OTHERS
 from labkit.compare.preset import Preset
@@ -112,10 +113,10 @@ def predict(
     memory_gib: float | None = None,
     world: int = 1,
     tried: int = 0,
-    kept: bool = False,
+    ranks: Literal["fresh", "started", "kept"] = "fresh",
 ) -> Item:
-    """What an arm is expected to take; without a rate one start-up alone. tried: batches that need no further try; kept:
-    the processes of its last run train it."""
+    """What an arm is expected to take; without a rate one start-up alone. tried: batches that need no further try;
+    ranks: "started" ahead, or "kept" from its last run."""
     about = preset.arms[arm]
     rate = (getattr(about.expect, part) or getattr(preset.arms[preset.baseline()].expect, part) or 0) * world
     config = preset.config_of(part, arm, memory_gib, world)
@@ -132,7 +133,10 @@ def predict(
         seconds += about.expect.probes if config.probe_every else 0.0
     seconds += tokens / rate if rate else 0.0
     startup = preset.startup_seconds if about.expect.startup is None else about.expect.startup
-    startup = preset.again_seconds if kept and preset.again_seconds is not None else startup
+    if ranks == "kept" and preset.again_seconds is not None:
+        startup = preset.again_seconds
+    elif ranks == "started":
+        startup = max(0.0, startup - preset.ahead_seconds)
     return Item(part=part, arm=arm, label=about.label, predicted_s=(1 + others) * startup + seconds)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from labkit.comm.ranks import under_torchrun
 from labkit.compare import memory as needed
@@ -79,16 +79,20 @@ class Plan:
         return [found[run] for run in base.runs if run in found]
 
     def items(self) -> list[Item]:
-        """In order; a further run of an arm right after another of it has its processes."""
-        arms, of = self.preset.arms, [(part, self.preset.arms[arm].of or arm) for part, arm in self.todo]
-        kept = [part == "safety" and bool(arms[arm].of) for part, arm in self.todo]
-        kept = [one and i > 0 and of[i] == of[i - 1] for i, one in enumerate(kept)]
-        return [self.item(*each, kept=one) for each, one in zip(self.todo, kept)]
+        """In order; a further run of an arm right after another of it has its processes, and other arms' were started
+        ahead while one before them trained for its loss, or the corpus was cut."""
+        found, before = [], ("safety", "")
+        for part, arm in self.todo:
+            of = self.preset.arms[arm].of or arm
+            ranks: Literal["fresh", "started", "kept"] = "fresh" if before[0] == "speed" else "started"
+            found.append(self.item(part, arm, "kept" if before == (part, of) == ("safety", of) else ranks))
+            before = part, of
+        return found
 
-    def item(self, part: str, arm: str, kept: bool = False) -> Item:
+    def item(self, part: str, arm: str, ranks: Literal["fresh", "started", "kept"] = "fresh") -> Item:
         """What the arm is expected to take from here on."""
         tried = len(self.tries.get(arm, ()))
-        return predict(self.preset, part, arm, self.memory_gib, self.world_size, tried, kept)
+        return predict(self.preset, part, arm, self.memory_gib, self.world_size, tried, ranks)
 
     def sure(self) -> list[Item]:
         """The items without those that only an undecided candidate needs."""
@@ -270,7 +274,14 @@ def other_settings(out: Path, preset: Preset) -> str:
     def without(settings: dict[str, Any]) -> dict[str, Any]:
         arms = {name: arm for name, arm in settings.get("arms", {}).items() if name in there.get("arms", {})}
         arms = {name: {**arm, "expect": None} for name, arm in arms.items()}
-        return {**settings, "startup_seconds": None, "again_seconds": None, "without_fp8": None, "arms": arms}
+        return {
+            **settings,
+            "startup_seconds": None,
+            "again_seconds": None,
+            "ahead_seconds": None,
+            "without_fp8": None,
+            "arms": arms,
+        }
 
     return first_difference(without(there), without(here))
 

@@ -134,6 +134,7 @@ class Preset(Config):
     without_fp8: str | None = None
     startup_seconds: float = Field(default=20.0, ge=0, strict=False)
     again_seconds: float | None = Field(default=None, ge=0, strict=False)  # of a run in the processes of the last one
+    ahead_seconds: float = Field(default=0.0, ge=0, strict=False)  # of these, in which processes start beside others
     train: dict[str, Any]
     arms: dict[str, ArmConfig]
     speed: Speed | None = None

@@ -2,12 +2,14 @@
 
 On GPUs the further runs of an arm for its loss are trained by the processes of its first one: the same shapes, backend
 and recipe, so nothing is imported or compiled twice. In between `labkit.train.job.forget` brings a process back to where
-it began; one that still holds memory of a GPU, or compiled anew, is replaced. A CPU's peak memory belongs to its process: fresh ones there.
+it began; one that still holds memory of a GPU, or compiled anew, is replaced. A CPU's peak memory belongs to its process: fresh ones there. The processes of the next
+arm start while the corpus is cut, and while an arm before it trains for its loss; never beside one that is timed.
 """
 
 import shutil
 import time
-from contextlib import nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,7 @@ from rich.console import Console
 from labkit.comm.autopsy import RanksFailed
 from labkit.comm.group import Group
 from labkit.comm.ranks import RankPool, run_ranks, under_torchrun
-from labkit.compare import background, batches, follow
+from labkit.compare import background, batches, follow, memory, own
 from labkit.compare.announce import announce, prepare_corpus
 from labkit.compare.budget import Budget, Forecast
 from labkit.compare.plan import Plan, decisive_first, folder_of, is_done
@@ -65,6 +67,9 @@ class Session:
         self.failed: dict[str, str] = {}  # "<part> <arm>" -> why
         self.kept: tuple[str, RankPool] | None = None  # the arm that was trained for its loss, and its ranks
         self.graphs = 0  # that these had compiled after its last run
+        self.starter = ThreadPoolExecutor(1)
+        self.spare: Future[RankPool] | None = None  # ranks that start, for the next arm that needs fresh ones
+        self.following: Item | None = None
 
     def run(self, *, few: bool) -> int:
         """Train what there is to train, judge, print; few: arms or a part were named. Returns every rank's exit status."""
@@ -80,9 +85,12 @@ class Session:
                     plan.todo = decisive_first(plan)
                 if self.leader:
                     announce(plan, self.console, budget)
+                    if plan.todo:
+                        self._start_ahead()
                     prepare_corpus(plan, self.console)
                 items = plan.items()
                 for number, item in enumerate(items):
+                    self.following = next(iter(items[number + 1 :]), None)
                     decision = self.decide(item)
                     if decision.word == "run":
                         later = [one for one in items[number + 1 :] if plan.preset.arms[one.arm].look == 1]
@@ -94,6 +102,9 @@ class Session:
             raise
         finally:
             self._release()
+            if self.spare:
+                self._fresh().close()
+            self.starter.shutdown()
             if record:
                 record.close()
                 # A request that came too late is not for the next call.
@@ -189,14 +200,19 @@ class Session:
 
     def _on_ranks(self, item: Item, task: Task) -> Try | None:
         """Train on fresh ranks, or on those of the run before if that was one of the same arm."""
-        preset, of = self.plan.preset, self.plan.preset.arms[item.arm].of or item.arm
+        preset, of, after = self.plan.preset, self._arm_of(item), self.following
         if item.part == "speed" or preset.device not in KEPT_ON or under_torchrun():
             self._release()
+            if self.spare:
+                with self._fresh() as pool:
+                    return pool.run(arm_on_rank, task, timeout=None)[0]
             size = None if under_torchrun() else self.plan.world_size
             return run_ranks(arm_on_rank, task, size=size, timeout=None, device=preset.device)[0]
         if not self.kept or self.kept[0] != of:
             self._release()
-            self.kept, self.graphs = (of, RankPool(self.plan.world_size, device=preset.device)), 0
+            self.kept, self.graphs = (of, self._fresh()), 0
+        if after and (after.part == "speed" or self._arm_of(after) != of) and self._has_room(item):
+            self._start_ahead()
         usable = False
         try:
             found = self.kept[1].run(arm_on_kept_rank, task, self.graphs, timeout=None)
@@ -205,6 +221,28 @@ class Session:
             if not usable:
                 self._release()
         return None
+
+    def _arm_of(self, item: Item) -> str:
+        """The arm of which this is a run."""
+        return self.plan.preset.arms[item.arm].of or item.arm
+
+    def _has_room(self, item: Item) -> bool:
+        """Does a GPU hold another process's context beside this training?"""
+        need = memory.predict(self.plan.config(item.part, item.arm), self.plan.world_size)["peak"]
+        return need <= own.FILLED * (self.plan.memory_gib or 0.0) * memory.GIB
+
+    def _start_ahead(self) -> None:
+        """Begin to start ranks, while this thread has something else to do."""
+        if self.plan.preset.device in KEPT_ON and not under_torchrun() and not self.spare:
+            self.spare = self.starter.submit(started, self.plan.world_size, self.plan.preset.device)
+
+    def _fresh(self) -> RankPool:
+        """Ranks that have trained nothing; those that were started ahead, if there are any."""
+        spare, self.spare = self.spare, None
+        if spare:
+            with suppress(LabError):  # a GPU that lets in one process at a time
+                return spare.result()
+        return RankPool(self.plan.world_size, device=self.plan.preset.device)
 
     def _release(self) -> None:
         """End the ranks that were kept."""
@@ -248,6 +286,17 @@ def arm_on_rank(group: Group, task: Task) -> Try | None:
     if timer and not done["paused"] and done["stopped"] not in (OVER, ANOTHER):
         raise LabError(f"it ended before its window did: {done['stopped'] or 'it has no more steps'}")
     return timer.tried if timer else None
+
+
+def started(size: int, device: str) -> RankPool:
+    """Ranks that have joined each other and imported the compiler."""
+    pool = RankPool(size, device=device)
+    pool.run(import_compiler, timeout=None)
+    return pool
+
+
+def import_compiler(group: Group) -> None:
+    import torch._inductor.compile_fx  # noqa: F401
 
 
 def arm_on_kept_rank(group: Group, task: Task, graphs: int) -> tuple[bool, int]:

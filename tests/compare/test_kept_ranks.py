@@ -1,6 +1,7 @@
 """The further runs of an arm are trained by the processes of its first one, and come to the same losses."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from rich.console import Console
 from torch._dynamo.utils import counters
 
 from labkit.compare import compare, session
+from labkit.compare.plan import Plan
 from labkit.compare.preset import load_preset
 from labkit.errors import LabError
 from labkit.record.read import read_run
@@ -30,8 +32,14 @@ class Pool:
         self.size, self.jobs, self.closed = size, [], False
         Pool.made.append(self)
 
-    def run(self, fn, task, graphs, timeout):
-        assert not self.closed and fn is session.arm_on_kept_rank
+    def run(self, fn, task=None, graphs=0, *, timeout):
+        assert not self.closed
+        if fn is session.import_compiler:
+            return []
+        if fn is session.arm_on_rank:
+            self.timed = task
+            return [None]
+        assert fn is session.arm_on_kept_rank
         assert graphs == 6 * bool(self.jobs), "those of its last run"
         self.jobs.append(task)
         if isinstance(task, BaseException):
@@ -41,6 +49,12 @@ class Pool:
     def close(self):
         self.closed = True
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
 
 @pytest.fixture
 def asked(monkeypatch):
@@ -48,10 +62,12 @@ def asked(monkeypatch):
     Pool.made, fresh = [], []
     monkeypatch.setattr(session, "RankPool", Pool)
     monkeypatch.setattr(session, "run_ranks", lambda fn, task, **how: fresh.append(task) or [None])
-    plan = SimpleNamespace(preset=load_preset("h100"), out=None, world_size=2)
+    preset = load_preset("h100")
+    plan = Plan(preset, Path("nowhere"), 2, memory_gib=80.0)
     one = session.Session(plan, None, Console(quiet=True), leader=False)
 
-    def ask(part, arm, task="task"):
+    def ask(part, arm, task="task", following=None):
+        one.following = following and Item(part=following[0], arm=following[1])
         return one._on_ranks(Item(part=part, arm=arm), task)
 
     return ask, fresh, one
@@ -78,6 +94,26 @@ def test_processes_that_hold_memory_or_failed_are_replaced(asked, task):
             ask("safety", "bf16", task)
     ask("safety", "bf16-2")
     assert [pool.closed for pool in Pool.made] == [True, False]
+
+
+def test_ranks_start_ahead_beside_a_training_for_the_loss_and_never_beside_one_that_is_timed(asked):
+    ask, fresh, one = asked
+    one._start_ahead()  # while the corpus is cut
+    ask("speed", "bf16", "bf16", ("speed", "te-current"))
+    assert one.spare is None and not fresh and Pool.made[0].timed == "bf16" and Pool.made[0].closed
+    ask("speed", "te-current", "te-current", ("safety", "bf16"))
+    assert one.spare is None and fresh == ["te-current"]
+    ask("safety", "bf16", "bf16", ("safety", "bf16-2"))
+    assert one.spare is None
+    ask("safety", "bf16-2", "bf16-2", ("safety", "broken"))
+    assert one.spare and not one.spare.result().closed
+    ask("safety", "broken", "broken", ("speed", "te-delayed"))
+    ask("speed", "te-delayed", "te-delayed")
+    jobs = [(pool.jobs, getattr(pool, "timed", None)) for pool in Pool.made]
+    assert jobs == [([], "bf16"), (["bf16", "bf16-2"], None), (["broken"], None), ([], "te-delayed")]
+    one.plan.memory_gib = 16.0
+    ask("safety", "te-delayed", "te-delayed", ("speed", "te-block"))
+    assert one.spare is None, "the GPU is full"
 
 
 def test_a_process_forgets_amax_histories_and_trains_again_if_it_holds_nothing_and_compiled_nothing_anew(monkeypatch):

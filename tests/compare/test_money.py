@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from labkit.compare import compare, speed_verdict
+from labkit.compare.announce import decided_inside
 from labkit.compare.budget import Budget
-from labkit.compare.plan import Plan
+from labkit.compare.plan import Plan, decisive_first
 from labkit.compare.preset import load_preset
 from labkit.errors import LabError
 from labkit.record.schema import TimedRow
@@ -66,16 +67,16 @@ def test_the_arms_that_a_verdict_needs_come_first():
     assert {*sorted(rates, key=rates.get)[-2:]} == {*preset.judged}
 
 
-def test_both_answers_fit_into_25_minutes_by_the_prediction(tmp_path):
-    """Four BF16 runs, two of each of two candidates, two more for an undecided one; every speed window."""
+def test_one_recipe_fits_into_ten_minutes_and_the_whole_preset_into_fifteen_by_the_prediction(tmp_path):
+    """On an H100: four BF16 runs, the control, two runs of each of two candidates, every speed window."""
     preset = load_preset("h100", [])
-    plan = Plan(preset, tmp_path, 1, memory_gib=140.4)
-    plan.todo = [("speed", arm) for arm in preset.timed if arm != "week16"]
-    plan.todo += [
-        ("safety", arm) for arm in preset.trained if preset.arms[arm].of != "te-current" or arm[-1] not in "34"
-    ]
-    assert [arm for _, arm in plan.todo].count("te-delayed-4") == 1
-    assert sum(item.predicted_s for item in plan.items()) / 60 < 25 - 1, "a minute is for the page and for being wrong"
+    plan = Plan(preset, tmp_path, 1, memory_gib=79.2, requested=preset.judged)
+    plan.todo = [("speed", arm) for arm in preset.timed] + [("safety", arm) for arm in preset.trained]
+    plan.todo = decisive_first(plan)
+    whole = sum(item.predicted_s for item in plan.sure()) / 60
+    assert 14 < whole <= 15
+    assert decided_inside(plan, Budget(minutes=10)) == (["te-current"], ["te-delayed"])
+    assert decided_inside(plan, Budget(minutes=15))[1] == []
 
 
 def test_a_file_is_not_folded():
