@@ -75,6 +75,8 @@ def test_a_ring_of_ranks_on_two_nodes_waits_for_their_cards():
     inside = [parts(one("vtrain-3.6B-64-t8d8p1m8", inter_bw_GBps_per_gpu=bw))["tensor"] for bw in speeds]
     assert of[2] - of[1] == pytest.approx(2 * (of[1] - of[0]))  # NVLink's part stays
     assert of[1] - of[0] > 0.7 * of[0]
+    slower = one("vtrain-3.6B-64-t16d4p1m8", inter_bw_GBps_per_gpu=12.5, intra_bw_GBps_per_gpu_unidir=200)
+    assert 1.02 * of[0] < parts(slower)["tensor"] < 1.2 * of[0]  # it is there, and mostly hidden
     assert len(set(inside)) == 1
 
 
@@ -193,6 +195,11 @@ def test_a_choice_is_tried_both_ways():
 def test_a_short_step_holds_fewer_micro_batches_in_flight():
     few, many = (memory(one("bs181-tp8pp6mbs4", gbs=gbs)).activations[0] for gbs in (64, 2048))
     assert few < 0.5 * many
+
+
+def test_the_loss_by_plain_torch_moves_more():
+    fused, plain = (work.head(one("dgxc-l8b-bf16-8", attn=attn), constants())[0] for attn in ("flash", "sdpa-flash"))
+    assert 1.02 * fused < plain < 1.2 * fused
 
 
 def test_an_expert_computes_all_of_its_room():
