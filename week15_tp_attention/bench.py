@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from labkit.errors import LabError, run_command
+from labkit.record import measure
 from labkit.record.files import writable
 from week15_tp_attention.given import blocks, clock, fp8, peers, records, stages
 from week15_tp_attention.given.blocks import Shape
@@ -44,6 +45,7 @@ class Bench:
         self.shape = SHAPES[size]
         self.began = time.perf_counter()
         self.record = records.describe(self.device.type, group.size, self.leader)
+        self.record["launch_us"] = measure.launch_us(self.device)
         self.record |= {"dtype": str(self.dtype).removeprefix("torch."), "shape": self.shape._asdict()}
         self.given = blocks.parts(compiled=self.cuda)
         self.degrees = [N for N in (1, 2, 4, 8) if group.size >= N and group.size % N == 0]
@@ -218,7 +220,9 @@ class Bench:
 
 def table(record: dict[str, Any]) -> str:
     """The short table: a line for each contender and degree, efficiency against plain on one rank."""
-    lines = [f"{'':9s} {'':26s}  N        ms  efficiency  kept MB  exposed ms"]
+    launch = record.get("launch_us")
+    lines = [f"this host takes {launch:.1f} us to launch a kernel: what is hidden counts beside that"] if launch else []
+    lines += [f"{'':9s} {'':26s}  N        ms  efficiency  kept MB  exposed ms"]
     for row in record["rows"]:
         share = records.efficiency(record, row["what"], row["contender"], row["N"])
         exposed = row["parts"]["classes_ms"]["communication"] if row["parts"] else None

@@ -16,7 +16,7 @@ from labkit.doctor.findings import SETUP, Check
 from labkit.doctor.requirements import TORCH, dotted
 from labkit.errors import in_words
 from labkit.precision.recipes import FP8_UNITS, INSTALL_TE
-from labkit.record import hardware
+from labkit.record import hardware, measure
 
 NEED_GPU = (
     f"use a machine with an NVIDIA GPU of compute capability {dotted(FP8_UNITS.least)} or newer (L40S, RTX 4090, H100, "
@@ -76,7 +76,7 @@ def _gpu(torch: Any, listed: list[dict]) -> Iterator[Check]:
             a = torch.ones(64, 64, device=f"cuda:{k}", dtype=torch.bfloat16)
             if (a @ a).float().sum().item() != 64**3:
                 raise ValueError(f"a product on GPU {k} came out wrong")
-        yield Check("GPU", True, detail)
+        yield Check("GPU", True, f"{detail}, {measure.launch_us('cuda:0'):.1f} us a kernel launch")
     except Exception as error:
         fix = "see whether another program fills the GPU (`nvidia-smi`), and whether this torch knows the chip"
         yield Check("GPU", False, f"{detail}; but it does not compute: {in_words(error)}", fix)

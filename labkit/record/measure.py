@@ -49,6 +49,23 @@ class Stopwatch:
         return event
 
 
+def launch_us(device: Any, launches: int = 200, rounds: int = 7) -> float | None:
+    """Microseconds that this host takes to launch a small kernel, without waiting for it; None on a CPU. The median of
+    some rounds, each shorter than the GPU's queue; the first loads the kernel."""
+    if not str(device).startswith("cuda"):
+        return None
+    import torch
+
+    x, found = torch.zeros(1, device=device), []
+    for _ in range(rounds):
+        torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        for _ in range(launches):
+            x.add_(1)
+        found.append(1e6 * (time.perf_counter() - begin) / launches)
+    return statistics.median(found)
+
+
 @dataclass(frozen=True)
 class Throughput:
     """`tokens_per_s` of the median step, `mean_tokens_per_s` over all; percentiles of a step's seconds. None: no steps."""

@@ -8,7 +8,7 @@ import pytest
 
 from labkit.doctor import frameworks
 from labkit.doctor.findings import PROBES, Check, exit_code, run_doctor, verdicts
-from labkit.record import hardware
+from labkit.record import hardware, measure
 from tests.doctor.found import fake, one
 
 # ---- without torch
@@ -81,6 +81,7 @@ def imagined(monkeypatch):
             "distributed.all_reduce": lambda x: None,
         }.items():
             monkeypatch.setattr(f"torch.{name}", answer)
+        monkeypatch.setattr(measure, "launch_us", lambda device: 4.25)
         monkeypatch.setattr(hardware, "gpus", lambda: list(listed))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         return {check.name: check for check in frameworks.torch_and_gpu()}
@@ -92,7 +93,9 @@ def test_two_h200s(imagined):
     found = imagined(devices=[Device("NVIDIA H200", 9, 0, 150 * 2**30)] * 2, listed=[H200, H200])
     assert all(check.ok is True for check in found.values()) and set(found) == {"torch", "GPU", "FP8 hardware", "NCCL"}
     assert found["torch"].detail == "2.13.0+cu130, CUDA 13.0"
-    assert found["GPU"].detail == "2 x NVIDIA H200, 150 GiB, compute capability 9.0, driver 580.82"
+    assert (
+        found["GPU"].detail == "2 x NVIDIA H200, 150 GiB, compute capability 9.0, driver 580.82, 4.2 us a kernel launch"
+    )
     assert found["NCCL"].detail == "2.27.3"
 
 

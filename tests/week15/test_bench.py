@@ -41,6 +41,11 @@ def test_what_cannot_run_here_is_listed_with_its_reason(record):
     assert len(record["pipeline"]) == 6 and len({round(r["loss"], 5) for r in record["pipeline"] if r["M"] == 4}) == 1
 
 
+def test_the_table_says_what_a_launch_costs_this_host(record):
+    assert record["launch_us"] is None and "launch" not in bench.table(record)
+    assert bench.table({**record, "launch_us": 7.31}).startswith("this host takes 7.3 us to launch a kernel")
+
+
 def test_a_limit_leaves_out_the_rest(tmp_path):
     path = tmp_path / "b.json"
     bench.main(["--size", "toy", "--ranks", "2", "--device", "cpu", "--limit", "0", "--out", str(path)])

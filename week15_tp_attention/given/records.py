@@ -2,6 +2,7 @@
 
 kind "tensor-parallel", started, command, hardware, hardware_name, versions, environment, ranks, device, transport,
 dtype, shape {B, T, D, F, n_heads, n_kv_heads}
+launch_us  microseconds in which rank 0's host launches a small kernel; null on a CPU
 wire       {collective: {N: {"bytes", "seconds"}}}: one all-reduce, all-gather and reduce-scatter of B T D numbers
 rows       [{what ("attention" or "block"), contender, N, seconds, spread, kept_bytes, peak_bytes, error, parts}]
            seconds of a step, forward and backward; error: the largest of y's and dx's distance from the unsharded
