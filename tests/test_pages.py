@@ -102,6 +102,12 @@ def test_a_page_has_its_length(page):
     assert words(ROOT / page) == pytest.approx(WORDS[page], rel=0.2)
 
 
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{who}.md" for who in ("students", "instructors", "renters"))])
+def test_commands_of_a_door_fit_on_a_screen(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert max(len(line) for line in text.splitlines() if line.startswith("    ")) <= 92
+
+
 def test_a_release_is_added_changed_and_fixed_in_few_words():
     for release in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]:
         heads = re.findall(r"^### (.*)", release, re.MULTILINE)
