@@ -15,7 +15,7 @@ from labkit.train.config import TrainConfig
 from labkit.train.recovery import RecoveryConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "fp8-settings.md"
-HOPPER = (9, 0)
+HOPPER, BLACKWELL = (9, 0), (10, 0)
 
 
 def rows(text: str) -> list[tuple[str, str]]:
@@ -50,7 +50,7 @@ def test_what_the_page_calls_ours_is_there(theirs, ours):
     assert settings(ours), ours
     config = configured(ours)
     spec_of(config.precision)
-    refuse(config, HOPPER)
+    refuse(config, BLACKWELL if config.precision.recipe in ("mxfp8", "nvfp4") else HOPPER)
 
 
 def test_the_page_has_rows_of_every_framework_and_says_no_where_there_is_nothing():

@@ -22,6 +22,9 @@ from week16_fp8 import casts
 from week16_fp8.blockwise import BlockProduct, block_scale, on_grid
 from week16_fp8.casts import BLOCKWISE, DTYPES, HYBRID, Recipe
 from week16_fp8.linear import FP8Product, numbers, rounding
+from week16_fp8.stretch import mxfp8, nvfp4
+
+SIGNS = torch.tensor([1, -1, -1, 1, 1, 1, -1, 1, -1, 1, -1, -1, -1, -1, 1, 1.0])  # NVFP4's, drawn once
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class Numerics:
 
     recipe: Recipe = HYBRID
 
-    def scale(self, slot: str, x: Tensor) -> Tensor:
-        """The scale for x, fp32 scalar."""
+    def scale(self, slot: str, x: Tensor) -> Tensor | None:
+        """The scale for x, fp32 scalar; None: the format has no cast to be probed by."""
         epsilon, powers = self.recipe.epsilon.get(slot, 0.0), self.recipe.powers(slot)
         return casts.scale_of(casts.amax(x), self.recipe.format(slot), epsilon=epsilon, power_of_two=powers)
 
@@ -55,6 +58,38 @@ class BlockNumerics(Numerics):
 
     def product(self, x_MK: Tensor, w_NK: Tensor) -> Tensor:
         return BlockProduct.apply(x_MK, w_NK, self.recipe)
+
+
+@dataclass(frozen=True)
+class MXNumerics(Numerics):
+    """MXFP8, a power of two for each 32 values along the sum: see week16_fp8.stretch.mxfp8."""
+
+    recipe: Recipe = BLOCKWISE  # E4M3 throughout
+
+    def scale(self, slot: str, x: Tensor) -> Tensor:
+        """One scale per element, x's shape [M, N]: of the rounding along its rows."""
+        return 1 / mxfp8.scale_of(mxfp8.to_mx(x)[1]).repeat_interleave(mxfp8.BLOCK, 1)[:, : x.shape[1]]
+
+    def product(self, x_MK: Tensor, w_NK: Tensor) -> Tensor:
+        return mxfp8.MXProduct.apply(x_MK, w_NK, "rceil")
+
+    def flags(self) -> dict[str, Any]:
+        return super().flags() | {"scaling": "block", "block": mxfp8.BLOCK, "power_of_two": True}
+
+
+@dataclass(frozen=True)
+class FP4Numerics(Numerics):
+    """NVFP4 with its three tricks: see week16_fp8.stretch.nvfp4. torch has no cast to E2M1 to probe it by."""
+
+    def scale(self, slot: str, x: Tensor) -> None:
+        return None
+
+    def product(self, x_MK: Tensor, w_NK: Tensor) -> Tensor:
+        return nvfp4.NVFP4Product.apply(x_MK, w_NK, nvfp4.Tricks(signs=SIGNS))
+
+    def flags(self) -> dict[str, Any]:
+        e2m1 = {"forward": "e2m1", "backward": "e2m1"}
+        return super().flags() | e2m1 | {"scaling": "block", "block": nvfp4.BLOCK, "power_of_two": False}
 
 
 class EmulatedLinear(nn.Linear):
@@ -108,13 +143,13 @@ def _local(x: Tensor) -> Tensor:
     return x.to_local() if isinstance(x, DTensor) else x
 
 
-NUMERICS = {"tensorwise": Numerics(), "block": BlockNumerics()}
+NUMERICS = {"tensorwise": Numerics(), "block": BlockNumerics(), "mxfp8": MXNumerics(), "nvfp4": FP4Numerics()}
 
 
 class Emulated(Backend):
     """Correct FP8, emulated. `tensorwise`, as torchao's: E4M3 forward, E5M2 gradients, one current scale per tensor.
     `block`, as Transformer Engine's: E4M3 throughout, a power-of-two scale per block of 128; the parameters can be FP8
-    too."""
+    too. `mxfp8` and `nvfp4`: those of tasks 16.11 and 16.12."""
 
     name = "emulated"
     recipes = tuple(NUMERICS)
@@ -133,8 +168,9 @@ class Emulated(Backend):
         numerics = NUMERICS[recipe or "tensorwise"]
         return replace(numerics, recipe=numerics.recipe.asked(self._epsilon, self._scales))
 
-    def _rounding(self, linear: EmulatedLinear, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor]:
-        return DTYPES[linear.numerics.recipe.format(slot)], linear.numerics.scale(slot, x)
+    def _rounding(self, linear: EmulatedLinear, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
+        scale = linear.numerics.scale(slot, x)
+        return None if scale is None else (DTYPES[linear.numerics.recipe.format(slot)], scale)
 
     def _numbers(self) -> dict[str, Any]:
         return self._numerics(self.recipe).flags()

@@ -85,6 +85,11 @@ FP8_UNITS = Need(
     "take backend bf16 or emulated",
 )
 FP8_ROWS = Need((9, 0), "the rowwise FP8 product needs Hopper (compute capability 9.0)", "take recipe tensorwise")
+BLACKWELL_UNITS = Need(
+    (10, 0),
+    "MXFP8 and NVFP4 need units that GPUs have from Blackwell (compute capability 10.0) on",
+    "take recipe current",
+)
 FP8_BLOCKS = Need((9, 0), "block scaling needs Hopper (compute capability 9.0) and CUDA 12.9", "take recipe current")
 
 # ---- where a yes is shown
@@ -158,6 +163,19 @@ _TE = Recipe(
 )
 _TE_FP8 = _TE.having({SCHEDULE: TRIED_SCHEDULE}, multiple=16, needs=(BF16_UNITS, FP8_UNITS))
 _MXFP8 = untried("Transformer Engine 2.20 lets it through and gives Blackwell block scales of its own kind (MXFP8)")
+_AT_NO_HAND = untried("no Blackwell was at hand")
+_BLACKWELL = Recipe(
+    dict.fromkeys(
+        ("FSDP2", "TP", "compile", "checkpointing", "fused", SCHEDULE, "Blackwell", "Blackwell RTX"), _AT_NO_HAND
+    ),
+    multiple=32,
+    needs=(BF16_UNITS, FP8_UNITS, BLACKWELL_UNITS),
+    no_cpu=_TE.no_cpu,
+)
+_BY_WEEK_16 = Recipe(
+    {SCHEDULE: untried("the same switch as tensorwise's; no record of it"), "CPU": HERE}, needs=(BF16_UNITS,)
+)
+_CPU_ALONE = refused("week 16's NVFP4 keeps its table of values on the CPU: take a CPU, or Transformer Engine's nvfp4")
 _YOURS = untried("it is your own")
 _BY_HAND = untried("it is your own: an autograd function, which torch can do both to")
 
@@ -197,6 +215,8 @@ RECIPES: dict[str, dict[str, Recipe]] = {  # by backend; its first recipe is the
                 'activation_checkpointing = "none", or fp8_parameters = false'
             },
         ),
+        "mxfp8": _BLACKWELL,
+        "nvfp4": _BLACKWELL,
         "bf16": _TE.having({"FSDP2": untried("one rank is on record, several are not")}),
     },
     "torchao": {
@@ -219,6 +239,10 @@ RECIPES: dict[str, dict[str, Recipe]] = {  # by backend; its first recipe is the
                 "CPU": HERE,
             },
             scalable=True,
+        ),
+        "mxfp8": _BY_WEEK_16.having({}, multiple=16),
+        "nvfp4": _BY_WEEK_16.having(
+            dict.fromkeys(("older", "Ampere", "Ada", "Hopper", "Blackwell", "Blackwell RTX"), _CPU_ALONE), multiple=16
         ),
     },
     "broken": {"*": _IN_BF16.having({"FSDP2": DEMO, SCHEDULE: TRIED_SCHEDULE, "CPU": DEMO, "Hopper": CHECK})},

@@ -6,6 +6,9 @@
     block      Float8BlockScaling: one power-of-two scale per 1x128 (activations, gradients) or 128x128 (weights);
                E4M3 throughout; Hopper and CUDA 12.9 or newer; dims and tokens must divide by 128. Its scales and amax
                epsilons can be chosen by operand; on Blackwell powers of two alone (the library's documentation)
+    mxfp8      MXFP8BlockScaling: one E8M0 scale per 32 values; E4M3 throughout; Blackwell
+    nvfp4      NVFP4BlockScaling: E2M1 values, one E4M3 scale per 16 and one FP32 scale per tensor, with its three tricks;
+               Blackwell. What both round inside is not probed: their outputs are
 
 What it needs, and what is done about it here:
 
@@ -57,7 +60,15 @@ FAILURES = (
     (AssertionError, "its packages do not fit together"),
     (RuntimeError, "its core or a CUDA library was not found"),
 )
-RECIPES = {"delayed": "DelayedScaling", "current": "Float8CurrentScaling", "block": "Float8BlockScaling"}
+RECIPES = {
+    "delayed": "DelayedScaling",
+    "current": "Float8CurrentScaling",
+    "block": "Float8BlockScaling",
+    "mxfp8": "MXFP8BlockScaling",
+    "nvfp4": "NVFP4BlockScaling",
+}
+BLOCKS = {"block": TILE, "mxfp8": 32, "nvfp4": 16}  # values that share a scale
+ASK = {"block": "fp8_block_scaling", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}  # te.is_..._available; the others: fp8
 TILES = "transformer_engine.pytorch.tensor.float8_blockwise_tensor"
 # Where Transformer Engine keeps a linear's quantisation state: fp8_meta[direction], entry number.
 # The fields of a recipe that say how an operand is quantised.
@@ -93,8 +104,7 @@ class TransformerEngine(Backend):
             return Availability(False, "Transformer Engine needs a CUDA GPU, and torch sees none", fix)
         if not (able := gpu_has(self._declared(recipe).needs, device)).ok or recipe == "bf16":
             return able
-        ask = te.is_fp8_block_scaling_available if recipe == "block" else te.is_fp8_available
-        ok, why = ask(return_reason=True)
+        ok, why = getattr(te, f"is_{ASK.get(recipe, 'fp8')}_available")(return_reason=True)
         fix = "take recipe 'current' or 'bf16'"
         return Availability(True) if ok else Availability(False, f"Transformer Engine: {why}", fix)
 
@@ -181,15 +191,16 @@ class TransformerEngine(Backend):
     def _numbers(self) -> dict[str, Any]:
         if self.recipe == "bf16":
             return dict(HIGH)
-        recipe, block = self._te_recipe(), self.recipe == "block"
+        recipe, block = self._te_recipe(), BLOCKS.get(str(self.recipe))
         kind = getattr(getattr(recipe, "fp8_format", None), "name", "E4M3" if block else "HYBRID")
+        low = "e2m1" if self.recipe == "nvfp4" else "e4m3"
         how = {o: getattr(recipe, QUANTISED[o], None) for o in OPERANDS}  # delayed scaling has none: plain max / amax
         numbers = {
-            "forward": "e4m3",
-            "backward": "e4m3" if kind == "E4M3" else "e5m2",
+            "forward": low,
+            "backward": low if kind == "E4M3" else "e5m2",
             "scaling": {"delayed": "delayed", "current": "tensor"}.get(str(self.recipe), "block"),
-            "block": TILE if block else None,
-            "power_of_two": {o: bool(getattr(how[o], "power_2_scale", False)) for o in OPERANDS},
+            "block": block,
+            "power_of_two": {o: bool(getattr(how[o], "power_2_scale", self.recipe == "mxfp8")) for o in OPERANDS},
             "amax_epsilon": {o: float(getattr(how[o], "amax_epsilon", 0.0)) for o in OPERANDS},
         }
         return compact(numbers)
@@ -201,7 +212,7 @@ class TransformerEngine(Backend):
         return weight.dequantize() if self.parameters and self.parameters.hold(weight) else weight
 
     def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
-        if self.recipe == "bf16":
+        if self.recipe in ("bf16", "mxfp8", "nvfp4"):
             return None
         if self.recipe == "block":
             return torch.float8_e4m3fn, tile_scales(x, self._te_recipe(), slot)
@@ -290,7 +301,7 @@ def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
 def te_recipe(
     name: str, amax_epsilon: Mapping[str, float] | None = None, scales: Mapping[str, str] | None = None
 ) -> Any:
-    """Transformer Engine's recipe object for "delayed", "current" or "block" (with epsilons and scales by operand)."""
+    """Transformer Engine's recipe object for a name of RECIPES ("block": with epsilons and scales by operand)."""
     epsilon, scales = amax_epsilon or {}, scales or {}
     library = importlib.import_module("transformer_engine.common.recipe")
     recipe = getattr(library, RECIPES[name])()

@@ -58,6 +58,14 @@ class Float8BlockQuantizer:
         return types.SimpleNamespace(_rowwise_scale_inv=padded)
 
 
+class MXFP8BlockScaling(Recipe):
+    fp8_format = types.SimpleNamespace(name="E4M3")
+
+
+class NVFP4BlockScaling(MXFP8BlockScaling):
+    pass
+
+
 class QuantizedTensor(torch.Tensor):
     """Float8BlockwiseQTensor: E4M3 codes in 128 x 128 blocks, which looks like an ordinary tensor of `dtype`.
 
@@ -303,7 +311,7 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
 
         return plain(function, *args, use_reentrant=use_reentrant)
 
-    recipes = (QParams, DelayedScaling, Float8CurrentScaling, Float8BlockScaling)
+    recipes = (QParams, DelayedScaling, Float8CurrentScaling, Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling)
     offered = (autocast, Linear, checkpoint, quantized_model_init, QuantizedTensor, LayerNormLinear, LayerNormMLP)
     modules = {
         "transformer_engine": {},
@@ -311,6 +319,7 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             **{each.__name__: each for each in offered},
             "is_fp8_available": lambda return_reason=False: fp8 if return_reason else fp8[0],
             "is_fp8_block_scaling_available": lambda return_reason=False: block if return_reason else block[0],
+            **{f"is_{name}_available": lambda return_reason=False: (True, "") for name in ("mxfp8", "nvfp4")},
         },
         "transformer_engine.common": {},
         "transformer_engine.common.recipe": {each.__name__: each for each in recipes},
