@@ -25,6 +25,7 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 highlight_language = "text"
+smartquotes = False  # --list is an option
 myst_enable_extensions = ["html_image", "colon_fence"]
 myst_heading_anchors = 5
 nb_execution_mode = "off"

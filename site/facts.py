@@ -16,7 +16,7 @@ from labkit.compare.arms import Arm, arm_rows
 from labkit.record.read import RunData, read_run
 from studies.guide.survey import short
 from studies.guide.tables import NAMES, constraint, fitting, mark_of
-from studies.verdict.show import row_of
+from studies.verdict.show import equal_rows, row_of
 
 COURSE = Path(__file__).resolve().parents[1]
 RECORDS = COURSE / "week16_fp8" / "results"
@@ -36,7 +36,7 @@ API = {  # what a week or a script of one's own calls
     "watch": (),
 }
 CONFIGS = {
-    "A training (`labkit.train.config.TrainConfig`)": "labkit.train.config.TrainConfig",
+    "A training": "labkit.train.config.TrainConfig",
     "`[data]`": "labkit.train.data.sources.DataConfig",
     "`[precision]`": "labkit.precision.config.PrecisionConfig",
     "`[recovery]`": "labkit.train.recovery.RecoveryConfig",
@@ -143,12 +143,13 @@ def cards() -> list[dict[str, Any]]:
         timed, judged = read_run(RECORDS / speed), read_run(RECORDS / loss)
         rows, losses = arm_rows(timed), arm_rows(judged)
         broken = next(arm for arm in losses.values() if arm.role == "broken")
-        call = timed.run["results"]["calls"][0]
+        call, equal = timed.run["results"]["calls"][0], equal_rows(REPEATS, timed)
         arms = [
             {
                 "label": rows[name].label,
                 "times": f"{rows[name].times:.2f}",
                 "tokens": f"{rows[name].timed.tokens_per_s:,.0f}",
+                "equal": equal[name][-1],
                 "gap": f"{losses[name].gap:+.2f}",
                 "interval": _interval(losses[name]),
                 "word": losses[name].word,
@@ -246,7 +247,7 @@ def _configuration() -> str:
             shown = (
                 "required"
                 if field.is_required()
-                else "the table's"
+                else "a table, below"
                 if hasattr(default, "model_fields")
                 else f"`{json.dumps(default)}`"
             )
