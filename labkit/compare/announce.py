@@ -56,7 +56,9 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
         for part in parts:
             need = memory.predict(plan.config(part, preset.baseline()), plan.world_size)["peak"] / memory.GIB
             warning = "; that may not fit: take a smaller batch" if need > 0.95 * plan.memory_gib else ""
+            again = plan.config(part, preset.baseline()).activation_checkpointing == "block"
             what = f"{part}, memory predicted for {preset.yardstick}"
+            what += ", each block computed again in the backward" if again else ""
             say(console, f"  {what}: {need:.0f} of {plan.memory_gib:.0f} GiB a GPU{warning}")
     if not plan.todo:
         say(console, "Nothing left to train: this is the finished run. --fresh trains it again.")

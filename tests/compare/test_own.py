@@ -14,6 +14,7 @@ from labkit.model.shape_file import load_decoder
 from labkit.record.read import read_run
 from tests.compare.comparing import lab_here, one_sentence, preset
 from tests.compare.test_speed import SPEED
+from tests.model.test_files import LLAMA_3B
 
 SMALL = {
     "model_type": "llama",
@@ -123,6 +124,25 @@ def test_as_much_at_a_time_as_is_predicted_to_fit(gib, world):
     ]
     after = h100_with(shape, *shown)
     assert after.speed_config("bf16", gib, world).batch_size == rows * world and after.config("bf16").batch_size == 64
+
+
+def test_a_published_config_is_taken_as_it_comes_and_checkpointing_makes_room_in_both_arms(tmp_path, monkeypatch):
+    """Tied embeddings, scaled RoPE, a head_dim of its own; on one H100."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_3B))
+    monkeypatch.setattr(own, "check_device", lambda preset: 1)
+    monkeypatch.setattr(own, "gpu_memory_gib", lambda preset: 79.2)
+    rows = {}
+    for typed in ([], ["train.activation_checkpointing=block"]):
+        whole = load_preset("h100", [*own.settings("h100", tmp_path / "config.json", typed), *typed])
+        for arm in ("bf16", "te-current"):
+            timed, trained = whole.speed_config(arm, 79.2), whole.config(arm)
+            kinds = {timed.activation_checkpointing, trained.activation_checkpointing}
+            assert kinds == {"block" if typed else "none"}
+            assert n_params(timed.resolved_model) == n_params(trained.resolved_model) == 3_212_749_824
+            assert timed.resolved_model.tie_embeddings and timed.resolved_model.rope_scaling == (32.0, 1.0, 4.0, 8192.0)
+            assert max(memory.predict(one, 1)["peak"] for one in (timed, trained)) < own.FILLED * 79.2 * memory.GIB
+            rows[len(typed), arm] = timed.batch_size
+    assert rows == {(0, "bf16"): 2, (0, "te-current"): 2, (1, "bf16"): 10, (1, "te-current"): 10}
 
 
 def test_a_small_model_keeps_the_presets_batches():
