@@ -89,10 +89,10 @@ def to_six_digits(got):
 # ---- slow ranks
 
 
-def seconds(draw, rows):
+def seconds(draw, rows, ranks=(2, 3, 4, 8)):
     """Own seconds [rows, R] of the ranks of a healthy run: each has noise of its own, of up to 8 %, and all together
     drift as the machine's load does."""
-    R, noise = (2, 3, 4, 8)[int(draw.rng.integers(4))], float(draw.rng.uniform(0.02, 0.08))
+    R, noise = ranks[int(draw.rng.integers(len(ranks)))], float(draw.rng.uniform(0.02, 0.08))
     load = np.cumsum(0.02 * draw.rng.standard_normal((rows, 1)), axis=0)
     level = float(draw.rng.uniform(-7, 2))
     return torch.from_numpy(np.exp(level + load + noise * draw.rng.standard_normal((rows, R))))
@@ -113,11 +113,11 @@ def disturbed(draw, work):
     return work
 
 
-def slowed(draw, work, begin):
+def slowed(draw, work, begin, most=2.2):
     """(the same with a rank that is slow from `begin` on, its number)."""
     rank = int(draw.rng.integers(work.shape[1]))
     work = work.clone()
-    work[begin:, rank] *= float(draw.rng.uniform(SLOW, 2.2))
+    work[begin:, rank] *= float(draw.rng.uniform(SLOW, most))
     return work, rank
 
 
@@ -131,10 +131,14 @@ def test_slow_ranks(seed):
         at = rank = None
         if number % 2:
             at = draw.size(KNOWN + 16, len(work) - IN_TIME - 8)
-            work, rank = slowed(draw, work, at)
+            work, rank = slowed(draw, work, at, SLOW + 0.05 if number % 4 == 1 else 2.2)
         tables.append(work.float())
         truth.append((at, rank))
-    order = draw.order(range(16))
+    twice, one = slowed(draw, seconds(draw, 200, ranks=(4, 8)), KNOWN + 16)
+    twice[KNOWN + 60 :, (one + 1) % twice.shape[1]] *= SLOW
+    tables.append(twice.float())
+    truth.append((KNOWN + 16, one))
+    order = draw.order(range(len(tables)))
     told = call_alone("scenarios.slow", [tables[k] for k in order])
     expect(isinstance(told, list) and len(told) == len(order), "for each run a list of alarms")
     quiet = all(not alarms for alarms in told)
@@ -147,6 +151,11 @@ def test_slow_ranks(seed):
         cause = ("it never rings",) if quiet else ()
         expect(bool(alarms), f"rank {rank} of {R} was slow from row {at} on, and nothing rang", cause=cause)
         row, who = alarms[0]
+        if k == len(tables) - 1:
+            later = [who for row, who in alarms[1:] if KNOWN + 60 <= row < KNOWN + 60 + IN_TIME]
+            other = (one + 1) % R
+            expect(later == [other], f"rank {other} of {R} became slow, too, and for it rang {alarms[1:]}", known=True)
+            alarms = alarms[:1]
         named = (
             ("another rank is named: not the one that became slow",) if who != rank and at <= row < at + IN_TIME else ()
         )
@@ -231,6 +240,8 @@ def test_alarms(number, seed):
 
     told = rang(whole)
     expect(isinstance(told, list) and len(told) == len(some), "for each run a list of alarms")
+    rows = [[row for row, _ in alarms] for alarms in told]
+    expect(all(one == sorted(one) for one in rows), "alarms are asked for in the order of rows", known=True)
     first = [min(alarms) if alarms else None for alarms in told]
     judge_causal(rang, whole, first, draw.rng)
     hits, false, leads, missed = 0, 0, [], []

@@ -35,7 +35,7 @@ MEMORY = [
         "if cut >= 2:",
         "if cut >= 3:",
         "test_stage[zero2]", "whole: this stage cuts it"),
-    memory("one moment", "memory", "moments=held * 8", "moments=held * 4", METERED, "one moment"),
+    memory("one moment", "memory", "moments=held * 8", "moments=held * 4", METERED, "one moment", "AdamW has two moments"),
     memory("cut as one vector", "memory",
         "if cut == 3:\n        part =",
         "if cut == 4:\n        part =",
@@ -79,7 +79,7 @@ MEMORY = [
     memory("masters in FP32, too", "memory",
         "master = 4 if itemsize < 4 else 0",
         "master = 4",
-        METERED, "FP32 weights need no masters"),
+        METERED, "FP32 weights need no masters", "in FP32 the shard is the weight"),
     memory("checkpointing changes nothing", "memory",
         "if checkpointed:",
         "if False:",
@@ -136,6 +136,18 @@ FULL = """        while self.left < len(self.buckets) and len(self.buckets[self.
 """
 ddp = At("14.2", "ddp")
 DDP = [
+    ddp("an earlier bucket of its dtype is joined", "DataParallel.fill",
+        "buckets[-1] if buckets else None",
+        "next((b for b in reversed(buckets) if b.params[0].dtype == p.dtype), None)",
+        "test_buckets", "the last bucket of this dtype is joined"),
+    ddp("a bucket in which nothing was ready is left out", "DataParallel.finish",
+        """            self.leave()
+""",
+        """            bucket = self.buckets[self.left]
+            self.leave() if bucket.ready else setattr(self, "left", self.left + 1)
+""",
+        "test_graphs_that_differ[one rank skips blocks]", verdicts=ANY,
+        may=("test_no_sync[the last skips a block]", "test_graphs_that_differ", "test_data_parallel")),
     ddp("summed", "DataParallel.leave", 'op="mean"', 'op="sum"', REPLICAS, "the sum over the ranks"),
     ddp("divided twice", "DataParallel.finish",
         "p.grad = mean.view_as(p).clone()",
@@ -181,7 +193,7 @@ DDP = [
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         for bucket in self.buckets[: self.left]:
 """,
-        ("test_data_parallel", "test_graphs_that_differ[one rank skips a block]",
+        ("test_data_parallel", "test_graphs_that_differ[one rank skips blocks]",
          "test_no_sync[the last skips a block]"), verdicts=ANY),
     ddp("a tied weight twice", "trainable",
         "[p for p in module.parameters() if p.requires_grad]",
@@ -246,7 +258,7 @@ DDP = [
 """,
         """                p.grad = mean.view_as(p).clone() if p in bucket.ready else None
 """,
-        ("test_data_parallel", "test_graphs_that_differ[one rank skips a block]",
+        ("test_data_parallel", "test_graphs_that_differ[one rank skips blocks]",
          "test_no_sync[the last skips a block]")),
     ddp("micro-batches are forgotten", "DataParallel.no_sync",
         """            self.sync = before
@@ -282,7 +294,7 @@ DDP = [
     ddp("a bucket below the limit", "DataParallel.fill",
         "last.nbytes + p.nbytes > bucket_bytes",
         "last.nbytes + p.nbytes >= bucket_bytes",
-        "test_buckets", may="test_leaves_early"),
+        "test_buckets", "a bucket that would be exactly as large", may="test_leaves_early"),
     ddp("two dtypes in one bucket", "DataParallel.fill",
         "last.params[0].dtype != p.dtype or ",
         "",
@@ -309,6 +321,16 @@ DDP = [
 # ---- 14.3
 zero = At("14.3", "zero")
 ZERO = [
+    zero("bias correction a step on", "ShardedAdamW.step",
+        "self.m, self.v, self.steps,",
+        "self.m, self.v, self.steps + 1,",
+        ("test_zero_weights", "test_zero_clipping", "test_zero_holds", "test_zero_traffic"),
+        "bias correction counts from 2"),
+    zero("always clipped to 1", "ShardedAdamW.step",
+        "clip_scale(norm, max_norm)",
+        "clip_scale(norm, 1.0)",
+        "test_zero_clipping", "clipped, though no max_norm was given", seldom=True,
+        may=("test_zero_weights", "test_zero_holds", "test_zero_traffic")),
     zero("moments are parts of whole ones", "ShardedAdamW.__init__",
         """        self.m = self.params[0].new_zeros(self.S)
         self.v = self.params[0].new_zeros(self.S)
@@ -366,7 +388,8 @@ ZERO = [
     zero("gradients summed", "ShardedAdamW.step",
         'op="mean"',
         'op="sum"',
-        ("test_zero_weights", "test_zero_clipping", "test_zero_holds"), may="test_zero_traffic"),
+        ("test_zero_weights", "test_zero_clipping", "test_zero_holds"), "the sum over the ranks, expected the mean",
+        may="test_zero_traffic"),
     zero("padding of ones", "flatten", "flat.new_zeros(", "flat.new_ones(", "test_zero_clipping"),
     zero("nobody reads the new weights", "ShardedAdamW.step",
         "p.copy_(new.view_as(p))",
@@ -376,7 +399,8 @@ ZERO = [
         "[r * S : (r + 1) * S].clone()",
         "[(r + 1) % N * S : ((r + 1) % N + 1) * S].clone()",
         ALL_OF_ZERO),
-    zero("always the first step", "ShardedAdamW.step", "self.steps += 1", "self.steps = 1", ALL_OF_ZERO),
+    zero("always the first step", "ShardedAdamW.step", "self.steps += 1", "self.steps = 1", ALL_OF_ZERO,
+        "bias correction is always"),
     zero("nothing is clipped", "ShardedAdamW.step",
         "g_S * clip_scale(norm, max_norm)",
         "g_S",

@@ -101,6 +101,14 @@ TASK_16_1 = [
 
 scaling = At("16.2", "scaling")
 TASK_16_2 = [
+    scaling("a scalar becomes a vector", "scale_from_amax",
+        "return np.where(known, scale, 1).astype(np.float32)",
+        "return np.atleast_1d(np.where(known, scale, 1).astype(np.float32))",
+        ("test_scale[e4m3]", "test_scale[e5m2]")),
+    scaling("squares in float32", "predicted_sqnr",
+        "np.abs(x.astype(np.float64)) * scale",
+        "np.abs(x) * np.float32(scale)",
+        ("test_predicted_sqnr[e4m3]", "test_predicted_sqnr[e5m2]")),
     scaling("scale inverted", "scale_from_amax",
         "FORMATS[fmt].largest / (np.where(known, held, 1) * 2.0**margin)",
         "(np.where(known, held, 1) * 2.0**margin) / FORMATS[fmt].largest",
@@ -168,6 +176,10 @@ TASK_16_2 += [
 
 delayed = At("16.3", "delayed")
 TASK_16_3 = [
+    delayed("infinity comes out of the reduction", "reduce_amax",
+        "(~amax_T.isfinite()).float()",
+        "amax_T.isnan().float()",
+        OVER_RANKS),
     delayed("history not rolled", "update",
         "torch.cat([newest_T[None], self.history_HT[:-1]])",
         "torch.cat([torch.maximum(newest_T, self.history_HT[0])[None], self.history_HT[1:]])",
@@ -213,7 +225,7 @@ TASK_16_3 = [
         ("test_delayed[e4m3-max]", "test_delayed[e4m3-most_recent]", "test_delayed[e5m2-max]",
          "test_delayed[e5m2-most_recent]", "test_delayed_over_ranks[2]", "test_delayed_over_ranks[3]"),
         "the oldest amax comes first", may="test_what_tells_nothing"),
-    delayed("sum over the ranks", "reduce_amax", 'op="max"', 'op="sum"', OVER_RANKS),
+    delayed("sum over the ranks", "reduce_amax", 'op="max"', 'op="sum"', OVER_RANKS, "the sum over the ranks"),
     delayed("a maximum without a flag", "reduce_amax",
         "bad_T = (~amax_T.isfinite()).float()",
         'return group.all_reduce(amax_T.clone(), op="max")',
@@ -249,6 +261,10 @@ TASK_16_3 += [
 casts = At("16.4", "casts")
 blockwise = At("16.4", "blockwise")
 TASK_16_4 = [
+    blockwise("the format is ignored", "block_scales",
+        "fmt, epsilon",
+        '"e4m3", epsilon',
+        ("test_block_scales[1 x 128]", "test_block_scales[128 x 128]"), "`fmt` is ignored"),
     casts("epsilon bounds the scale, tensors", "scale_of",
         "amax.double().clamp(min=epsilon)",
         "amax.double()",
@@ -559,6 +575,10 @@ TASK_16_6 += [
 
 loss_scaling = At("16.7", "loss_scaling")
 TASK_16_7 = [
+    loss_scaling("never below 1", "update",
+        "self.scale * self.backoff_factor, 0",
+        "max(1.0, self.scale * self.backoff_factor), 0",
+        "test_as_gradscaler"),
     loss_scaling("only infinities", "unscale_",
         "~g.isfinite()",
         "g.isinf()",
@@ -624,6 +644,10 @@ TASK_16_7 += [
 
 scale_tracker = At("16.8", "scale_tracker")
 TASK_16_8 = [
+    scale_tracker("the scale is forgotten", "measure",
+        "size.double() * scale",
+        "size.double()",
+        ("test_measure[e4m3]", "test_measure[e5m2]"), "the scale is left out"),
     scale_tracker("zeros count as lost", "measure",
         "((size != 0) & (y <= f.smallest_subnormal / 2)).sum().item() / some",
         "(y <= f.smallest_subnormal / 2).sum().item() / size.numel()",

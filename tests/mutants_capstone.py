@@ -396,6 +396,8 @@ HEALTH = [
         "used_to, lately, slower = 48, 20, 0.32",
         "used_to, lately, slower = 48, 80, 0.32",
         SLOW, may=ALARMS),
+    health("only the first slow rank", "slow_ranks", "sorted(begins)]", "sorted(begins)[:1]]", SLOW, may=ALARMS),
+    health("half as long again", "slow_ranks", "48, 20, 0.32", "48, 20, 0.6", SLOW, may=ALARMS),
     health("no rank is slow", "slow_ranks", "", "return []", SLOW, "it never rings", may=ALARMS),
     health("always", "alarms", "",
         'return [Alarm(row, "who knows") for row in range(len(run.loss_S))]',

@@ -157,6 +157,7 @@ def flat_parameter(tensors, grads, group, dtype=None):
     flat.gather()  # nothing happens
     group.compute("work", seconds=1e-3)
     flat.wait()
+    flat.gather()  # it is whole: nothing, either
     told["gathered"] = [p.detach().clone() for p in params]
     told["bytes"] = flat.full.untyped_storage().nbytes()
     flat.full.fill_(7)

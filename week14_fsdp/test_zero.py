@@ -20,6 +20,7 @@ from week14_fsdp.given.whole_batch import (
     gradients_agree,
     only,
     registered,
+    scaled,
     vector,
 )
 
@@ -43,6 +44,31 @@ def adamw(weights, by_rank, max_norm):
         optimizer.step()
         after.append({n: t.detach().clone() for n, t in w.items()})
     return after, norms
+
+
+def mistaken(weights, by_rank):
+    """{cause: the weights after each step that this mistake gives}, without clipping."""
+
+    def steps(batches, count=lambda step: step, longest=math.inf):
+        (b1, b2), lr = OPTIONS["betas"], OPTIONS["lr"]
+        w, after, names = weights, [], registered(weights)
+        m = v = {n: torch.zeros_like(t) for n, t in w.items()}
+        for step in range(1, len(batches[0]) + 1):
+            g, k = gradient(w, [rank[step - 1] for rank in batches]), count(step)
+            g = scaled(g, min(1.0, longest / vector(g, names).norm().item()))
+            m = {n: b1 * m[n] + (1 - b1) * g[n] for n in w}
+            v = {n: b2 * v[n] + (1 - b2) * g[n] ** 2 for n in w}
+            shrunk = scaled(w, 1 - lr * OPTIONS["weight_decay"])
+            size = {n: (v[n] / (1 - b2**k)).sqrt() + OPTIONS["eps"] for n in w}
+            w = {n: shrunk[n] - lr / (1 - b1**k) * m[n] / size[n] for n in w}
+            after.append(w)
+        return after
+
+    return {
+        "bias correction counts from 2: the first step is step 1": steps(by_rank, lambda step: step + 1),
+        "bias correction is always that of the first step": steps(by_rank, lambda step: 1),
+        "clipped, though no max_norm was given": steps(by_rank, longest=1.0),
+    }
 
 
 UNCLIPPED = (None, None, None)  # a max_norm for each step
@@ -89,9 +115,9 @@ def test_zero_weights(N, seed):
         mine = answer(got[r], 4)[0]
         expect(len(mine) == len(after), "not every step gave weights")
         for step, want in enumerate(after):
-            gradients_agree(
-                mine[step], want, r, {"the weights as they came in": weights}, f"step {step + 1}: the weights"
-            )
+            causes = {cause: likely[step] for cause, likely in mistaken(weights, by_rank).items()}
+            causes["the weights as they came in"] = weights
+            gradients_agree(mine[step], want, r, causes, f"step {step + 1}: the weights")
         only(ledger[r], "reduce_scatter", "all_gather", "all_reduce")
 
 
@@ -104,6 +130,8 @@ def norms_of(weights, by_rank, r):
     return {
         "the norm of this rank's part alone: squares add up over the ranks": parts[r],
         "the sum of the parts' norms: add squares, then take the root": sum(parts),
+        "the sum over the ranks, expected the mean": N * mean.norm().item(),
+        "the mean of the parts' squares: they add up": mean.norm().item() / math.sqrt(N),
         "the square of it": mean.norm().item() ** 2,
         "this rank's own gradient, not the mean": owns[r],
         "the mean of the ranks' own norms: the mean gradient is shorter": sum(owns) / N,
@@ -121,7 +149,7 @@ def test_zero_clipping(N, seed):
     for r in range(N):
         mine, told, *_ = answer(got[r], 4)
         expect(isinstance(told, list) and len(told) == len(norms), "the norms did not come back")
-        causes = norms_of(weights, by_rank, r)
+        causes = norms_of(weights, by_rank, r) | {"the norm after clipping, expected before": limits[0]}
         same(told[0], norms[0], tol=TOL * norms[0], rank=r, what="the norm of the first step", looks_like=causes)
         same(told, norms, tol=TOL * max(norms), rank=r, what="the norms (the second step does not clip)")
         for step, want in enumerate(after):

@@ -196,7 +196,7 @@ def test_decode(fmt, seed):
         },
     )
     zeros = got.reshape(-1)[codes.reshape(-1) == 128]
-    expect(bool(torch.signbit(zeros).all()), f"the code 0x80 of {fmt} is -0.0, and 0.0 came back")
+    expect(bool(torch.signbit(zeros).all()), f"the code 0x80 of {fmt} is -0.0, and 0.0 came back", known=True)
     judge(other.values()[codes.flip(0).long()])
 
 
@@ -239,7 +239,7 @@ def boundaries(steps, seed):
 def amaxes(seed, shape, low=-12.0, high=6.0):
     """Amaxes over many powers of ten, float32."""
     draw = np.random.default_rng(seed % 2**63)
-    return torch.from_numpy((10 ** draw.uniform(low, high, shape)).astype(np.float32))
+    return torch.from_numpy(np.asarray(10 ** draw.uniform(low, high, shape), dtype=np.float32))
 
 
 def quotient(amax, fmt, margin=0, epsilon=0.0):
@@ -251,7 +251,8 @@ def quotient(amax, fmt, margin=0, epsilon=0.0):
 @BOTH
 def test_scale(fmt, seed):
     """largest / amax, with a margin"""
-    for amax, margin in zip((amaxes(seed, (3, 5)), amaxes(seed + 1, (7,))), (0, 1 + seed % 5)):
+    shapes = (3, 5), (7,), ()
+    for amax, margin in zip([amaxes(seed + k, shape) for k, shape in enumerate(shapes)], (0, 1 + seed % 5, 0)):
         q = quotient(amax, fmt, margin)
         got = call_alone("scaling.scale_from_amax", amax, fmt, margin=margin)
         same(
@@ -379,7 +380,7 @@ def test_predicted_sqnr(fmt, seed):
     x = torch.from_numpy(draw.standard_normal((16, 50 + seed % 13)).astype(np.float32)).bfloat16().float()
     top = math.frexp(LARGEST[fmt] / float(x.abs().max()))[1] - 1
     low, far = (14, 24) if fmt == "e4m3" else (29, 40)  # nearly all subnormal; nearly all flushed
-    powers = [-1, -3, 3, 5, -far // 2, -low, -far]
+    powers = [-1, -3, 3, 5, -far // 2, -low, -far, -100]  # and one where the squares leave float32
     scales = [math.ldexp(1 + (2 * int(draw.integers(14, 115)) + 1) / 256, top + k) for k in powers]
     got = call_each("scaling.predicted_sqnr", [(x, s, fmt) for s in scales])
     for s, one in zip(scales, got):
@@ -400,6 +401,10 @@ def test_predicted_sqnr(fmt, seed):
                 ),
                 "nothing is flushed in it: below half the smallest subnormal the error is the number": sqnr(
                     noise_of(y, fmt, flushed=False)
+                ),
+                "20 log10: of a ratio of powers it is 10": 2 * sqnr(noise_of(y, fmt)),
+                "the scale is left out": float(
+                    10 * torch.log10((x.double() ** 2).sum() / noise_of(x.abs(), fmt).sum())
                 ),
                 "step^2 in place of step^2 / 12: an error lies anywhere within a step": sqnr(12 * noise_of(y, fmt)),
                 "(step / 2)^2 in place of step^2 / 12: that is the largest error, not the mean": sqnr(

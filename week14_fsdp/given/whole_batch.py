@@ -180,4 +180,8 @@ def judge_refused(what, weights, generator, seed):
             f"rank {r}: an ordinary step must not be refused, and it gave {told}",
         )
         same(losses, want, rank=r, tol=TOL, what="the losses of the steps before")
-        expect(told == "RuntimeError", f"rank {r}: {what} must be a RuntimeError with a sentence; it gave {told}")
+        expect(
+            told == "RuntimeError",
+            f"rank {r}: {what} must be a RuntimeError with a sentence; it gave {told}",
+            known=True,
+        )
