@@ -154,7 +154,7 @@ def repeats_picture(found: dict[str, Any], folder: Path, name: str) -> plot.Pict
             f"{ARMS[kind]} {min(ys[kind]) - middle:+.2f} to {max(ys[kind]) - middle:+.2f} percent" for kind in kinds
         ]
         alt = f"A dot for each run's gap from the mean of BF16. By arm: {plot.join(ranges)}."
-        note = "A dot is a run, a triangle the mean of an arm."
+        note = "A dot is a run, a triangle the mean of a variant."
         return plot.save(fig, folder, name, "Every run", alt, note)
 
 

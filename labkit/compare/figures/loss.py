@@ -121,8 +121,10 @@ def gap(arms: dict[str, Arm], verdict: Verdict, folder: Path) -> plot.Picture | 
             "Above zero is worse than the baseline. All arms start from the same weights, a twin's moved by rounding. "
         )
         if several:
-            note = "Above zero is worse than the baseline. Every run starts from the same weights, moved by a rounding "
-            note += "error of its own. Marked: each arm's first run; thin: its further ones, and the baseline's. "
+            note = (
+                "Above zero is worse than the baseline. The runs start from weights that differ by a rounding error. "
+            )
+            note += "Marked: each arm's first run; thin: its further ones, and the baseline's. "
         if len(edges) == 2:
             note += f"Shaded: the band, {band.name or 'given with the verdict'}. "
         if logarithmic:
