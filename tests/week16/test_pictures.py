@@ -115,8 +115,13 @@ def runs_of(gaps):
 def test_the_paired_gap_is_lab_compares(tmp_path):
     runs = runs_of({"plain": 0.0, "twin": 0.01, "week16": 0.1, "broken": 3.0})
     assert pairs.compare(runs)["word"] == "pass"
-    picture = drawn(pictures.paired_gap(runs, tmp_path), "gap")
-    assert "broken FP8" in picture.alt
+    several = {"plain": (0.0, 0.01, 0.02), "week16": (0.1, 0.11), "broken": (3.0,)}
+    several = {name: [runs_of({"plain": 0.0, name: gap})[name] for gap in gaps] for name, gaps in several.items()}
+    held = {name: [run.heldout for run in some] for name, some in several.items()}
+    found = pairs.verdicts(held, "plain", "broken")
+    assert found["week16"].word == "same" and 0.09 < found["week16"].gap < 0.11 and found["broken"].word == "different"
+    picture = drawn(pictures.paired_gap(several, found, tmp_path), "gap")
+    assert "broken FP8" in picture.alt and "same" in picture.alt
     assert pairs.compare(runs_of({"plain": 0.0, "twin": 0.01, "week16": 0.1, "broken": 0.1}))["word"] == "no-power"
     assert pairs.compare(runs_of({"plain": 0.0, "twin": 0.01, "week16": 2.0, "broken": 3.0}))["word"] == "fail"
 
@@ -134,6 +139,16 @@ def test_trainings_are_paired():
     assert not set(pairs.text(True)[:1000].tolist()) - set(range(256)) and len(pairs.text(True)) < len(
         pairs.text(False)
     )
+
+
+def test_several_runs_say_how_long_the_rest_takes_and_end_in_time(capsys):
+    size = pairs.TINY._replace(steps=2, every=1, batch=2)
+    runs = pairs.train_several({"plain": 4, "broken": 1}, size, seconds=0.0)
+    assert [len(some) for some in runs.values()] == [2, 1], "two of an arm are needed, and no third was begun"
+    assert runs["plain"][0].heldout != runs["plain"][1].heldout, "each run has weights of its own"
+    said = capsys.readouterr().out
+    assert "run 3 of 5" in said and " s left" in said and said.count("is left out, 0 s are over") == 2
+    assert [len(some) for some in pairs.train_several({"plain": 3}, size).values()] == [3]
 
 
 def test_milliseconds_from_a_record(tmp_path):

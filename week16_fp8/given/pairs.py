@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import functools
 import sysconfig
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from labkit.compare.statistic import Answer, answers, tail
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer
 from labkit.model.weights import init_weights, perturb
@@ -33,6 +35,8 @@ from labkit.precision.registry import availability, get_backend
 from labkit.record.measure import Stopwatch
 from week16_fp8.given.one_run import judge
 
+Held = Mapping[int, float]  # step: held-out loss
+RUNS = {"plain": 4, "week16": 3, "broken": 1}  # of the notebook's verdict
 ROUNDING = 2.0**-9  # half a unit in BF16's last place: what rounding a weight once may do
 
 
@@ -78,6 +82,7 @@ def _decoder(d: int, layers: int, heads: int, ffn: int, seq: int) -> ModelConfig
 
 
 TINY = Size(_decoder(64, 2, 4, 128, 64), batch=16, steps=120, lr=5e-4, every=8)  # a laptop: a few seconds an arm
+SHORT = TINY._replace(steps=64, every=6)  # of which several runs are trained
 SMALL = Size(_decoder(1024, 12, 16, 2816, 1024), batch=16, steps=160, lr=3e-4, every=5)  # 154 M parameters: a GPU
 
 
@@ -127,11 +132,13 @@ def train(
     probe: bool = True,
     watch: Callable[[int, Any], None] | None = None,
     after: Callable[[Callable[[], None]], None] | None = None,
+    seed: int | None = None,
 ) -> Run:
     """Train one arm. group: FSDP2 over its ranks, each on rows of its own; None: this process alone, on a CPU.
 
     probe: look into the last step (Run.stats). watch: called with (step, model) before every optimizer step. after:
-    called at the end with one more step to run as often as it likes (a profiler's).
+    called at the end with one more step to run as often as it likes (a profiler's). seed: of a rounding error that
+    moves the weights, whatever the arm says.
     An arm that cannot run here, for instance because its task is still open, gives a Run whose `why_not` says why.
     """
     arm, run = ARMS[name], Run(name)
@@ -143,7 +150,8 @@ def train(
     if not able.ok:
         run.why_not = str(able)
         return run
-    model: Any = perturb(init_weights(Transformer(size.model), seed=0), arm.perturbed, seed=1).to(device)
+    model: Any = init_weights(Transformer(size.model), seed=0)
+    model = (perturb(model, arm.perturbed, seed=1) if seed is None else perturb(model, ROUNDING, seed=seed)).to(device)
     backend = get_backend(backend_name)
     backend.convert(model, PrecisionSpec(arm.recipe, skip=("head",), device=device, ranks=ranks))
     if group is not None:
@@ -179,6 +187,36 @@ def train(
     if after is not None:
         after(lambda: (gradients(0), optimizer.step(), optimizer.zero_grad())[1])
     return run
+
+
+def train_several(runs: Mapping[str, int] = RUNS, size: Size = SHORT, seconds: float = 240.0) -> dict[str, list[Run]]:
+    """So many runs of each arm, each from weights of its own, with a line that says how long it still takes.
+
+    No run after an arm's second is begun if it would end later than `seconds` from now.
+    """
+    todo = [(name, number) for number in range(1, max(runs.values()) + 1) for name in runs if number <= runs[name]]
+    found: dict[str, list[Run]] = {name: [] for name in runs}
+    begin, took = time.monotonic(), dict[str, float]()
+    for place, (name, number) in enumerate(todo):
+        left = sum(took.get(arm, max(took.values(), default=0.0)) for arm, _ in todo[place:])
+        if number > 2 and time.monotonic() - begin + took[name] > seconds:
+            print(f"{ARMS[name].label}: run {number} is left out, {seconds:.0f} s are over")
+            continue
+        print(f"run {place + 1} of {len(todo)}, {ARMS[name].label}" + (f": about {left:.0f} s left" if left else ""))
+        start = time.monotonic()
+        found[name].append(train(name, size, seed=number))
+        took[name] = time.monotonic() - start
+    return found
+
+
+def verdicts(runs: Mapping[str, Sequence[Held]], baseline: str, control: str) -> dict[str, Answer]:
+    """The verdict's answer for each arm but the baseline: its gap, interval and word (labkit.compare.statistic). The
+    control has no share in the others' standard deviation."""
+    half = max(runs[baseline][0]) // 2 + 1
+    ys = {arm: [tail(held, half) for held in some] for arm, some in runs.items()}
+    base, broken = ys.pop(baseline), ys.pop(control, None)
+    found = answers(base, ys, plan=False)
+    return found | ({control: answers(base, {**ys, control: broken}, plan=False)[control]} if broken else {})
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ import numpy as np
 from labkit.compare.arms import Arm
 from labkit.compare.figures import loss as loss_figures
 from labkit.compare.figures import rates as speed_figures
-from labkit.compare.repeats import interval
+from labkit.compare.repeats import gaps_of, interval
 from labkit.compare.statistic import ACCEPTED, Answer
 from labkit.record.plotting import (
     BAND,
@@ -40,7 +40,7 @@ from labkit.record.plotting import (
     margins,
     save,
 )
-from labkit.record.schema import TimedRow, Verdict
+from labkit.record.schema import Band, Judged, TimedRow, Verdict
 from week16_fp8 import formats
 from week16_fp8.given import further, pairs, records, tricks
 from week16_fp8.given.experiments import Codes, Memory, Poison, Watched, codes, own_scale
@@ -268,17 +268,21 @@ def watched(runs: Sequence[Watched], folder: Path | None = None) -> Picture:
 # ---- 4: the paired gap
 
 
-def paired_gap(runs: Mapping[str, pairs.Run], folder: Path | None = None) -> Picture | None:
-    """The picture that `lab compare` draws, of these runs; None if nothing can be compared."""
-    verdict = Verdict.model_validate(pairs.compare(runs))
-    judged = {name: (pairs.ARMS[name], verdict.arms.get(name)) for name in runs}
-    ordered = {**dict.fromkeys(verdict.arms), **judged}
-    arms = {
-        name: Arm(name, *judged[name][0][:2], judged=judged[name][1])
-        for name in ordered
-        if judged[name][1] or judged[name][0].role == "baseline"
-    }
-    return loss_figures.gap(arms, verdict, folder_or_temp(folder))
+def paired_gap(
+    runs: Mapping[str, Sequence[pairs.Run]], found: Mapping[str, Answer], folder: Path | None = None
+) -> Picture | None:
+    """The picture that `lab compare` draws, of runs and what was found of them; None if nothing can be compared."""
+    base = [run.heldout for run in runs["plain"]]
+    band = Band(low=-ACCEPTED, high=ACCEPTED, threshold=ACCEPTED, name="what is accepted")
+    arms = {}
+    for name, some in runs.items():
+        label, role = pairs.ARMS[name][:2]
+        word = found[name].word if name in found else ""
+        for number, run in enumerate(some):
+            judged = Judged(gap=gaps_of(run.heldout, base), word=word, runs=len(some))
+            of = f"{name}-0" if number else None
+            arms[f"{name}-{number}"] = Arm(f"{name}-{number}", label, "repeat" if of else role, judged=judged, of=of)
+    return loss_figures.gap(arms, Verdict(band=band, from_step=max(base[0]) // 2 + 1), folder_or_temp(folder))
 
 
 def runs_of(record: dict[str, Any]) -> dict[str, pairs.Run]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from labkit.compare.statistic import Answer, answers, tail
+from labkit.compare.statistic import Answer
 from labkit.errors import run_command
 from labkit.model.decoder import Transformer
 from labkit.model.weights import init_weights, perturb
@@ -125,14 +125,8 @@ def train_all(arms: Sequence[str], size: pairs.Size = SIZE) -> dict[str, list[He
 
 
 def verdicts(runs: Mapping[str, Sequence[Held]]) -> dict[str, Answer]:
-    """The verdict's answer for each arm but the baseline: its gap, interval and word (labkit.compare.statistic). The
-    control has no share in the others' standard deviation."""
-    half = max(runs[BASELINE][0]) // 2 + 1
-    ys = {arm: [tail(held, half) for held in some] for arm, some in runs.items()}
-    base = ys.pop(BASELINE)
-    control = {CONTROL: ys.pop(CONTROL)} if CONTROL in ys else {}
-    found = answers(base, ys, plan=False)
-    return found | ({CONTROL: answers(base, ys | control, plan=False)[CONTROL]} if control else {})
+    """See pairs.verdicts."""
+    return pairs.verdicts(runs, BASELINE, CONTROL)
 
 
 def recorded(path: Path = RECORD) -> dict[str, list[Held]]:
