@@ -449,6 +449,10 @@ BEFORE = """        if i + 1 < len(self.blocks):
 fsdp = At("14.4", "fsdp")
 zero = At("14.4", "zero")
 FSDP = [
+    fsdp("gathered again while it is whole", "FlatParameter.gather",
+        "if self.whole or self.handle is not None:",
+        "if self.handle is not None:",
+        "test_flat_parameter_bf16", "`gather` posts a message although"),
     fsdp("the neighbour's shard", "FlatParameter.__init__",
         "flat[r * self.S : (r + 1) * self.S].clone()",
         "flat[(r + 1) % N * self.S : ((r + 1) % N + 1) * self.S].clone()",

@@ -157,13 +157,13 @@ def flat_parameter(tensors, grads, group, dtype=None):
     flat.gather()  # nothing happens
     group.compute("work", seconds=1e-3)
     flat.wait()
-    flat.gather()  # it is whole: nothing, either
     told["gathered"] = [p.detach().clone() for p in params]
     told["bytes"] = flat.full.untyped_storage().nbytes()
     flat.full.fill_(7)
     told["alias"] = [p.detach().clone() for p in params]
     for p, g in zip(params, grads):
         p.grad = None if g is None else g.to(p.dtype, copy=True)
+    flat.gather()  # it is whole: nothing, either
     flat.free()
     told["freed"] = memory()
     told["shapes"] = [list(p.shape) for p in params]
