@@ -34,6 +34,7 @@ NAV = {
         "teach.md",
         "docs/instructors.md",
         "docs/instructors-rare.md",
+        "AGENTS.md",
         "grading/README.md",
         "grading/THREAT_MODEL.md",
         "grading/PRIVACY.md",
@@ -45,12 +46,12 @@ NAV = {
 PUBLIC = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "grading/*.md")
 HIDDEN = ("docs/what-a-check-must-try.md", "docs/images/README.md")  # what the checks draw and try
 HOME = "README.md"  # becomes part of index.md
+SAMPLE = "sample.md"  # only where `make demo` has run
 
-_COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\]\([^)]*\))*)\]\((?P<to>[^)\s]+)\)")
-_TAG = re.compile(r'<img src="(?P<to>[^"]+)"(?P<rest>[^>]*)>')
 _FOLD = re.compile(r"<details>\s*<summary>(.*?)</summary>\n(.*?)</details>", re.DOTALL)
 _FENCE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
+_COMMENT = re.compile(_FENCE.pattern + r"|<!--.*?-->\n?", _FENCE.flags)  # what quotes one stays
 ANSWERS = re.compile(r"^(week\d+\w*|capstone)/results/.*\.md$")  # pages that answer a week's predictions
 
 
@@ -94,7 +95,7 @@ def linked(text: str, name: str, pages: set[str], files: set[str]) -> str:
 
 def page(text: str, name: str, pages: set[str], files: set[str]) -> str:
     """A Markdown page as the site has it. Pages that answer predictions are folded, and nothing of them is searched."""
-    text = linked(_COMMENT.sub("", text), name, pages, files)
+    text = linked(_COMMENT.sub(r"\1", text), name, pages, files)
     text = _FOLD.sub(lambda found: fold(found[1], found[2]), text)
     return ("---\nno-search: true\nfold: true\n---\n" if ANSWERS.match(name) else "") + text
 
@@ -129,7 +130,8 @@ def own_pages() -> Iterator[tuple[str, str]]:
     )
     room.globals.update(vars(facts))
     for path in sorted((HERE / "pages").glob("*.md.j2")):
-        yield path.stem, room.get_template(path.name).render()
+        if path.stem != SAMPLE or facts.samples():
+            yield path.stem, room.get_template(path.name).render()
     yield from facts.reference()
 
 
@@ -141,7 +143,9 @@ def write(source: Path) -> None:
     pages = {name for name in files if name.endswith((".md", ".ipynb")) and not name.startswith(skip)} - {HOME}
     pages |= set(own)
     shown = {
-        caption: [one for name in names for one in (weeks if name == "{weeks}" else [name])]
+        caption: [
+            one for name in names for one in (weeks if name == "{weeks}" else [name]) if one != SAMPLE or one in own
+        ]
         for caption, names in NAV.items()
     }
     below = {week: list(_below(week, pages)) for week in weeks}

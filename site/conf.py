@@ -66,7 +66,7 @@ def _plain(text: str) -> str:
     parts = re.split(r"(`+[^`]+`+|\*\*\w[^*]*\*\*)", text)
     for at, part in enumerate(parts):
         if at % 2 == 0:
-            parts[at] = re.sub(r"([*|\\]|_(?!\w))", r"\\\1", part)
+            parts[at] = re.sub(r"([*|\\]|_(?!\w)|(?<=\w):(?=\w))", r"\\\1", part)  # file:line is no address
         elif part[0] == "`":
             glued = ["\\ " if re.match(r"\w", side) else "" for side in (parts[at - 1][-1:], parts[at + 1])]
             parts[at] = f"{glued[0]}``{part.strip('`')}``{glued[1]}"

@@ -220,11 +220,16 @@ def _command(typed: str, command: Any) -> Iterator[str]:
             else None
         )
         default = f" Default: `{shown}`." if shown not in (None, "") and "Default" not in (one.help or "") else ""
-        yield f"| {names} | {_words(one.help)}{default} |"
+        yield _row(names, _words(one.help) + default)
 
 
 def _words(text: str | None) -> str:
-    return re.sub(r"\s+", " ", (text or "").replace("|", "\\|").replace("<", "&lt;")).strip()
+    return re.sub(r"\s+", " ", (text or "").replace("<", "&lt;")).strip()
+
+
+def _row(*cells: str) -> str:
+    """A table's row, whatever bars its cells hold."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _configuration() -> str:
@@ -251,7 +256,7 @@ def _configuration() -> str:
                 if hasattr(default, "model_fields")
                 else f"`{json.dumps(default)}`"
             )
-            parts.append(f"| `{key}` | {shown} | {_words(said[1]) if said else ''} |")
+            parts.append(_row(f"`{key}`", shown, _words(said[1]) if said else ""))
     return "\n".join(parts) + "\n"
 
 
@@ -327,11 +332,3 @@ def points(week: Any) -> tuple[int, int]:
 
 def outcome(week: Any) -> str:
     return "; ".join(one.title for one in week.tasks if one.kind == "auto" and one.points)
-
-
-def hours(week: Any) -> str:
-    """The sum of the hours in the README's table of tasks, stretch tasks left out."""
-    rows = re.findall(r"^\|(.*)\|\s*$", (COURSE / week.package / "README.md").read_text(), re.MULTILINE)
-    cells = [[cell.strip() for cell in row.split("|")] for row in rows]
-    counted = [float(row[-1].split(",")[0]) for row in cells if row[-2].isdigit()]
-    return f"{sum(counted):g}"

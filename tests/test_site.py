@@ -45,9 +45,17 @@ def test_what_answers_a_prediction_is_folded_and_not_searched(monkeypatch):
     answer = "Before.\n<details><summary>After your run</summary>\n\n62 ms.\n\n</details>\n"
     folded = build.page(answer, "week13_allreduce/lab.ipynb", set(), set())
     assert folded.index("dropdown} After your run") < folded.index("no-search") < folded.index("62 ms")
+    assert build.page("<!-- a `b` -->\nIn `<!-- -->`.", "a.md", set(), set()) == "In `<!-- -->`."
     page = build.page("# Results\n", "week13_allreduce/results/README.md", set(), set())
     assert page.startswith("---\nno-search: true\nfold: true\n")
     assert "no-search" not in build.page("# All-reduce\n", "week13_allreduce/README.md", set(), set())
+
+
+def test_tables_of_commands_keep_their_bars(monkeypatch):
+    tables = dict(module("facts", monkeypatch).reference())
+    for row in re.findall(r"^\|.*", tables["lab.md"] + tables["grade.md"], re.MULTILINE):
+        assert len(re.findall(r"(?<!\\)\|", row)) == 3, row
+    assert "[time TIME \\| withdraw" in tables["grade.md"]
 
 
 def test_every_docstring_of_labkit_parses(monkeypatch):
@@ -128,10 +136,11 @@ def test_answers_are_not_in_the_search(site):
 @pytest.mark.thorough
 def test_links_and_anchors_of_the_site_hold(site):
     ids: dict[Path, set[str]] = {}
+    assert ("sample.html" in (site / "index.html").read_text()) == (site / "sample").is_dir()
     for path in pages(site):
         for link in re.findall(r'<a\b[^>]*?href="([^"]+)"', path.read_text(encoding="utf-8")):
             target, _, anchor = unquote(html.unescape(link)).partition("#")
-            if re.match(r"[a-z]+:", target):
+            if re.match(r"https?:|mailto:", target):
                 continue
             there = Path(os.path.normpath(path.parent / target)) if target else path
             assert there.is_file() and there.is_relative_to(site), f"{path.relative_to(site)}: {link}"
@@ -155,6 +164,8 @@ FAINT = """(() => {
   }
   return [...found].slice(0, 5); })()"""
 
+CUT = "[...document.querySelectorAll('.highlight-none pre')].filter((one) => one.scrollWidth > one.clientWidth).length"
+
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
@@ -169,6 +180,7 @@ def test_every_page_at_two_widths(site, tmp_path):
             page.open(path.as_uri())
             assert page.js("[...document.images].every((one) => one.alt.trim() && one.naturalWidth)"), name
             assert page.js(FAINT) == [], name
+            assert page.js(CUT) == 0, name
             for width in (1200, 400):
                 page.call(
                     "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False

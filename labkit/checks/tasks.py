@@ -131,6 +131,14 @@ class Week:
         """Points of all tasks of these kinds (of all kinds, if none is named)."""
         return sum(task.points for task in self.tasks if not kinds or task.kind in kinds)
 
+    @property
+    def hours(self) -> float:
+        """The sum of the hours in its README's table of tasks, stretch tasks left out: their points are no number."""
+        rows = re.findall(
+            r"^\|.*\| (\d+) \| ([\d.]+)[^|]*\|$", (self.folder / "README.md").read_text("utf-8"), re.MULTILINE
+        )
+        return sum(float(hours) for _, hours in rows)
+
 
 def task(id: str, *, points: float) -> Callable[[Callable], Callable]:
     """Decorator of a test: which task it judges, and its share of the task's points (its cases divide the share)."""
