@@ -33,7 +33,7 @@ WORDS = {  # of a page, within a fifth, before any fold is opened
     "docs/renting-details.md": 1500,
     "docs/watching.md": 500,
     "docs/fp8-settings.md": 900,
-    "results/README.md": 300,
+    "results/README.md": 200,
 }
 
 
