@@ -296,7 +296,7 @@ def started(size: int, device: str) -> RankPool:
 
 
 def import_compiler(group: Group) -> None:
-    import torch._inductor.compile_fx  # noqa: F401
+    import torch._inductor.compile_fx  # noqa: F401  imported ahead, while the corpus is cut
 
 
 def arm_on_kept_rank(group: Group, task: Task, graphs: int) -> tuple[bool, int]:

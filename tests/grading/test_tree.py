@@ -23,7 +23,8 @@ def test_a_new_tree_holds_what_is_listed_and_nothing_else(tree, course):
         )
     }  # fmt: skip
     assert set(files) == week | {
-        "LICENSE", "Makefile", "README.md", "docs/students.md", "docs/watching.md", "docs/images/chunk-grid.png",
+        "LICENSE", "LICENSE-text", "CITATION.cff", "Dockerfile", ".dockerignore", ".devcontainer/devcontainer.json",
+        "Makefile", "README.md", "docs/students.md", "docs/watching.md", "docs/images/chunk-grid.png",
         "docs/how-labs-work.md", "docs/glossary.md", "docs/images/autopsy.svg",
         "environment.yml", "pyproject.toml", "AGENTS.md", "requirements.lock", "requirements-container.txt",
         "requirements-watch.lock", "setup.sh", ".gitignore", "labkit/__init__.py", "labkit/old.py",
