@@ -86,6 +86,7 @@ REWRITES = {
             True,
         ),
     ),
+    "docs/how-labs-work.md": ((r"\.\./grading/student/AGENTS\.md", "../AGENTS.md", False),),
     "pyproject.toml": (
         (r', "grading\*"', "", True),
         (r'^testpaths = \["tests"\]', 'testpaths = ["week*", "capstone*"]', True),

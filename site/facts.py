@@ -290,6 +290,12 @@ def pictures() -> list[tuple[str, str]]:
     return found
 
 
+def autopsy() -> str:
+    """What the picture of a deadlock shows, as text."""
+    lines = re.findall(r"<text[^>]*>(.*?)</text>", (COURSE / "docs" / "images" / "autopsy.svg").read_text())
+    return html.unescape("\n".join(lines[1:])).replace("\xa0", " ")  # without the window's title
+
+
 # ---- what `make demo` left
 
 SAMPLES = {

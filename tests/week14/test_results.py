@@ -1,5 +1,8 @@
 """What the notebook's model answer says of the record of two H200, and what the record must show."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 import week14_fsdp
@@ -16,7 +19,7 @@ def answers():
     own = memory.memory(sizes, "zero3", 2, tokens, 2)
     yield f"{own.total / 1e9:.1f} GB, of which {own.activations / 1e9:.1f} are activations"
     yield f"{own.logits / 1e9:.1f} logits"
-    yield f"{memory.parameters(sizes) * 4 / 1e9:.1f} GB, at 300 GB/s {memory.parameters(sizes) * 4 / 300e6:.0f} ms"
+    yield f"{memory.parameters(sizes) * 4 / 1e9:.1f} GB, at 320 GB/s {memory.parameters(sizes) * 4 / 320e6:.0f} ms"
     alone, weak, strong = (row["tokens_per_s"] for row in records.of(H200, "scaling", "fsdp2"))
     yield f"{alone:,.0f} tokens/s on one GPU alone, {weak:,.0f} on"
     yield f"{weak / alone:.1%}".replace("%", " %") + " (weak)"
@@ -49,3 +52,9 @@ def test_what_was_promised_of_the_reference():
         now = memory.memory(memory.Sizes(*row["sizes"]), row["stage"], 2, records.tokens_of(H200), row["itemsize"])
         assert now.total == row["predicted_bytes"], "the formula has changed since"
         assert abs(row["off"]) < 0.05
+
+
+def test_what_it_gives_of_week_13_is_what_was_fitted():
+    folder = Path(week14_fsdp.__file__).parents[1]
+    fitted = re.search(r"two ranks: (alpha .*? GB/s)", (folder / "week13_allreduce/results/FINDINGS.md").read_text())[1]
+    assert fitted in (folder / "week14_fsdp/lab.ipynb").read_text()
