@@ -122,13 +122,16 @@ def own_pages() -> Iterator[tuple[str, str]]:
     """(name, text) of the pages of site/pages, their blanks filled, and of what is made of the code."""
     import facts
 
+    from studies.verdict import show
+    from week16_fp8.given import findings, renting
+
     room = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "pages"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    room.globals.update(vars(facts))
+    room.globals.update(vars(findings) | vars(renting) | vars(show) | vars(facts))
     for path in sorted((HERE / "pages").glob("*.md.j2")):
         if path.stem != SAMPLE or facts.samples():
             yield path.stem, room.get_template(path.name).render()

@@ -12,18 +12,19 @@ from typing import Any
 
 import labkit
 from labkit.checks.tasks import find_weeks
-from labkit.compare.arms import Arm, arm_rows
+from labkit.compare.arms import arm_rows
+from labkit.compare.repeats import interval
 from labkit.record.read import RunData, read_run
 from studies.guide.survey import short
 from studies.guide.tables import NAMES, constraint, fitting, mark_of
 from studies.verdict.show import equal_rows, row_of
+from week16_fp8.given import renting
 
 COURSE = Path(__file__).resolve().parents[1]
-RECORDS = COURSE / "week16_fp8" / "results"
 version = labkit.__version__
 REPEATS = json.loads((COURSE / "results" / "2026-11-26-verdict-repeats.json").read_text())
-# The answer cards: (the speed's record, the loss's).
-CARDS = (("2026-11-23-h100-speed", "2026-11-23-h100-safety"), ("2026-11-22-h200-whole", "2026-11-22-h200-whole"))
+# The answer cards: the speed's record, the loss's, and what the renter's page makes of them.
+CARDS = ((renting.H100_RUN, renting.H100_LOSS, renting.h100_answers), (renting.WHOLE, renting.WHOLE, renting.answers))
 LEADING = ("te-current", "te-delayed")
 API = {  # what a week or a script of one's own calls
     "comm": ("group", "ranks", "autopsy", "mesh", "topology", "ledger"),
@@ -111,16 +112,12 @@ def verdicts() -> str:
     for name, run in comparisons():
         for arm in arm_rows(run).values():
             if arm.gap is not None and arm.role != "baseline":
-                spread = _interval(arm)
+                spread = interval(arm.gap, arm.low, arm.high).partition(" % ")[2]
                 model = _model(run.config["train"])
                 rows.append(
                     [gpu(run), model, arm.label, f"{arm.gap:+.2f}", spread, arm.word, arm.runs, _date(run), name]
                 )
     return explorer(heads, rows, [*heads[:3], "verdict"])
-
-
-def _interval(arm: Arm) -> str:
-    return f"[{arm.low:+.2f}, {arm.high:+.2f}]" if arm.low is not None and arm.high is not None else ""
 
 
 def _model(*settings: dict[str, Any]) -> str:
@@ -139,33 +136,18 @@ def _date(run: RunData) -> str:
 def cards() -> list[dict[str, Any]]:
     """A card for each GPU: what was measured, of which arm, in which record."""
     made = []
-    for speed, loss in CARDS:
-        timed, judged = read_run(RECORDS / speed), read_run(RECORDS / loss)
-        rows, losses = arm_rows(timed), arm_rows(judged)
-        broken = next(arm for arm in losses.values() if arm.role == "broken")
-        call, equal = timed.run["results"]["calls"][0], equal_rows(REPEATS, timed)
-        arms = [
-            {
-                "label": rows[name].label,
-                "times": f"{rows[name].times:.2f}",
-                "tokens": f"{rows[name].timed.tokens_per_s:,.0f}",
-                "equal": equal[name][-1],
-                "gap": f"{losses[name].gap:+.2f}",
-                "interval": _interval(losses[name]),
-                "word": losses[name].word,
-                "runs": losses[name].runs,
-            }
-            for name in LEADING
-        ]
+    for speed, loss, answers in CARDS:
+        timed, judged = renting.read(speed), renting.read(loss)
+        rows, call = arm_rows(judged) | answers(), timed.run["results"]["calls"][0]
         made.append(
             {
-                "gpu": gpu(timed),
-                "size": timed.config["speed"]["train"]["model"],
+                "gpu": gpu(timed).removeprefix("1 x "),
                 "batch": rows[LEADING[0]].timed.batch,
                 "seq": timed.config["speed"]["train"]["seq_len"],
-                "loss_size": judged.config["train"]["model"],
-                "arms": arms,
-                "control": f"{broken.label}: {broken.word or 'not judged'}, {broken.gap:+.0f} %",
+                "steps": judged.config["train"]["steps"],
+                "arms": [rows[name] for name in LEADING],
+                "equal": equal_rows(REPEATS, timed),
+                "broken": rows["broken"],
                 "price": call["price_per_hour"],
                 "date": _date(timed),
                 "records": list(dict.fromkeys((speed, loss))),
@@ -176,9 +158,11 @@ def cards() -> list[dict[str, Any]]:
     return made
 
 
-def same(kind: str) -> float:
-    """Per cent of the comparisons drawn anew from an arm's runs that call it the same."""
-    return 100 * row_of(REPEATS, kind)["rates"]["same"]
+def drawn(kind: str) -> str:
+    """ "61 % [12 to 79]": of the comparisons drawn anew from an arm's runs, how many call it the same."""
+    rates = row_of(REPEATS, kind)["rates"]
+    low, high = rates["range"]["same"]
+    return f"{100 * rates['same']:.0f} % [{100 * low:.0f} to {100 * high:.0f}]"
 
 
 # ---- pages made of the code

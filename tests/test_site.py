@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pytest
 
 from labkit.checks.tasks import find_weeks
+from labkit.compare.repeats import interval
 from tests.browser import browser, chromium
 from tests.grading.test_student_tree import COMMON, LONG, solution_lines, squeezed
 
@@ -56,6 +57,15 @@ def test_tables_of_commands_keep_their_bars(monkeypatch):
     for row in re.findall(r"^\|.*", tables["lab.md"] + tables["grade.md"], re.MULTILINE):
         assert len(re.findall(r"(?<!\\)\|", row)) == 3, row
     assert "[time TIME \\| withdraw" in tables["grade.md"]
+
+
+def test_the_fp8_page_says_what_the_page_for_renters_says(monkeypatch):
+    cards, page = module("facts", monkeypatch).cards(), (ROOT / "docs" / "renters.md").read_text(encoding="utf-8")
+    for card in cards:
+        for arm in card["arms"]:
+            assert interval(arm.gap, arm.low, arm.high) in page and f" {arm.times:.2f} |" in page
+            assert arm.further is None, "one speed at equal loss, that of all repeated runs"
+    assert all(cards[0]["equal"][arm.name][-1] in page for arm in cards[0]["arms"])
 
 
 def test_every_docstring_of_labkit_parses(monkeypatch):

@@ -17,6 +17,7 @@ from typing import Any
 
 from labkit.compare import batches
 from labkit.compare.memory import parameters
+from labkit.compare.pages import Page
 from labkit.compare.repeats import interval
 from labkit.compare.statistic import Answer
 from labkit.compare.terminal import markdown_table
@@ -576,3 +577,13 @@ def small(run: str, arm: str = FP8) -> float:
     """How many times BF16's rate an arm trains in the safety part."""
     rows = read(run).results["arms"]
     return rows[arm]["tokens_per_s"] / rows[BF16]["tokens_per_s"]
+
+
+def small_ones(arm: str) -> str:
+    """That rate in the records of the preset h100, on H200s and an H100."""
+    return Page.span([small(run, arm) for run in (WHOLE, SAFETY, HOUR, H100_LOSS)], ".2f")
+
+
+def timed_again(arm: str) -> str:
+    """How many times BF16's rate three calls on H200s timed an arm, all with 20 sequences."""
+    return Page.span([times(run, arm) for run in (HOUR, SPEED, WHOLE)], ".3f")

@@ -5,6 +5,7 @@ Rates of a whole machine are tokens/s, times minutes, sizes GiB unless a name sa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,16 @@ def predicted(gib: float, *parts: str, own: bool = True, second: bool = False) -
     return sum(budget.predict(preset, part, arm, gib).predicted_s for part, arm in chosen) / 60
 
 
+def planned(gib: float) -> float:
+    """Minutes to plan for on a GPU of this size: the preset, both recipes undecided; the map; ten around them."""
+    return 10 + predicted(gib, own=False, second=True) + map_minutes()
+
+
+def cost(minutes: float) -> float:
+    """Of so many minutes at 3 an hour."""
+    return minutes / 60 * 3
+
+
 def paid(run: str) -> float:
     """Seconds of all calls of a comparison."""
     return sum(call["seconds"] for call in read(run).results["calls"])
@@ -86,7 +97,7 @@ def h100_rows() -> list[list[str]]:
 @cache
 def answers() -> dict[str, Arm]:
     """The arms of the whole run by the present statistic: three BF16 runs (two were its twins), one of each recipe, and
-    the scatter that the preset's records tell."""
+    the scatter that the preset's records tell. Without the speed at equal loss: repeated runs know the gap better."""
     data = read(WHOLE)
     repeat = load_preset("h100").repeat
     assert repeat is not None
@@ -94,7 +105,7 @@ def answers() -> dict[str, Arm]:
     asked = [name for name, arm in preset.arms.items() if arm.role == "candidate" and name in data.arms]
     losses = {name: heldout_of(arm) for name, arm in data.arms.items() if arm.status == "finished"}
     verdict = repeats.judge(losses, preset, [name for name in asked if name in losses])
-    return {arm.name: arm for arm in answers_of(arm_rows(data, verdict))}
+    return {arm.name: replace(arm, further=None) for arm in answers_of(arm_rows(data, verdict))}
 
 
 @cache
