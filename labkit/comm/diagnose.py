@@ -134,6 +134,11 @@ def _failure(e: Evidence, where: str, last: str, mismatch: Mismatch | None) -> s
         return (
             f"Rank {e.rank} was killed by SIGKILL{place}: by someone's kill, or by the kernel because memory ran out."
         )
+    if e.signal in (signal.SIGSEGV, signal.SIGBUS):
+        return (
+            f"Rank {e.rank} died by {_signal_name(e.signal)}{place}: it used memory that is not there, as of a tensor "
+            "whose storage was freed while a call, a view or another rank's message still needed it."
+        )
     if e.signal:
         return f"Rank {e.rank} died by {_signal_name(e.signal)}{place}."
     return f"Rank {e.rank}'s process ended by itself with status {e.status}{place}, without returning."
