@@ -1,7 +1,7 @@
 # make demo   set up .venv and run the main job on this CPU (at most 5 minutes after installation)
 # make test   set up .venv and run the tests
 # BEGIN INSTRUCTOR
-# make test-all  and then the thorough ones: sandboxed attacks, kills, browsers, Dask (about 20 minutes more)
+# make test-all  and then the thorough ones: sandboxed attacks, kills, browsers, Dask (about 40 minutes more)
 # END INSTRUCTOR
 # make setup  only set up
 # make watch  also install what `lab watch` and `lab export` need: Panel, TensorBoard, Weights & Biases
