@@ -275,7 +275,9 @@ def plan(
         float | None, Option(help="GB/s of network a GPU, one direction. Default: 50, or the file's.")
     ] = None,
     batch_tokens: Annotated[str, Option(help="Tokens a step: 4M, 512K.")] = "4M",
-    precision: Annotated[str | None, Option(help="bf16 or fp8. Default: both, where the GPU can.")] = None,
+    precision: Annotated[
+        str | None, Option(help="bf16, fp8, mxfp8 or nvfp4. Default: the first two, where the GPU can.")
+    ] = None,
     goal: Annotated[str, Option(help="time, cost (also on fewer GPUs), or memory (at most 25 % slower).")] = "time",
     measured: Annotated[
         float | None, Option(min=1e-6, help="Seconds of a step that you measured: all steps are scaled by it.")
@@ -285,6 +287,7 @@ def plan(
     ] = None,
     peak: Annotated[float | None, Option(help="Dense BF16 TFLOP/s.")] = None,
     fp8_peak: Annotated[float | None, Option(help="Dense FP8 TFLOP/s; 0 without FP8.")] = None,
+    fp4_peak: Annotated[float | None, Option(help="Dense FP4 TFLOP/s, of a GPU with MXFP8 and NVFP4.")] = None,
     memory: Annotated[float | None, Option(help="GB of a GPU.")] = None,
     hbm: Annotated[float | None, Option(help="GB/s of its memory.")] = None,
     explain: Annotated[
@@ -317,7 +320,7 @@ def plan(
     shape = dict(
         model=model, seq=seq, gpus=gpus, gpu=gpu, per_node=per_node, nvlink=nvlink, ib=ib, batch_tokens=batch_tokens
     )
-    chip = dict(peak=peak, fp8_peak=fp8_peak, memory=memory, hbm=hbm)
+    chip = dict(peak=peak, fp8_peak=fp8_peak, fp4_peak=fp4_peak, memory=memory, hbm=hbm)
     outputs = dict(explain=explain, as_json=as_json, figure=figure, write=write)
     given: dict[str, Any] = {**shape, **chip, **outputs}
     raise typer.Exit(run(Request(precision=precision, goal=goal, measured=measured, of=of, **given)))

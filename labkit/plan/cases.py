@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]  # of float64, or of what is compared
 NONE, SELECTIVE, OPERATIONS, FULL = range(4)  # what backward computes again: nothing, attention's core, half, all
+FORMATS = ("bf16", "fp8", "mxfp8", "nvfp4")  # of the linears' products; a plan has the number of its place here
+BYTES = np.array([2, 1, 1 + 1 / 32, 1 / 2 + 1 / 16])  # of a number in it, with its share of its block's scale
 UNFUSED, SDPA, FLASH = 0, 1, 2  # attention: scores in memory; torch's flash kernel; the chip's own (cuDNN, FA3)
 
 
@@ -42,12 +44,13 @@ class Cases:
     attention: Array
     tp_overlap: Array
     dp_overlap: Array
-    fp8: Array
+    format: Array
     half: Array
     # The machine. FLOP/s dense; bytes/s; watts; bytes; bytes/s, one direction, a GPU.
     per_node: Array
     peak: Array
     peak_fp8: Array
+    peak_fp4: Array
     hbm: Array
     sms: Array
     watts: Array
@@ -65,6 +68,21 @@ class Cases:
     def tokens(self) -> Array:
         """Tokens of a micro-batch on one rank."""
         return self.mbs * self.seq / self.cp
+
+    @property
+    def low(self) -> Array:
+        """Are the products in 8 or 4 bits?"""
+        return self.format > 0
+
+    @property
+    def size(self) -> Array:
+        """Bytes of a number that the linears multiply."""
+        return BYTES[self.format.astype(int)]
+
+    @property
+    def peak_low(self) -> Array:
+        """FLOP/s of the products in the linears' format."""
+        return np.choose(self.format.astype(int), (self.peak, self.peak_fp8, self.peak_fp8, self.peak_fp4))
 
     @property
     def gpus(self) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.plan import footprint
-from labkit.plan.cases import FULL
+from labkit.plan.cases import FORMATS, FULL
 from labkit.plan.footprint import FITS, GIB
 from labkit.plan.search import PLAN, Found, ties
 from labkit.plan.step import Step
@@ -36,9 +36,9 @@ BINDING = {
     "host": "CPU launches",
 }
 OTHERS = {
-    "tp": ("pp", "cp", "ep", "fp8"),
-    "pp": ("tp", "cp", "ep", "fp8"),
-    "cp": ("tp", "pp", "fp8"),
+    "tp": ("pp", "cp", "ep", "format"),
+    "pp": ("tp", "cp", "ep", "format"),
+    "cp": ("tp", "pp", "format"),
     "ep": ("tp", "pp"),
 }
 
@@ -48,7 +48,7 @@ def name(plan: dict[str, int]) -> str:
     shown = [f"{key}{plan[key]}" for key in ("dp", "tp", "pp")]
     shown += [f"{key}{plan[key]}" for key in ("vp", "cp", "ep") if plan[key] > 1]
     shown += [f"mbs{plan['mbs']}", f"zero{plan['zero']}"]
-    shown += ["recompute"] * (plan["recompute"] == FULL) + ["fp8"] * plan["fp8"]
+    shown += ["recompute"] * (plan["recompute"] == FULL) + [FORMATS[plan["format"]]] * (plan["format"] > 0)
     return ".".join(shown)
 
 
@@ -97,7 +97,7 @@ def neighbours(found: Found, best: int) -> list[str]:
     """Write a sentence for each plan that differs in one choice: the best of those with the other degrees alike."""
     out = []
     here = found.plan(best)
-    for key in ("tp", "pp", "cp", "ep", "vp", "zero", "mbs", "recompute", "fp8"):
+    for key in ("tp", "pp", "cp", "ep", "vp", "zero", "mbs", "recompute", "format"):
         column = getattr(found.cases, key)
         held = OTHERS.get(key, tuple(other for other in PLAN if other not in (key, "mbs", "vp", "recompute")))
         if key in ("mbs", "recompute", "vp"):
@@ -117,7 +117,9 @@ def neighbours(found: Found, best: int) -> list[str]:
 def why_not(found: Found, best: int, rows: np.ndarray, key: str, value: int) -> str:
     """Say what is wrong with the best of `rows`, which have another value of `key`."""
     label = {"recompute": "computing activations again" if value else "keeping all activations"}.get(key)
-    label = label or {"fp8": "FP8" if value else "BF16", "zero": f"ZeRO {value}"}.get(key) or f"{key} {value}"
+    label = label or (
+        FORMATS[value].upper() if key == "format" else f"ZeRO {value}" if key == "zero" else f"{key} {value}"
+    )
     able = rows[found.fits[rows]]
     if not able.size:
         row = int(rows[np.argmin(found.room.least[rows])])
@@ -164,7 +166,7 @@ def choose(found: Found, text: str, order: list[int]) -> int:
 def all_words(plan: dict[str, int]) -> set[str]:
     """Return the words of a plan's name, and those that it leaves out: cp1, recompute's absence as keep, bf16."""
     ones = {f"{key}1" for key in ("vp", "cp", "ep") if plan[key] == 1}
-    without = ["keep"] * (plan["recompute"] != FULL) + ["bf16"] * (not plan["fp8"])
+    without = ["keep"] * (plan["recompute"] != FULL) + ["bf16"] * (not plan["format"])
     return {*name(plan).split("."), *ones, *without}
 
 

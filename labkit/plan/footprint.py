@@ -3,7 +3,7 @@
 Bytes a parameter: weights 2, gradients 4 (2 under plain DDP and in FP16), masters and AdamW's moments 12. ZeRO cuts the
 last, then gradients, then weights over the data-parallel ranks; under stage 3 the shard is FP32, the root and two layers
 are gathered, and gradients come only as activations go, unless micro-batches sum them. Under a pipeline FSDP keeps its
-stage gathered for the whole step. FP8 keeps an uncut copy of the weights, 1 byte each.
+stage gathered for the whole step. FP8 keeps an uncut copy of the weights, 1 byte each (MXFP8, NVFP4: by their bits).
 
 Activations, bytes a token and layer (arXiv:2205.05198): what norms, residual sums and inputs of column-parallel linears
 keep is whole on each tensor-parallel rank unless sequence parallelism cuts it; the rest is cut. A pipeline's first
@@ -82,7 +82,7 @@ def saved_bytes(c: Cases, software: Software = PLAIN) -> tuple[Array, Array]:
     h, kv, f, t = c.hidden, 2 * c.d_kv, c.ffn * c.chosen, c.tp
     rows = np.where(c.sp > 0, t, 1.0)
     up = np.where(c.gated > 0, 4, 2) * f  # the outputs of the MLP's first product
-    once = np.where(c.fp8 > 0, 1, 2)  # what a product keeps of its input for its weight's gradient
+    once = c.size  # what a product keeps of its input for its weight's gradient
     # (whole on each rank, in the MLP) by software; q, k, v and the output projection's input are kept by all
     plain = (10 * h, np.where(c.gated > 0, 8, 4) * f)  # with dropout's masks
     eager = (8 * h, np.where(c.gated > 0, 8, 4) * f)
@@ -105,7 +105,7 @@ def memory(c: Cases, software: Software = PLAIN) -> Memory:
     stays = third & (c.pp > 1)  # gathered, and its gradients whole, until the step's end
     weights = np.where(third, 0.0, 2 * held)
     two_layers = 2 * (root_parameters(c) + 2 * layer_parameters(c))
-    gathered = np.select([stays, third], [2 * held, two_layers], 0.0) + c.fp8 * held
+    gathered = np.select([stays, third], [2 * held, two_layers], 0.0) + c.low * c.size * held
     each = np.where(c.attention == UNFUSED, software.unfused, software.gradient)
     each = np.where((c.half > 0) | ((c.attention == SDPA) & (c.zero == 0)), 2, each)
     kept = np.where(third & (c.micro == 1), 0.0, each * held / share[2])

@@ -39,7 +39,9 @@ def described(tflops: float, fp8_tflops: float, memory_gb: float, hbm: float | N
     """A GPU by its numbers. The rest is taken from the known chip with the nearest peak; its link is PCIe's."""
     near = min(CHIPS.values(), key=lambda chip: (abs(chip.tflops - tflops), abs(chip.memory_gb - memory_gb)))
     hbm = hbm or near.hbm * tflops / near.tflops
-    return near._replace(tflops=tflops, fp8_tflops=fp8_tflops, memory_gb=memory_gb, hbm=hbm, nvlink=PCIE5, known=False)
+    return near._replace(
+        tflops=tflops, fp8_tflops=fp8_tflops, fp4_tflops=0.0, memory_gb=memory_gb, hbm=hbm, nvlink=PCIE5, known=False
+    )
 
 
 def columns_of(chip: Chip) -> dict[str, float]:
@@ -47,6 +49,7 @@ def columns_of(chip: Chip) -> dict[str, float]:
     return {
         "peak": chip.tflops * T,
         "peak_fp8": (chip.fp8_tflops or chip.tflops) * T,
+        "peak_fp4": (chip.fp4_tflops or chip.tflops) * T,
         "hbm": chip.hbm,
         "sms": chip.sms,
         "watts": chip.watts,

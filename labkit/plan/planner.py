@@ -11,7 +11,7 @@ from rich.table import Table
 from labkit.errors import LabError
 from labkit.model.shape_file import is_file
 from labkit.plan import explain
-from labkit.plan.cases import FULL
+from labkit.plan.cases import FORMATS, FULL
 from labkit.plan.constants import accuracy, share_of_stack
 from labkit.plan.footprint import FITS, GIB, MAY
 from labkit.plan.model import find_model
@@ -155,7 +155,7 @@ def show(found: Found, request: Request, order: list[int], console: Console, not
             f"{rank}{'=' if tie else ' '}{'?' if found.fit[row] == MAY else ' '}",
             *[str(p[key]) for key in degrees],
             "all" if p["recompute"] == FULL else "-",
-            "fp8" if p["fp8"] else "bf16",
+            FORMATS[p["format"]],
             f"{seconds:.4g}",
             f"{speed[row]:,.0f}",
             f"{100 * mfu[row]:.1f}",
@@ -172,7 +172,7 @@ def show(found: Found, request: Request, order: list[int], console: Console, not
         f"Steps are predicted: the best one lies between {low:.3g} and {high:.3g} s in four of five software stacks "
         f"that the model had not seen (mean error {100 * error['stack_out_mean']:.0f} %)."
     )
-    say("MFU: of the BF16 peak, in FP8 too; full attention, nothing that is computed again.")
+    say("MFU: of the BF16 peak, in every format; full attention, nothing that is computed again.")
     if sum(tied) > 1:
         say(f"=: a tie with the best, within {100 * error['tie']:.0f} %, by which plans of one sweep were misjudged.")
     if found.fit[rows].min() == MAY:
@@ -223,7 +223,7 @@ def write_table(found: Found, row: int) -> str:
     p = found.plan(row)
     lines = [f"{key} = {p[key]}" for key in ("dp", "tp", "pp", "vp", "cp", "ep", "zero")]
     lines += [f"micro_batch = {p['mbs']}", f"recompute = {str(p['recompute'] == FULL).lower()}"]
-    return "\n".join(["[parallel]", *lines, f'precision = "{"fp8" if p["fp8"] else "bf16"}"']) + "\n"
+    return "\n".join(["[parallel]", *lines, f'precision = "{FORMATS[p["format"]]}"']) + "\n"
 
 
 def _number(value: float) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 from labkit.errors import LabError
 from labkit.model.shape_file import Model
 from labkit.plan import machine_file
+from labkit.plan.cases import FORMATS
 from labkit.plan.machine import CHIPS, described, find_chip
-from labkit.plan.search import Cluster, fp8_refusal
+from labkit.plan.search import Cluster, refusal
 from labkit.record.chips import Chip
 
 G = 1e9
@@ -35,6 +36,7 @@ class Request:
     of: str | None = None
     peak: float | None = None
     fp8_peak: float | None = None
+    fp4_peak: float | None = None
     memory: float | None = None
     hbm: float | None = None
     explain: tuple[str, str] | None = None
@@ -71,6 +73,8 @@ def find_cluster(request: Request) -> Cluster:
             memory_gb=request.memory or chip.memory_gb,
             hbm=request.hbm * G if request.hbm else chip.hbm,
         )
+    if request.fp4_peak is not None:
+        chip = chip._replace(fp4_tflops=request.fp4_peak)
     nvlink = chip.nvlink if request.nvlink is None else request.nvlink
     for name, value in (("--nvlink", nvlink), ("--ib", ib), ("--memory", chip.memory_gb), ("--peak", chip.tflops)):
         if not 0 < value < 1e6:
@@ -100,10 +104,12 @@ def count_sequences(text: str, model: Model) -> int:
 
 
 def choose_precisions(request: Request, model: Model, chip: Chip) -> tuple[str, ...]:
-    """Return the requested precision, or all that can run. LabError: one that cannot."""
-    if request.precision not in (None, "bf16", "fp8"):
-        raise LabError(f"--precision is bf16 or fp8, not '{request.precision}'")
-    refusal = fp8_refusal(model, chip)
-    if request.precision == "fp8" and refusal:
-        raise LabError(f"--precision fp8 cannot run on this GPU or model: {refusal}")
-    return (request.precision,) if request.precision else ("bf16",) if refusal else ("bf16", "fp8")
+    """Return the requested precision, or BF16 and, where it can run, FP8. LabError: one that cannot."""
+    asked = request.precision
+    if asked is None:
+        return ("bf16",) if refusal("fp8", model, chip) else ("bf16", "fp8")
+    if asked not in FORMATS:
+        raise LabError(f"--precision is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, not '{asked}'")
+    if why := refusal(asked, model, chip):
+        raise LabError(f"--precision {asked} cannot run on this GPU or model: {why}")
+    return (asked,)

@@ -14,7 +14,20 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.errors import LabError
-from labkit.plan.cases import COLUMNS, FLASH, FULL, NONE, OPERATIONS, SDPA, SELECTIVE, UNFUSED, Array, Cases, cases
+from labkit.plan.cases import (
+    COLUMNS,
+    FLASH,
+    FORMATS,
+    FULL,
+    NONE,
+    OPERATIONS,
+    SDPA,
+    SELECTIVE,
+    UNFUSED,
+    Array,
+    Cases,
+    cases,
+)
 from labkit.plan.machine import columns_of, described, find_chip
 
 Row = dict[str, str]
@@ -175,7 +188,7 @@ def choices(row: Row) -> dict[str, list[float]]:
         "attention": kinds if known else [float(UNFUSED), float(FLASH)],
         "tp_overlap": flag(row, "tp_overlap", [0.0, 1.0] if degrees["tp"] > 1 else [0.0]),
         "dp_overlap": flag(row, "dp_overlap", [0.0, 1.0] if dp > 1 else [0.0]),
-        "fp8": [1.0 if "8" in row.get("precision", "") else 0.0],
+        "format": [float(FORMATS.index("fp8")) if "8" in row.get("precision", "") else 0.0],
         "half": [1.0 if row.get("precision", "").lower() == "fp16" else 0.0],
         **machine_columns(row, gpus or dp * product),
     }

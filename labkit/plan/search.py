@@ -15,7 +15,7 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.model.shape_file import Model
-from labkit.plan.cases import COLUMNS, FLASH, FULL, NONE, Array, Cases, cases
+from labkit.plan.cases import COLUMNS, FLASH, FORMATS, FULL, NONE, Array, Cases, cases
 from labkit.plan.constants import accuracy, constants
 from labkit.plan.footprint import NOT, Memory, Room, memory, room
 from labkit.plan.machine import columns_of
@@ -27,8 +27,9 @@ MICRO, INTERLEAVED, CONTEXT = (1, 2, 4, 8), (1, 2, 4, 5, 8, 10), (1, 2, 4, 8, 16
 DEEPEST, WIDEST = 64, 64  # stages; tensor-parallel ranks
 UNEVEN = 1.1  # stages need not be alike, as in Llama 3 405B, whose 126 layers ran on 16; what this wastes at most
 LONG = 8192  # tokens of a sequence from which on context parallelism is tried
-FP8_RECIPE = ("te", "delayed")  # the recipe whose refusals in the compatibility matrix are a plan's, too
-PLAN = ("dp", "tp", "pp", "vp", "cp", "ep", "zero", "mbs", "recompute", "fp8")
+# Format -> the recipe whose refusals in the compatibility matrix are a plan's, too.
+RECIPE = {"fp8": ("te", "delayed"), "mxfp8": ("te", "mxfp8"), "nvfp4": ("te", "nvfp4")}
+PLAN = ("dp", "tp", "pp", "vp", "cp", "ep", "zero", "mbs", "recompute", "format")
 Goal = Literal["time", "cost", "memory"]
 
 
@@ -75,11 +76,15 @@ class Found(NamedTuple):
         return self.tokens_s_gpu() * self.cases.model_flops / self.cases.peak
 
 
-def fp8_refusal(model: Model, chip: Chip) -> str | None:
-    """Say why this model cannot compute in FP8 on this chip, or return None."""
-    if not chip.fp8_tflops:
+def refusal(precision: str, model: Model, chip: Chip) -> str | None:
+    """Say why this model cannot compute in this format on this chip, or return None."""
+    if precision == "bf16":
+        return None
+    if precision == "fp8" and not chip.fp8_tflops:
         return "it has no FP8 units"
-    multiple = find_recipe(*FP8_RECIPE)[1].multiple
+    if precision != "fp8" and not chip.fp4_tflops:
+        return f"{precision.upper()} needs units that come with Blackwell, and no peak of its FP4 units is known (--fp4-peak)"
+    multiple = find_recipe(*RECIPE[precision])[1].multiple
     odd = [n for n in ("hidden", "ffn") if getattr(model, n) % multiple]
     return f"{' and '.join(odd)} must be a multiple of {multiple}" if odd else None
 
@@ -136,8 +141,8 @@ def enumerate_plans(model: Model, cluster: Cluster, gbs: int, precisions: tuple[
             f"no plan divides {cluster.gpus} GPUs for this model with {gbs} sequences a step: take a number of GPUs "
             "that is a power of two, or a --batch-tokens that is a multiple of GPUs x sequence length"
         )
-    table = np.array([(*row, name == "fp8") for row in rows for name in precisions], dtype=np.float64).T
-    columns = dict(zip((*Degrees._fields, "mbs", "vp", "zero", "recompute", "fp8"), table))
+    table = np.array([(*row, FORMATS.index(name)) for row in rows for name in precisions], dtype=np.float64).T
+    columns = dict(zip((*Degrees._fields, "mbs", "vp", "zero", "recompute", "format"), table))
     return cases(
         {
             **columns,
@@ -175,7 +180,7 @@ def ranked(found: Found, goal: Goal) -> list[int]:
         order = quick[np.argsort(found.memory.total[quick], kind="stable")]
     seen, out = set(), []
     for row in order.tolist():
-        key = tuple(int(getattr(found.cases, name)[row]) for name in ("dp", "tp", "pp", "cp", "ep", "zero", "fp8"))
+        key = tuple(int(getattr(found.cases, name)[row]) for name in ("dp", "tp", "pp", "cp", "ep", "zero", "format"))
         if key not in seen:
             seen.add(key)
             out.append(row)

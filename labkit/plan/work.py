@@ -40,30 +40,30 @@ class Layer(NamedTuple):
     head: Array  # the output projection with its loss, forward and backward: once a micro-batch, on the last stage
 
 
-def rate(c: Cases, k: Constants, fp8: Array | float) -> Array:
-    """Return the FLOP/s of a large product, BF16 or FP8."""
+def rate(c: Cases, k: Constants, low: bool) -> Array:
+    """Return the FLOP/s of a large product, in BF16 or, if `low`, in the linears' format."""
     # Chips since Hopper are held by their power, so that a board of fewer watts clocks lower; earlier ones come near
     # their peak.
     clock = np.where(c.recent > 0, np.cbrt(np.minimum(c.watts, FULL_POWER) / FULL_POWER), 1.0)
     share = np.where(c.recent > 0, k.gemm_recent, k.gemm_older) * clock
-    return share * np.where(np.asarray(fp8) > 0, c.peak_fp8, c.peak)
+    return share * (c.peak_low if low else c.peak)
 
 
 def product(
-    c: Cases, k: Constants, shape: tuple[Array, Array, Array], count: Array | float = 1.0, fp8: Array | float = 0.0
+    c: Cases, k: Constants, shape: tuple[Array, Array, Array], count: Array | float = 1.0, low: bool = False
 ) -> Array:
     """Return the seconds of `count` products [m, depth] @ [depth, n] of shape (m, n, depth) that run as one kernel."""
     m, n, depth = shape
-    of_one = rate(c, k, fp8) / c.sms
+    of_one = rate(c, k, low) / c.sms
     # A tile's load and store take time, whatever multiplies: in depth, more where a multiprocessor multiplies faster.
-    quick = np.where(np.asarray(fp8) > 0, c.peak_fp8, c.peak) / c.sms / HOPPER
+    quick = (c.peak_low if low else c.peak) / c.sms / HOPPER
     start = k.start * np.where(c.recent > 0, quick, 1.0)
     best = np.full(np.broadcast(m, n, depth).shape, np.inf)
     for rows, columns, speed in TILES:
         waves = np.ceil(count * np.ceil(m / rows) * np.ceil(n / columns) / c.sms)
         best = np.minimum(best, waves * rows * columns * 2 * (depth + start) / (of_one * speed))
     odd = (np.floor(m) % ALIGNED != 0) | (np.floor(n) % ALIGNED != 0) | (np.floor(depth) % ALIGNED != 0)
-    size = np.where(np.asarray(fp8) > 0, 1.0, 2.0)
+    size = c.size if low else 2.0
     moved = count * ((m + n) * depth * size + 2 * m * n) / (REACHED * c.hbm)
     return np.maximum(best / np.where(odd, UNALIGNED, 1.0), moved)
 
@@ -71,8 +71,8 @@ def product(
 def linear(c: Cases, k: Constants, rows: Array, inputs: Array, outputs: Array, count: Array) -> tuple[Array, Array]:
     """(forward, backward) of a linear; backward has two products, for the input's and the weight's gradient."""
     of_input, of_weight = (rows, inputs, outputs), (outputs, inputs, rows)
-    forward = product(c, k, (rows, outputs, inputs), count, c.fp8)
-    return forward, product(c, k, of_input, count, c.fp8) + product(c, k, of_weight, count, c.fp8)
+    forward = product(c, k, (rows, outputs, inputs), count, True)
+    return forward, product(c, k, of_input, count, True) + product(c, k, of_weight, count, True)
 
 
 def linears(c: Cases, k: Constants) -> tuple[Array, Array]:
@@ -123,7 +123,7 @@ def casts(c: Cases, k: Constants) -> tuple[Array, Array]:
     weights = (c.attention_weights + c.mlp_weights * np.where(c.moe, c.experts / c.ep, 1.0)) / t
     inputs = n * (h + c.d_q / t + (h + c.ffn / t) * c.chosen)
     grads = n * ((c.d_q + 2 * c.d_kv) / t + h + (c.ffn * (1 + c.gated) / t + h) * c.chosen)
-    each = c.fp8 * k.cast / c.hbm
+    each = c.low * k.cast / c.hbm
     return each * (inputs + weights), each * grads
 
 

@@ -164,6 +164,9 @@ _TE = Recipe(
 _TE_FP8 = _TE.having({SCHEDULE: TRIED_SCHEDULE}, multiple=16, needs=(BF16_UNITS, FP8_UNITS))
 _MXFP8 = untried("Transformer Engine 2.20 lets it through and gives Blackwell block scales of its own kind (MXFP8)")
 _AT_NO_HAND = untried("no Blackwell was at hand")
+_NO_MXFP8 = refused(
+    "Transformer Engine refuses MXFP8 from compute capability 12.0 on, since not all its products run there: take recipe nvfp4"
+)
 _BLACKWELL = Recipe(
     dict.fromkeys(
         ("FSDP2", "TP", "compile", "checkpointing", "fused", SCHEDULE, "Blackwell", "Blackwell RTX"), _AT_NO_HAND
@@ -215,7 +218,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {  # by backend; its first recipe is the
                 'activation_checkpointing = "none", or fp8_parameters = false'
             },
         ),
-        "mxfp8": _BLACKWELL,
+        "mxfp8": _BLACKWELL.having({"Blackwell RTX": _NO_MXFP8}),
         "nvfp4": _BLACKWELL,
         "bf16": _TE.having({"FSDP2": untried("one rank is on record, several are not")}),
     },

@@ -22,10 +22,12 @@ class Chip(NamedTuple):
     known: bool = True
     name: str = ""  # of one's own machine
     rates: tuple[tuple[str, float], ...] = ()  # measured, in place of the planner's constants of these names
+    fp4_tflops: float = 0.0  # 0: no units for MXFP8 and NVFP4; MXFP8's peak is FP8's
 
 
 # Datasheets: A100, H100, H200, B200 (HGX), GB200, L40S; Ada architecture whitepaper, appendix A, for the RTX 4090.
-# Multiprocessors: NVIDIA's whitepapers.
+# Multiprocessors: NVIDIA's whitepapers. FP4: datasheets of the HGX boards, dense, an eighth of 72 PFLOP/s (B200) and of 105
+# (B300); of the GB200 by the same ratio, twice its FP8. Nobody has measured them here.
 CHIPS = {
     "v100": Chip(125, 0, 32, 0.9 * T, 80, 300, False, 150),
     "a100-40": Chip(312, 0, 40, 1.555 * T, 108, 400, False, 300),
@@ -34,9 +36,9 @@ CHIPS = {
     "h800": Chip(989, 1979, 80, 3.35 * T, 132, 700, True, 200),
     "h200": Chip(989, 1979, 141, 4.8 * T, 132, 700, True, 450),
     "h20": Chip(148, 296, 96, 4.0 * T, 78, 400, True, 450),
-    "gb200": Chip(2450, 4900, 186, 8.0 * T, 148, 1200, True, 900),
-    "b200": Chip(2250, 4500, 180, 8.0 * T, 148, 1000, True, 900),
-    "b300": Chip(2250, 4500, 270, 8.0 * T, 148, 1400, True, 900),
+    "gb200": Chip(2450, 4900, 186, 8.0 * T, 148, 1200, True, 900, fp4_tflops=9800),
+    "b200": Chip(2250, 4500, 180, 8.0 * T, 148, 1000, True, 900, fp4_tflops=9000),
+    "b300": Chip(2250, 4500, 270, 8.0 * T, 148, 1400, True, 900, fp4_tflops=13125),
     "gh200": Chip(989, 1979, 96, 4.0 * T, 132, 700, True, 450),
     "h100-pcie": Chip(756, 1513, 80, 2.0 * T, 114, 350, True, 300, PCIE5),
     "a100-pcie": Chip(312, 0, 80, 1.935 * T, 108, 300, False, 300, PCIE4),

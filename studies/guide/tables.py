@@ -182,7 +182,7 @@ def by_stack() -> str:
 
 def F(gpu: str) -> float:
     """Return the TFLOP/s of large BF16 products."""
-    return float(rate(alone(CHIPS[gpu], 1), k, 0.0)[0]) / 1e12
+    return float(rate(alone(CHIPS[gpu], 1), k, False)[0]) / 1e12
 
 
 def B(ib: float) -> float:

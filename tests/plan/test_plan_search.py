@@ -16,11 +16,12 @@ from rich.console import Console
 from labkit.errors import LabError
 from labkit.model.config import sizes
 from labkit.plan import explain
+from labkit.plan.cases import FORMATS
 from labkit.plan.footprint import FITS, MAY
 from labkit.plan.model import MODELS, find_model
 from labkit.plan.planner import plan
 from labkit.plan.request import Request, find_cluster
-from labkit.plan.search import fp8_refusal, ranked, search, ties
+from labkit.plan.search import ranked, refusal, search, ties
 
 MODEL = """layers = 24
 hidden = 2048
@@ -125,7 +126,7 @@ def test_two_plans_line_by_line(found):
     ring = [found.cases.cp[explain.choose(found, text, [a])] for text in ("tp4.pp4.cp2", "tp4.pp4.cp1")]
     assert ring == [2, 1]  # also where it is 1, and a name leaves it out
     plain = explain.choose(found, "bf16.keep", [a])
-    assert not found.cases.fp8[plain] and not found.cases.recompute[plain] and found.fits[plain]
+    assert not found.cases.format[plain] and not found.cases.recompute[plain] and found.fits[plain]
     narrow = said(width=60, model="70b", explain=("1", "tp8.pp8"))
     assert "…" not in narrow and [explain.name(found.plan(ranked(found, "time")[0]))] == [
         line[3:] for line in narrow.splitlines() if line.startswith("A: ")
@@ -162,8 +163,10 @@ def test_what_is_printed_and_written(tmp_path, capsys):
         (dict(nvlink=float("nan")), "makes no sense"),
         (dict(batch_tokens="many"), "--batch-tokens 'many' holds no sequence"),
         (dict(batch_tokens="1K"), "holds no sequence of 8192"),
-        (dict(precision="fp4"), "--precision is bf16 or fp8"),
+        (dict(precision="fp4"), "--precision is bf16, fp8, mxfp8 or nvfp4, not 'fp4'"),
         (dict(precision="fp8", gpu="a100"), "it has no FP8 units"),
+        (dict(precision="mxfp8"), "MXFP8 needs units that come with Blackwell"),
+        (dict(precision="nvfp4", gpu="x", peak=2250.0, fp8_peak=4500.0, memory=180.0, hbm=8000.0), "(--fp4-peak)"),
         (dict(goal="fame"), "--goal is time, cost or memory"),
         (dict(explain=("1", "99999")), "the list has"),
         (dict(explain=("1", "tp3")), "no plan of this model on this cluster has it"),
@@ -188,12 +191,30 @@ def test_nothing_fits_names_what_is_missing_and_what_would():
     assert not found_for("405b", gpus // 2, gbs=512).fits.any()
 
 
+def test_a_blackwell_computes_in_mxfp8_and_in_nvfp4(capsys):
+    of = {name: found_for("8b", 8, "b200", precisions=(name,)) for name in FORMATS}
+    row = ranked(of["bf16"], "time")[0]
+    gemm, casts = ([float(getattr(one.step, part)[row]) for one in of.values()] for part in ("gemm", "casts"))
+    copy = [float(one.memory.gathered[row]) for one in of.values()]
+    assert gemm[0] > gemm[1] == gemm[2] > gemm[3] and casts[0] == 0 < casts[1] == casts[2] == casts[3]
+    kept = [each - copy[0] for each in copy]  # a copy of the weights: 1 byte each, and a scale for 32 or 16 of them
+    assert kept[2] / kept[1] == pytest.approx(33 / 32) and kept[3] / kept[1] == pytest.approx(9 / 16)
+    best = answer(capsys, model="8b", gpus=8, gpu="b200", precision="nvfp4")["plans"][0]
+    assert best["name"].endswith(".nvfp4") and FORMATS[best["plan"]["format"]] == "nvfp4"
+    mine = find_cluster(Request(gpu="h100", fp4_peak=3958.0)).chip
+    assert refusal("nvfp4", MODELS["8b"], mine) is None and mine.fp4_tflops == 3958
+    odd = MODELS["8b"].model_copy(update={"ffn": 16 * 901})
+    assert refusal("fp8", odd, mine) is None and refusal("mxfp8", odd, mine) == "ffn must be a multiple of 32"
+
+
 def test_a_gpu_by_its_numbers_is_that_gpu():
     given = find_cluster(Request(gpu="mine", peak=989.0, fp8_peak=1979.0, memory=80.0, hbm=3350.0, nvlink=450.0))
     known = find_cluster(Request())
     assert given._replace(chip=given.chip._replace(known=True, nvlink=450.0)) == known
     assert find_cluster(Request(gpu="mine", peak=989.0, fp8_peak=0.0, memory=80.0, hbm=3350.0)).intra == 64e9
-    assert fp8_refusal(MODELS["8b"], find_cluster(Request(gpu="x", peak=1.0, fp8_peak=0.0, memory=8.0, hbm=9.0)).chip)
+    assert refusal(
+        "fp8", MODELS["8b"], find_cluster(Request(gpu="x", peak=1.0, fp8_peak=0.0, memory=8.0, hbm=9.0)).chip
+    )
 
 
 @pytest.mark.parametrize("name", sizes())

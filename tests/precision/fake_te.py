@@ -157,6 +157,7 @@ class ScalingState:
 def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True, "")):
     """Put it where `import transformer_engine.pytorch` finds it, with a GPU that torch claims to see; the State."""
     state = State()
+    mxfp8, nvfp4 = (((10, 0) <= compute_capability < end, "not here") for end in ((12, 0), (99, 0)))
 
     class autocast:
         def __init__(self, enabled=True, calibrating=False, recipe=None, amax_reduction_group=None):
@@ -319,7 +320,8 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             **{each.__name__: each for each in offered},
             "is_fp8_available": lambda return_reason=False: fp8 if return_reason else fp8[0],
             "is_fp8_block_scaling_available": lambda return_reason=False: block if return_reason else block[0],
-            **{f"is_{name}_available": lambda return_reason=False: (True, "") for name in ("mxfp8", "nvfp4")},
+            "is_mxfp8_available": lambda return_reason=False: mxfp8 if return_reason else mxfp8[0],
+            "is_nvfp4_available": lambda return_reason=False: nvfp4 if return_reason else nvfp4[0],
         },
         "transformer_engine.common": {},
         "transformer_engine.common.recipe": {each.__name__: each for each in recipes},

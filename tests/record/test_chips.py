@@ -52,3 +52,9 @@ def test_every_row_is_in_this_test():
 )
 def test_a_near_miss_is_unknown_not_a_guess(name):
     assert find_gpu(name) is None
+
+
+def test_blackwells_alone_have_fp4_units():
+    """Boards of eight: 72 PFLOP/s dense with B200, 105 with B300."""
+    fp4 = {name: chip.fp4_tflops for name, chip in CHIPS.items() if chip.fp4_tflops}
+    assert fp4 == {"gb200": 9800, "b200": 72_000 / 8, "b300": 105_000 / 8}

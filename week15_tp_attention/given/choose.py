@@ -78,7 +78,7 @@ def best() -> Priced:
     """The planner's own."""
     found = searched()
     return priced(
-        **{key: value for key, value in found.plan(ranked(found, "time")[0]).items() if key not in ("ep", "fp8")}
+        **{key: value for key, value in found.plan(ranked(found, "time")[0]).items() if key not in ("ep", "format")}
     )
 
 
