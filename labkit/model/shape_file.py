@@ -89,6 +89,7 @@ TYPES = {
     "phi3": "",  # arXiv:2404.14219; its joined linears have the same shapes
     "smollm3": "smollm3 leaves out positions in some layers, and the decoder does not",
 }
+TIED = ("smollm3",)  # where a file is silent, transformers ties the head to the embedding's table for these alone
 KEYS = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",
@@ -173,7 +174,7 @@ def _from_hugging_face(values: dict[str, Any], path: Path, seq: int | None) -> t
     heads, hidden, length = (values[KEYS[key]] for key in ("heads", "hidden", "seq"))
     given = {
         "kv_heads": values.get("num_key_value_heads", heads),
-        "tied": values.get("tie_word_embeddings", False),
+        "tied": values.get("tie_word_embeddings", kind in TIED),
         "norm_eps": values.get("rms_norm_eps", 1e-6),  # what transformers takes where the file is silent
         "experts": values.get("num_local_experts", 0),
     }

@@ -157,10 +157,14 @@ LLAMA_3B = {**SHARED, "model_type": "llama", "hidden_size": 3072, "intermediate_
 LLAMA_3B |= {"num_attention_heads": 24, "head_dim": 128, "vocab_size": 128256, "max_position_embeddings": 131072}
 ROPE = {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
 LLAMA_3B |= {"tie_word_embeddings": True, "rope_theta": 500000.0, "rope_scaling": {**ROPE, "rope_type": "llama3"}}
+# Silent on tied embeddings: transformers' configuration_smollm3.py has them tied.
+SMOLLM3 = {**SHARED, "model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36}
+SMOLLM3 |= {"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 128256, "max_position_embeddings": 65536}
 
 
 @pytest.mark.parametrize(
-    "values, parameters", [(QWEN3_4B, 4_022_272_000), (NEMO, 12_247_367_680), (LLAMA_3B, 3_212_574_720)]
+    "values, parameters",
+    [(QWEN3_4B, 4_022_272_000), (NEMO, 12_247_367_680), (LLAMA_3B, 3_212_574_720), (SMOLLM3, 3_074_949_120)],
 )
 def test_published_models_are_planned(file, values, parameters):
     """As many parameters as are published, but for the norms."""

@@ -54,6 +54,18 @@ def plain_lines(text: str) -> list[str]:
     return [line for line in lines if line.strip() and not P2P.search(line)]
 
 
+def affinities(line: str, devices: int, titles: list[str]) -> tuple[str, str]:
+    """(CPUs, NUMA node) behind the symbols of a GPU's row (given), "" where none is named. Blanks and tabs are as people
+    paste them: where cells are missing, a gap wider than one tab says that the first of them is."""
+    behind = re.sub(rf"\s*\S+(?:\s+\S+){{{devices}}}", "", line, count=1)
+    cells, gap = behind.split(), behind[: len(behind) - len(behind.lstrip())]
+    wide = len(gap) > 8 or gap.count("\t") > 1
+    if wide and len(cells) < titles.count("Affinity") + titles.count("ID"):
+        cells = ["", *cells]
+    cells = [cell if re.fullmatch(r"[\d,-]+", cell) else "" for cell in cells] + ["", ""]
+    return cells[0], cells[1] if "NUMA" in titles else ""
+
+
 def sockets(gpus: list[str], numa: dict[str, str], cpus: dict[str, str], between: dict) -> dict[str, int]:
     """Number the GPUs' sockets (given): by NUMA node where it is known, else by the CPUs they are nearest to, else
     those that need not cross between sockets are on one."""
@@ -96,10 +108,7 @@ def parse_topo(text: str) -> Topo:
             if other != name:
                 between |= {(name, other): symbol, (other, name): symbol}
         if name.startswith("GPU"):
-            tabbed = line.strip(" ").split("\t")
-            rest = [cell.strip() for cell in tabbed[N + 1 :]] if len(tabbed) > N else words[N:]
-            rest = [cell if re.fullmatch(r"[\d,-]+", cell) else "" for cell in rest] + ["", ""]
-            cpus[name], numa[name] = rest[0], rest[1] if "NUMA" in titles else ""
+            cpus[name], numa[name] = affinities(line, N, titles)
     gpus = [name for name in devices if name.startswith("GPU")]
     if lost := [name for name in gpus if name not in rows]:
         raise LabError(f"the row of {lost[0]} is missing.")
