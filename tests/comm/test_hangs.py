@@ -1,6 +1,7 @@
 """Ranks that deadlock, loop or die: the run ends, the autopsy names the guilty, nothing is left behind."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -38,24 +39,20 @@ def test_send_send(fails, at, backend, n, nothing_left):
     assert {(e.waiter, e.on) for e in a.edges} == {(0, 1), (1, 0)}
 
 
-def past_each_other(group, step, src):
-    """Each sends `step` places on, and receives from `src` places on."""
-    N = group.size
-    group.sendrecv(torch.ones(1), dst=(group.rank + step) % N, src=(group.rank + src) % N, like=torch.ones(1))
+def past_each_other(group):
+    """Each sends to its right, and receives from there."""
+    right = (group.rank + 1) % group.size
+    group.sendrecv(torch.ones(1), dst=right, src=right, like=torch.ones(1))
 
 
 @both
-@pytest.mark.parametrize("step, src", [(1, 1), (-1, -1)])
-def test_both_directions_to_the_wrong_rank(fails, backend, step, src, nothing_left):
+def test_both_directions_to_the_wrong_rank(fails, backend, nothing_left):
     """sendrecv is used, so it is no advice: `dst` and `src` do not fit together."""
-    a = fails(past_each_other, step, src, backend=backend, size=3, timeout=60)
+    a = fails(past_each_other, backend=backend, size=3, timeout=60)
     assert a.reason == "deadlock" and a.certain and a.involved == [0, 1, 2]
-    on = step % 3
-    words = (("sends to", "receives from"), ("receives from", "sends to"))
-    assert any(
-        f"Rank 0 {one} rank {on}, but rank {on} {other} rank {2 * step % 3} meanwhile" in a.cause
-        for one, other in words
-    ), a.cause
+    assert re.search("Rank 0 (sends to|receives from) rank 1, but rank 1 (receives from|sends to) rank 2", a.cause), (
+        a.cause
+    )
     assert "sendrecv" not in a.cause
 
 
@@ -198,12 +195,12 @@ def leave():
 
 
 @pytest.mark.parametrize("how, words", [(kill, "SIGKILL"), (segfault, "storage was freed"), (leave, "status 3")])
-@pytest.mark.parametrize("timeout", [60, None])
-def test_a_rank_dies(fails, at, how, words, timeout, nothing_left):
-    a = fails(dies, how, backend="processes", timeout=timeout)
+def test_a_rank_dies(fails, at, how, words, nothing_left):
+    a = fails(dies, how, backend="processes", timeout=None)
     assert (a.reason, a.guilty) == ("died", 1) and words in a.cause
-    if how is not segfault:
-        assert a.call.endswith(at(dies, "group.barrier()"))  # its last call; nothing more is known
+    # Its last call, where nothing more is known.
+    assert a.call.endswith(at(segfault, "string_at") if how is segfault else at(dies, "group.barrier()"))
+    assert ("Rank 1's traceback" in str(a)) == (how is segfault)
     assert a.ranks[1].state == "died"
 
 
@@ -232,23 +229,6 @@ def test_a_death_that_is_shown_late_is_the_cause_all_the_same(fails, helper, not
     assert (a.reason, a.guilty) == ("died", 1) and "ended by itself with status 3" in a.cause
 
 
-def test_a_crash_shows_where(fails, at, nothing_left):
-    a = fails(dies, segfault, backend="processes", timeout=60)
-    assert a.call.endswith(at(segfault, "string_at")) and "Rank 1's traceback" in str(a)
-
-
-def complains(group):
-    if group.rank == 1:
-        os.write(2, b"the disk is on fire\n")
-        os.abort()
-    group.barrier()
-
-
-def test_last_words(fails, nothing_left):
-    a = fails(complains, backend="processes", timeout=60)
-    assert "the disk is on fire" in a.ranks[1].output and "last words on stderr:\nthe disk is on fire" in str(a)
-
-
 def last_words_before_a_wait(group):
     if group.rank == 1:
         print("the disk is on fire", file=sys.stderr, flush=True)
@@ -264,7 +244,11 @@ def test_last_words_outlast_the_wait_for_the_others(fails, monkeypatch, nothing_
         Output, "forward", lambda output, *args, **more: asked.append(output.prefix) or real(output, *args, **more)
     )
     a = fails(last_words_before_a_wait, backend="processes", timeout=60, grace=supervisor.GRACE)
-    assert "the disk is on fire" in a.ranks[1].output and [r.state for r in a.ranks] == ["running", "died", "running"]
+    assert "last words on stderr:\nthe disk is on fire" in str(a) and [r.state for r in a.ranks] == [
+        "running",
+        "died",
+        "running",
+    ]
     assert 0 < asked.count("[rank 1] ") < 50
 
 

@@ -10,7 +10,7 @@ import torch
 
 from labkit.comm import ledger as sink
 from labkit.comm.group import Recv, Send
-from labkit.comm.ledger import Event, GroupId, Ledger, read_sink
+from labkit.comm.ledger import GroupId, Ledger, read_sink
 
 
 def program(group):
@@ -176,14 +176,3 @@ def test_full_disk_does_not_fail_the_run(tmp_path):
         pytest.skip("no /dev/full here")
     ledger = fill(Ledger(0, 2, sink="/dev/full"), 3)
     assert len(ledger.events) == 3
-
-
-def test_by_hand():
-    """What the virtual wire's own tests build."""
-    ledger = Ledger(rank=1, size=4, start=0.0)
-    a = ledger.begin("send", 2, 100)
-    b = ledger.begin("recv", 0, 100, batch=a.batch)
-    c = ledger.begin("recv", 0, 50, blocking=False)
-    d = ledger.begin("wait", 0, of=c.index)
-    assert [e.batch for e in (a, b, c, d)] == [0, 0, 2, None] and [e.seq for e in (a, b, c)] == [0, 0, 1]
-    assert ledger.open() == [a, b, d] and isinstance(a, Event)

@@ -86,16 +86,6 @@ def test_names_and_parts_of_parts(run):
     assert got[2][3] == "Group('a#2/b': rank 1 of 2, ranks 0 and 2, cpu)"
 
 
-def again(group):
-    part = group.split([[0, 1]], "pair")
-    return part.all_gather(torch.tensor([group.rank])).tolist(), part.name
-
-
-def test_a_pool_splits_in_every_job(pools):
-    for _ in range(3):
-        assert list(pools(again)) == [([0, 1], "pair")] * 2
-
-
 def mistakes(group):
     texts = []
     pair = group.split([[0, 1]], "pair")

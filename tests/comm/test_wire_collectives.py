@@ -135,14 +135,6 @@ def test_a_late_rank_delays_its_group_and_nobody_else():
     assert list(result.ranks) == [exactly(7 + one), exactly(7 + one), exactly(one), exactly(one)]
 
 
-def test_the_same_program_gives_the_same_picture():
-    def picture():
-        return replay(programs(*[backward(True)] * 5), Topology.shared_root(5, 2 * US, 1e9))
-
-    one, other = picture(), picture()
-    assert (one.transfers, one.spans, one.time) == (other.transfers, other.spans, other.time)
-
-
 # ---- what cannot be replayed
 
 
