@@ -5,8 +5,6 @@ absent or stands as it was handed out, the notebook can be read and has no text 
 own, no prediction and no run is on record, and nothing lies beside it but code, what tools leave, and the course's own.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -22,7 +20,7 @@ from grading.marking.cells import read_notebook, task_of
 from grading.marking.view import handed_in, notebook_of, places
 from labkit.checks.tasks import Week
 
-# In a run's folder, which is told as such, these may be answers.
+# In a run's folder, which is reported as such, these may be answers.
 DOCUMENTS = (".md", ".txt", ".pdf", ".doc", ".docx", ".odt", ".html", ".tex", ".rtf", ".png", ".jpg", ".jpeg")
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 # Elsewhere everything may be, a photograph of any kind too, but for code, its settings, and what is made of it.

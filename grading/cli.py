@@ -1,7 +1,5 @@
 """The `grade` command, for instructors: thirteen commands over one class. Each imports what it needs when it runs."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Sequence

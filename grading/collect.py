@@ -4,8 +4,6 @@ What is known already is not there twice, so a download may be collected again, 
 goes on by the same command. An attempt's archive is in place before the store has it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import shutil
@@ -127,7 +125,7 @@ def _take_sheet(cls: Class, week: Week, sheet: Roster, report: Report) -> None:
 
 
 def _slips(cls: Class, week: Week, received: datetime | None, report: Report) -> list[str]:
-    """What is to be known of what was collected: what has no time, and times that look like slips. What is nobody's is
+    """What is to be known of what was collected: what has no time, and times that look like slips. What has no owner is
     a problem of the class (grading.register.problems)."""
     notes, due = [], cls.rules.deadlines.get(week.name)
     if report.download.how == "moodle" and not any(arrival.received for arrival, _ in report.kept):

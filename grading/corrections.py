@@ -1,8 +1,6 @@
 """`grade submission`: what an instructor decides of one submission: when it was handed in, whether it counts, and what
 a misnamed file of it is called. Archives never change; a renamed file is read as if it had been called so."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -8,8 +8,6 @@ wrong       one index of the ring is off by one
 hanging     every rank sends before it receives
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import sys

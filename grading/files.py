@@ -1,7 +1,5 @@
 """Files put in place whole, and folders that one process at a time writes into."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Where nothing is to be written: a tree that students get, and no class in the course's own repository."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from labkit.errors import LabError

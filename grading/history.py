@@ -1,12 +1,10 @@
 """What became of a mark that was made again: before, after, and why. Nothing changes silently."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from grading.mark import Mark
+from grading.mark import Mark, in_words
 from labkit.checks.outcome import number
 from labkit.checks.verdict import FAULT, PASSED
 
@@ -132,7 +130,7 @@ def sentences(change: Change, short: bool = False, name: str = "") -> Iterator[s
             yield f"{whose}: {task.id} is judged no more until `--task {task.id}`"
             continue
         yield (
-            f"{whose}: {task.id} from {_points(task.before)} to {_points(task.after)} ({change.why or 'graded again'})"
+            f"{whose}: {task.id} from {in_words(task.before)} to {in_words(task.after)} ({change.why or 'graded again'})"
         )
         alike: dict[tuple[str, str], list[str]] = {}
         for behaviour, before, after in task.cases:
@@ -141,7 +139,3 @@ def sentences(change: Change, short: bool = False, name: str = "") -> Iterator[s
             for behaviour in cases[:1] if short else cases:
                 more = f", and {len(cases) - 1} more" if short and len(cases) > 1 else ""
                 yield f"    {behaviour}{more}: {before}, now {after}"
-
-
-def _points(value: float | None) -> str:
-    return "none" if value is None else f"{number(value)}"

@@ -5,8 +5,6 @@ thousand submissions leave nothing behind in the grader, and a judge that dies t
 more.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -226,20 +224,20 @@ def make(
     core_seconds: float,
 ) -> Mark:
     """A Mark from an outcome."""
-    told = outcome.to_json()
-    for case in (case for task in told["tasks"] for case in task["cases"]):  # a student's page is made of these
+    data = outcome.to_json()
+    for case in (case for task in data["tasks"] for case in task["cases"]):  # a student's page is made of these
         case["text"], case["cause"] = here(case["text"]), [here(cause) for cause in case["cause"]]
     attention = attention + [f"{case.task} {case.behaviour}: {case.text}" for case in outcome.faults]
     if settings.isolation == UNSANDBOXED:
         attention.append("graded UNSANDBOXED: the submission's code could do anything, also to this mark")
     return Mark(
         **_about(entry, digest, week, settings),
-        points=told["points"],
-        possible=told["possible"],
+        points=data["points"],
+        possible=data["possible"],
         complete=not outcome.faults,
         attention=attention,
         notes=notes,
-        tasks=told["tasks"],
+        tasks=data["tasks"],
         seconds=round(seconds, 3),
         core_seconds=round(core_seconds, 3),
         finished=now(),

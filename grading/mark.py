@@ -3,12 +3,11 @@
 `key` is a hash of (content, tests, seed, environment): a mark whose key is still right need not be made again.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from labkit.checks.outcome import number
 from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
 
@@ -65,7 +64,7 @@ class Mark:
         return [case for task in self.tasks for case in task["cases"]]
 
     def doubtful(self, task: dict[str, Any]) -> bool:
-        """Whether the grader itself failed at this automatic task. Its points are no zero then, and nobody's yet."""
+        """Whether the grader itself failed at this automatic task. Its points are no zero then, and not decided."""
         if self.complete or task["kind"] != "auto":
             return False
         anywhere = any(case["verdict"] == FAULT for case in self.cases)
@@ -89,7 +88,7 @@ class Mark:
         return text.encode("utf-8", "backslashreplace").decode()
 
     @classmethod
-    def from_json(cls, text: str) -> Mark:
+    def from_json(cls, text: str) -> "Mark":
         """The mark of such text. LabError if it is none."""
         try:
             data = json.loads(text)
@@ -98,3 +97,8 @@ class Mark:
             return cls(**data)
         except (ValueError, KeyError, TypeError) as error:
             raise LabError(f"this is not a mark ({type(error).__name__}: {error}): run `grade run` again") from None
+
+
+def in_words(points: float | None) -> str:
+    """Points in words; "none" where there are none."""
+    return "none" if points is None else f"{number(points)}"

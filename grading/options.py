@@ -74,8 +74,7 @@ def blocking(cls: Class, week: Week) -> list[Problem]:
 
 
 def understandable(words: Sequence[str]) -> None:
-    """LabError for a command of the former program, for a week in two words, and for options that are gone: click says
-    only what it did not expect."""
+    """LabError for a command of the former program, and for a week in two words: click says only what it did not expect."""
     if words and words[0] in FORMER:
         raise LabError(f"`grade {words[0]}` is no command any more: {FORMER[words[0]]}")
     if {"--help", "-h"} & set(words):
@@ -83,8 +82,3 @@ def understandable(words: Sequence[str]) -> None:
     for one, other in pairwise(words):
         if one.lower() == "week" and other.isdigit():
             raise LabError(f"a week's name is one word: week{other}")
-    options = {word.partition("=")[0] for word in words}
-    if words[:1] == ["collect"] and "--from" in options:
-        raise LabError("the download stands alone: grade collect week13 DOWNLOAD.zip, without --from")
-    if words and options & {"--marks", "--submissions", "--gradebook", "--course"}:
-        raise LabError("a class is one folder now, which grade init makes: name it with --class DIR")

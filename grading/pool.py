@@ -8,8 +8,6 @@ A submission that sleeps until its deadline leaves its processor to nobody. So w
 more is begun while one of them only waits, in a spare slot.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import select
@@ -110,7 +108,7 @@ class _Slot:
             self.why = str(error)
 
     def renew(self, well: bool) -> None:
-        """After a judge: the sandbox stays if the judge ended `well` and left nothing in it, else it is made anew."""
+        """After a judge: the sandbox stays if the judge ended `well` and left nothing in it, else a new one starts."""
         if self.box is not None and not (well and self.box.alive and self.box.idle):
             self.box.close()
         self.start()
@@ -157,7 +155,7 @@ class Pool:
             for path, text in sources.items():
                 compiled(path, text)
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, *exc) -> None:
@@ -179,18 +177,18 @@ class Pool:
             )
 
     def alone(
-        self, function: Callable[..., None], *args: Any, told: Callable[[int, int], None] = lambda done, total: None
+        self, function: Callable[..., None], *args: Any, progress: Callable[[int, int], None] = lambda done, total: None
     ) -> int:
         """Run function(box, tell, *args) in a process forked from here, in the first slot. Returns its exit status.
 
-        told   is called here with what the function tells there by tell(done, total)"""
+        progress   is called here with what the function passes there to tell(done, total)"""
         first = self.slots[0]
         read, write = os.pipe()
         try:
             process = Judge(_called, function, first.box, write, *args)
             while read in select.select([process.life, read], [], [])[0]:
                 *_, last = os.read(read, 1 << 16).split(b"\n")[:-1]  # whole lines: each is one small write
-                told(*map(int, last.split()))
+                progress(*map(int, last.split()))
             status = process.end()
         finally:
             os.close(read)

@@ -6,8 +6,6 @@ where it says nothing, or what another one says, or somebody's name or key, it i
 the class's secret seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import hashlib

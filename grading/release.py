@@ -4,19 +4,17 @@
 whose hash is among them is the course's and is upgraded; any other is the student's and is never touched:
 
     what is there                      what happens
-    nothing                            the file is put there (told as "back" if it had been deleted)
+    nothing                            the file is put there (reported as "back" if it had been deleted)
     the course's text, old or new      it becomes the new text
     something else                     it stays; if the course's text is new, that goes beside it: NAME.new
     a link, a folder, a pipe           the same; nothing is ever read or written through a link
-    a text the course has given up     removed if unchanged, else it stays and that is told
+    a text the course has given up     removed if unchanged, else it stays and that is reported
     any other file                     not looked at
 
 The record is written before the first file (as not complete) and after the last: a release that is killed leaves whole
 files, every one of which the next release knows, and that one puts the rest in place. The record is the student's to
 edit, so nothing is handed out because of it: weeks and solutions are released when the instructor names them.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -122,8 +120,7 @@ def release(
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise LabError(
-            f"{target} cannot be written ({why}): mend that and release again, which goes on from here "
-            f"and loses nothing"
+            f"{target} cannot be written ({why}): fix that and release again, which goes on from here and loses nothing"
         ) from None
 
 
@@ -189,11 +186,11 @@ def _apply(target: Target, tree: Tree) -> Report:
     # What was given up goes first: a folder may now stand in a file's place.
     for path in sorted(path for path in known if path not in new and _covered(path, tree.covers)):
         _give_up(target, path, known[path], report)
-        del announced[path]  # removed, or told once: from now on it is the student's
+        del announced[path]  # removed, or reported once: from now on it is the student's
     for path, file in tree.files.items():
-        told = complete and path in known and known[path][-1] == new[path]
+        reported = complete and path in known and known[path][-1] == new[path]
         try:
-            _put(target, path, file, announced[path], report, was_here=complete and path in known, told=told)
+            _put(target, path, file, announced[path], report, was_here=complete and path in known, reported=reported)
         except Blocked as link:
             if str(link) not in report.blocked:
                 report.blocked.append(str(link))
@@ -212,7 +209,7 @@ def _apply(target: Target, tree: Tree) -> Report:
 
 
 def _put(
-    target: Target, path: str, file: File, known: list[str], report: Report, *, was_here: bool, told: bool
+    target: Target, path: str, file: File, known: list[str], report: Report, *, was_here: bool, reported: bool
 ) -> None:
     there = target.read(path)
     if there is None:
@@ -223,7 +220,7 @@ def _put(
     elif isinstance(there, bytes) and _hash(there) in known:
         target.write(path, file.data, file.executable)
         report.upgraded.append(path)
-    elif told:
+    elif reported:
         report.kept.append(path)
     else:
         report.beside[path] = _beside(target, path, file, known)

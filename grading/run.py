@@ -9,8 +9,6 @@ newest mark's key (content, tests, seed, environment) is still right is not judg
 and after a kill the next run goes on where it was.
 """
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import importlib
@@ -50,7 +48,7 @@ class Progress:
     """Told to whoever shows it. `mark` is None when one begins.
 
     entry     whose turn it is; None while the reference is measured: then `done` and `total` count its cases
-    expected  seconds that all of it takes if each takes as long as the reference; told once, before the first
+    expected  seconds that all of it takes if each takes as long as the reference; given once, before the first
     """
 
     done: int
@@ -224,7 +222,7 @@ _FROM_REFERENCE = ("seconds", "total", "expected")
 
 def _timed(week: Week, settings: Settings, own: Path, pool: Pool, tell: Tell, stretch: Sequence[str] = ()) -> Settings:
     """The settings with the reference's times. It is graded once a machine, and once more when a stretch task is asked
-    for of which nothing is known: if it does not earn all, nobody's marks would be right."""
+    for of which nothing is known: if it does not earn all, no mark would be right."""
     path = own / "reference.json"
     key = judge.key("the reference", week, settings)
     requested = set(stretch)
@@ -239,7 +237,13 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool, tell: Tell, st
     tell(Progress(0, 0, None))
     # In a process of its own: the grader itself must never compute.
     status = pool.alone(
-        _time, week, settings, key, path, sorted(requested), told=lambda done, total: tell(Progress(done, total, None))
+        _time,
+        week,
+        settings,
+        key,
+        path,
+        sorted(requested),
+        progress=lambda done, total: tell(Progress(done, total, None)),
     )
     known = json.loads(path.read_text()) if status == 0 else {"error": f"its judge ended with status {status}"}
     if "error" in known:

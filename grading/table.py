@@ -1,8 +1,6 @@
 """What the instructor sees: one line a submission while it works, with the time that is left; the class's table at the
 end."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,7 +54,7 @@ def shown(console: Console) -> Iterator[Callable[[Step], None]]:
 
 
 def expectation(step: Step) -> str:
-    """How long it may take, before the first submission has told: a capstone takes minutes."""
+    """How long it may take, before the first submission is judged: a capstone takes minutes."""
     takes = max(1.0, step.expected or 0.0)
     about = f"{takes:.0f} s" if takes < 90 else f"{takes / 60:.0f} minutes"
     many = count(step.total, "submission")

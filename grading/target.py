@@ -5,8 +5,6 @@ so a link that appears while a release runs leads nowhere either. A file is writ
 moved into place, so that it is the old text or the new one and never a part, whenever a release is killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -55,7 +53,7 @@ class Target:
                 raise LabError(f"another release into {root} is running: wait for its end") from None
             self._close = opened.pop_all()
 
-    def __enter__(self) -> Target:
+    def __enter__(self) -> "Target":
         return self
 
     def __exit__(self, *exc: object) -> None:

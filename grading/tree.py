@@ -20,8 +20,6 @@ A list of what goes in, never of what stays out: a new file of the instructors' 
 In a git checkout only files that git tracks are released, so that notes and gradebooks lying about are not.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -11,8 +11,6 @@ own checks (`check("13.4")`), so both judge the same behaviours. The notebook ho
 experiments, which nbgrader would execute for every student as well, are left out in its favour.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -78,7 +76,7 @@ def earlier(path: Path, record: dict) -> dict:
     before = json.loads(path.read_text())
     for name in ("hardware", "versions", "submissions"):
         if before[name] != record[name]:
-            raise SystemExit(f"{path} has other {name}: measure nbgrader anew")
+            raise SystemExit(f"{path} has other {name}: measure nbgrader again")
     return {**before["nbgrader"], "measured": f"before, on {before['date']}, by {before['command']}"}
 
 

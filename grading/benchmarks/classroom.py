@@ -3,8 +3,6 @@
 Each is the reference with one edit, so what it must earn is known.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import zipfile

@@ -8,8 +8,6 @@ the reference, the others, which find that done, while it judges. Shown: how man
 process stayed, that no mark was lost, and that the marks are equal but for their times.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

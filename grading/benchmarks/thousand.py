@@ -2,12 +2,10 @@
 
     python -m grading.benchmarks.thousand --out results/2026-11-21-grading-1000.json [--count 1000]
 
-Each submission is week 13 as released, signed by another student, so all its cases are run and told. What is looked at
+Each submission is week 13 as released, signed by another student, so all its cases are run and reported. What is looked at
 is the `grade run` process: its peak resident memory as the kernel counts it (VmHWM), read every second, and how it grew
 with the marks. Judges and sandboxes are processes of their own, as many as --jobs.
 """
-
-from __future__ import annotations
 
 import argparse
 import json

@@ -4,8 +4,6 @@ It holds the tests and the solutions, as `grade run` needs them, and the class's
 Later weeks and records stay out.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,4 +1,4 @@
-"""In Gradescope's container: one hand-in graded, and results.json written.
+"""In Gradescope's container: one submission graded, and results.json written.
 
     ROOT/submission/                 the student's files
     ROOT/submission_metadata.json    who and when
@@ -7,8 +7,6 @@
 What was expected and what came is shown after the grades are published, and not before: it tells of hidden data. If the
 grader itself fails there is no results.json: Gradescope then tells of a failed autograder, and nobody gets a zero.
 """
-
-from __future__ import annotations
 
 import json
 import sys

@@ -14,8 +14,6 @@ What a zip may hold against its reader, and what is done:
     names in no encoding, backslashes of old Windows tools     read as UTF-8 where they are that, else as CP437
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

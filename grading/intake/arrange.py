@@ -16,8 +16,6 @@ manifest has it, and nothing is looked for. One that cannot be imported is repla
 the tasks that it does not belong to: the course's text lies ready for it (labkit.checks.remote).
 """
 
-from __future__ import annotations
-
 import difflib
 import io
 import re

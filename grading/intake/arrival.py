@@ -3,8 +3,6 @@
 Whose it is, the register says (grading/register); nothing in this package does.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from dataclasses import dataclass, field
 from datetime import datetime

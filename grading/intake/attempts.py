@@ -3,8 +3,6 @@
 An attempt becomes one zip: the student's own as it came, if that is all there is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

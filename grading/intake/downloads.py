@@ -5,8 +5,6 @@ which of its folders the students' are, and whose a name is. What is not recogni
 student. What was handed in together, attempts.py makes an archive of.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
@@ -39,7 +37,7 @@ BY_CHANCE = ("canvas", "ilias")  # what one name may look like: "hw_13_2_final.z
 class Known:
     """What is known when a download is read.
 
-    owner     whose keys these are, as the register answers: (a number, the name); None if nobody's
+    owner     whose keys these are, as the register answers: (a number, the name); None if they are of none
     proposed  whether a name is somebody's, but for signs and blanks
     zone      the class's
     sheet     Moodle's grading worksheet of this assignment
@@ -127,7 +125,7 @@ class _Reader:
     def _picked(
         self, tops: list[os.DirEntry], how: str, read: dict[str, list[Guess]]
     ) -> tuple[list[Item], list[os.DirEntry]]:
-        """(what is somebody's of a folder in which names are the platform `how`'s, what is nobody's)."""
+        """(what is somebody's of a folder in which names are the platform `how`'s, what is left)."""
         items, rest, tests = list[Item](), list[os.DirEntry](), list[str]()
         own = {entry.name: plain(clean(entry.name), _is_folder(entry)) for entry in tops}
         for entry in tops:
@@ -189,7 +187,7 @@ class _Reader:
 
     def _chosen(self, name: str, guesses: list[Guess]) -> Guess:
         """The reading that holds: the one by which it is a person of the class. Where a student may have chosen the
-        name to look so, it is nobody's until an instructor says whose."""
+        name to look so, it has no owner until an instructor says whose."""
         known = {owner[0]: (guess, owner[1]) for guess in reversed(guesses) if (owner := self._owner(guess))}
         only = next(iter(known.values())) if len(known) == 1 else None
         first = guesses[0]
@@ -213,7 +211,7 @@ class _Reader:
             return Item(path, replace(guess, keys=(), received=received), everyone, guess.label)
         if self._owner(guess):
             return Item(path, guess)
-        doubt = guess.doubt or ("is nobody's, and no group's, in the worksheet" if self.sheet.numbers else "")
+        doubt = guess.doubt or ("is no person and no group of the worksheet" if self.sheet.numbers else "")
         keys = tuple(key for key in guess.keys if key.platform == "name")
         return Item(path, replace(guess, keys=keys, doubt=doubt))
 

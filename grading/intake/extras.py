@@ -7,8 +7,6 @@ None may take the name of anything of the course, of Python or of an installed p
 another's place would change more than its owner's work.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 

@@ -13,8 +13,6 @@ A name is in part a student's to choose, and may be read in several ways: `readi
 people decide which holds (downloads.py).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A file that a student misnamed: under which names it may count, when an instructor decides so."""
 
-from __future__ import annotations
-
 import difflib
 from pathlib import PurePosixPath
 

@@ -3,8 +3,6 @@
 Names are a student's to choose, in part: they are read and shown, and never used as a path.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Sequence

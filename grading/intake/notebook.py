@@ -1,7 +1,5 @@
 """A notebook as data: its cells are read, never run, and nothing in it is trusted to have its type."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ Solutions are blanks, and what is between instructor markers is gone, as in `gra
 stay out: nothing of the student's runs them.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ Moodle's list of participants First name, Last name, Email address, ID number
 a list                        a column "student" with ids, and perhaps "name" and "email"; or one id a line
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -22,7 +20,7 @@ from grading.intake.names import clean, shown
 from labkit.errors import LabError
 
 CANVAS, MOODLE, LIST = "Canvas", "Moodle", "list"
-TEST_STUDENT = "Student, Test"  # Canvas' own, nobody's: of a course in which "Student View" was used once
+TEST_STUDENT = "Student, Test"  # Canvas' own, of a course in which "Student View" was used once
 # What Moodle's columns are called in English and German, in small letters.
 _MOODLE = {
     "identifier": ("identifier", "id"),

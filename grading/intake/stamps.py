@@ -6,8 +6,6 @@ now. Where students themselves write, into an exchange that is open to everybody
 In a copy of an exchange it tells of the copying, and nothing checks the claim.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

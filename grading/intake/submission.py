@@ -4,8 +4,6 @@ Code comes first: if a cap is reached (somebody's whole home folder), modules an
 reported. A submission needs at most MAX_TOTAL bytes of memory, and as much again for archives inside archives.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Iterable, Mapping
@@ -52,7 +50,7 @@ class Submission:
     manifest: Manifest | None = None
 
     @classmethod
-    def of(cls, name: str, files: Mapping[str, bytes]) -> Submission:
+    def of(cls, name: str, files: Mapping[str, bytes]) -> "Submission":
         """A submission of these files, from memory: the reference solutions, say."""
         made = cls(name, dict(files))
         made.digest = _digest(made)

@@ -1,7 +1,5 @@
 """Where a download lies to be read: a folder as it is, a zip unpacked into a scratch folder."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -6,8 +6,6 @@
 A group's id is no participant's number, and may be the same as somebody's.
 """
 
-from __future__ import annotations
-
 import html
 
 from grading.intake.arrival import Key

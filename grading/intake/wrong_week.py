@@ -1,7 +1,5 @@
 """One week's submissions, collected as another's: a slip in what is typed, for which a whole class would have zeros."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -7,8 +7,6 @@ typed.py      what was typed into formgrader, back into class.db; items.py: a ru
 session.py    `grade mark`
 """
 
-from __future__ import annotations
-
 import sys
 
 # nbgrader imports jsonschema, and that builds a grammar of international addresses if this package is there: 3 s of

@@ -9,8 +9,6 @@ behind the last cell in which its answers stand. Its rubric is the part of the n
 task; without one, the title and the points.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

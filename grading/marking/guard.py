@@ -6,8 +6,6 @@ refuses to be made. That happens before Autograde has read or deleted a file, an
 Autograde fails as well.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from nbconvert.exporters import NotebookExporter

@@ -5,8 +5,6 @@ instructor's rights. So a student's Markdown keeps its headings, lists, tables, 
 embedded pictures and links (a bare web address still becomes one); of outputs only text and bitmaps are kept.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

@@ -4,8 +4,6 @@ The rubric is the table in the week's notebook, under the heading of the written
 stands beside it. Items are numbered from 1 in its order. There is no second copy: what students read is what is marked.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

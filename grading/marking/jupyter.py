@@ -1,7 +1,5 @@
 """Jupyter around formgrader: nbgrader's extensions turned on, and a server for as long as somebody marks."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

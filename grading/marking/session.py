@@ -1,7 +1,5 @@
 """`grade mark`: formgrader with what counts in a week, and what was typed there back into class.db."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby

@@ -5,8 +5,6 @@ typed, or where only the comment has changed since. Points that were typed stay;
 is reported. Read by SQL, without nbgrader, since every command that shows points begins with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import sqlite3

@@ -3,8 +3,6 @@
 Texts of a mark come from runs of a student's code. They are escaped, and stand in <pre>, which formula typesetting
 leaves alone."""
 
-from __future__ import annotations
-
 from html import escape
 from typing import Any
 

@@ -11,8 +11,6 @@ This one is put together from
 Cells that were deleted or renamed lose nothing: grade cells without a place come at the end.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The class for the people who teach: one page with figures, and its short form for a terminal."""
 
-from __future__ import annotations
-
 import base64
 import tempfile
 from collections import Counter

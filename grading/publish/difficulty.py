@@ -9,8 +9,6 @@
 What was not handed in, or was left as a hole, is not counted as tried; nor is what a person must look at.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Only this student's mark, submission and hand grades go into it. The diagnosis i
 data; the class's seed stays out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any

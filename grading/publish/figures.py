@@ -1,8 +1,6 @@
 """The class's pictures, in the look of the run reports: behaviours, distribution, tasks. Hatching and words tell apart
 what colours do."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable

@@ -6,8 +6,6 @@ the same command removes the rest. What a group submitted stays the others'. Tab
 as well: they are named, and a person makes them again or deletes them.
 """
 
-from __future__ import annotations
-
 import shutil
 import zipfile
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ One mistake often breaks several cases of several tests, and an autopsy's words 
 are put together by what was recognised, not by the exact words.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence

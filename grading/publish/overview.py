@@ -1,8 +1,6 @@
 """The class in numbers and lists: what it has not understood, how it did, whom to look at. The page, its figures and
 the terminal's table read it."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field

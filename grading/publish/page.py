@@ -5,8 +5,6 @@ scripts and requests besides, and `visible` takes away what would still deceive:
 and the characters that make text run backwards.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import textwrap

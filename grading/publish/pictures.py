@@ -11,8 +11,6 @@ out. The pixels are decompressed once, with a limit, to see that they are what t
 Source: PNG Specification, W3C Recommendation 2003 (ISO/IEC 15948), sections 5, 8.2 (interlace), 11.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

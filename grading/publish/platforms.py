@@ -18,8 +18,6 @@ Moodle finds a student by the column Identifier, takes the number from the colum
 cell is empty (mod/assign/feedback/offline/importgradeslib.php, Moodle 4.5). All columns of the worksheet stay.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -151,7 +149,7 @@ def fill(
     lines = sheet.table.lines
     nobody = [one.name or one.participant for place, one in enumerate(lines) if place not in sheet.people]
     if nobody:
-        filled.notes.append(f"{sheet.table.path.name} has lines that are nobody's of the class: {some(nobody, 20)}")
+        filled.notes.append(f"{sheet.table.path.name} has lines of nobody in the class: {some(nobody, 20)}")
     points = number(week.points("auto", "written"))
     text = (
         _canvas(sheet, week, filled, points, assignment)

@@ -11,8 +11,6 @@ What blocks is asked first, of grading.register.problems alone. Pages hold hidde
 hand in, everything but the pages is written. What was published stands in class.db; the next time says what changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +20,7 @@ from typing import Any
 from grading.answers import is_theirs
 from grading.intake.names import count, some
 from grading.intake.submission import read_submission
+from grading.mark import in_words
 from grading.marking.items import expanded, items
 from grading.publish import page
 from grading.publish.class_page import write_page
@@ -38,7 +37,6 @@ from grading.register.people import Person, everybody, key_of
 from grading.register.problems import problems
 from grading.register.schema import Class
 from grading.register.standing import Standing, standings
-from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -208,7 +206,7 @@ def sentences(cls: Class, week: Week, made: Published) -> Iterator[str]:
     """What to say of it, at the end what to do with each file."""
     yield from made.notes
     if made.changed:
-        points = [f"{who.name} {_points(was)} -> {_points(now)}" for who, was, now in made.changed]
+        points = [f"{who.name} {in_words(was)} -> {in_words(now)}" for who, was, now in made.changed]
         more = f"; and {len(points) - SHOWN} more" if len(points) > SHOWN else ""
         yield f"changed since it was published last: {'; '.join(points[:SHOWN])}{more}"
     late = [one.due for one in made.standings if one.counted is None and one.due and not one.excused]
@@ -233,7 +231,3 @@ def sentences(cls: Class, week: Week, made: Published) -> Iterator[str]:
         yield f"{example.parent.parent}: {count(len(made.pages), 'page')}, for example {example}"
     term = made.folder.with_name("term.csv")
     yield f"{made.folder / 'class.html'}: the class; {made.folder / 'all.csv'}: its points; {term}: the term's"
-
-
-def _points(total: float | None) -> str:
-    return "none" if total is None else f"{number(total)}"

@@ -1,6 +1,4 @@
-"""`grade status`: who has submitted, what is graded, what waits for a person, who is late or missing."""
-
-from __future__ import annotations
+"""`grade status`: who has submitted, what is graded, what is to be marked, who is late or missing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

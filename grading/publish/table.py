@@ -6,8 +6,6 @@ such a cell gets an apostrophe in front (OWASP, "CSV Injection"). A name that ha
 taking one away gives the name back.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import unicodedata

@@ -10,8 +10,6 @@ Canvas   USER_ATTACHMENT_week13.html                       a user's number, and 
          comment's attachment)
 """
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping, Sequence

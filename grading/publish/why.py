@@ -1,11 +1,10 @@
 """`grade why`: what the record has of one student in one week, for the answer to a question."""
 
-from __future__ import annotations
-
 from rich.console import Console
 from rich.text import Text
 
 from grading import history
+from grading.mark import in_words
 from grading.publish import page
 from grading.publish.mistakes import untouched
 from grading.register.counting import handed_in
@@ -56,7 +55,7 @@ def lines(cls: Class, week: Week, standing: Standing, task: str | None = None) -
     given = [one for one in hand_history(cls, standing.mark.submission) if task in (None, one.task)]
     if len(given) > 1:
         found += ["", "Points by hand, in their order:"]
-        found += [f"    {one.at} {one.marker}: {one.task} {_points(one.points)}" for one in given]
+        found += [f"    {one.at} {one.marker}: {one.task} {in_words(one.points)}" for one in given]
     again = [
         line
         for number in counted.attempts
@@ -89,7 +88,7 @@ def _task(standing: Standing, one: dict, shown_at: dict[str, str]) -> list[str]:
     given = standing.by_hand.get(one["id"])
     if given is not None and (given.points is not None or given.extra):
         extra = f"{number(given.extra)} extra" if given.extra else ""
-        typed = "" if given.points is None else _points(given.points)
+        typed = "" if given.points is None else in_words(given.points)
         found.append(f"    by hand: {' and '.join(filter(None, (typed, extra)))}")
     if given is not None and given.comment:
         found.append(f"    a person wrote: {page.visible(given.comment)}")
@@ -106,7 +105,3 @@ def _task(standing: Standing, one: dict, shown_at: dict[str, str]) -> list[str]:
         else:
             found += [f"        {line}" for line in page.visible(page.here(text)).split("\n")]
     return found
-
-
-def _points(value: float | None) -> str:
-    return "none" if value is None else f"{number(value)}"

@@ -1,7 +1,5 @@
 """A class: its folder, its store, its rules, the course's weeks. Every command begins with `open_class`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator, Sequence

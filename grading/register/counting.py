@@ -5,8 +5,6 @@ without those of [full_points]; of equals the later one counts, for its written 
 attempt was handed in, it is in time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

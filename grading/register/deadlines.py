@@ -1,7 +1,5 @@
 """Until when somebody may hand in: everybody's deadline, a person's own, and when a week closes."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 from grading.register.people import Person, everybody

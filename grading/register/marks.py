@@ -1,7 +1,5 @@
 """Marks, and points that people give: rows are only added, so nothing changes silently and a kill loses nothing."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ OLD/marks/WEEK/STUDENT/N.json       marks;   .seed.json: the class's seed
 OLD/gradebook/gradebook.db          nbgrader's: points by hand, of the attempt that formgrader shows
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3
@@ -54,7 +52,7 @@ def migrate(old: Path, folder: Path, roster: Path | None, zone: str) -> Iterator
     """Make a class in `folder` of what is in `old`; sentences on what was taken over, and on what is to be looked at.
 
     roster   the class's; None: the one that course.toml names, else those who handed something in
-    LabError for what is no such folder, and for names in course.toml that are nobody's"""
+    LabError for what is no such folder, and for names in course.toml that no person has"""
     if not any((old / name).is_dir() for name in ("submitted", "marks")):
         raise LabError(f"{old} holds neither submitted/ nor marks/: name a class's folder of the former program")
     if (folder / schema.FILE).exists():

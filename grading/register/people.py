@@ -5,8 +5,6 @@ Where a roster has names and nothing else, the whole name is the id. So is a nam
 instructor has said whose it is (`grade who`).
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections import Counter
@@ -117,7 +115,7 @@ def _owner(cls: Class, key: Key) -> int | None:
 
 
 def owner(cls: Class, keys: Sequence[Key]) -> tuple[int | None, str]:
-    """(whose these keys are, all of them one person's; None if nobody's or several persons'; why, as a sentence's end).
+    """(whose these keys are, all of them one person's; None if no person's or several persons'; why, as a sentence's end).
 
     A login or an id of a folder may be any of the roster's ids or an e-mail. A name counts only where nothing else is
     known, and only if it is an id in this class (see the module's text) and no second person is called so."""

@@ -1,7 +1,5 @@
 """What stands in the way of a week's points: what blocks publishing, and what is only said. Every way out asks here."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

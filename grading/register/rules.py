@@ -30,8 +30,6 @@ Each name in it is exactly one person of the roster when the class is opened; el
 the line that is right.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -91,7 +89,7 @@ class Written(Config):
     comments: dict[str, str] = Field(default={})
 
     @model_validator(mode="after")
-    def _whole(self) -> Written:
+    def _whole(self) -> "Written":
         for week, time in self.deadlines.items():
             require(
                 time.tzinfo is not None,

@@ -3,8 +3,6 @@
 Times are ISO 8601 with their offset; lists are JSON. Archives are files beside it: submitted/WEEK/NUMBER.zip.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

@@ -3,8 +3,6 @@
 Pages, tables, exports and the status all read this, so that they cannot differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime

@@ -4,8 +4,6 @@ An arrival is an attempt that is there already, or a new one. Nothing is ever ov
 not to count is withdrawn, and can be brought back.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -172,7 +170,7 @@ def _seats(cls: Class, arrival: Arrival) -> Seats:
 
 def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -> Attempt | None:
     """Which attempt an arrival is, if it is one that is here. Content with the platform's own time is known if this
-    time is, or if only people told another. Content without is what its author handed in last, or was in this very
+    time is, or if only people gave another. Content without is what its author handed in last, or was in this very
     download before; else somebody put earlier files back, which is an attempt again."""
     theirs = _of_author(cls, week, arrival, seats)
     same = [one for one in theirs if one.digest == digest]
@@ -332,7 +330,7 @@ def leave_out(cls: Class, number: int, who: Person, undo: bool = False) -> None:
 
 
 def retime(cls: Class, number: int, received: datetime | None) -> Attempt:
-    """Say when an attempt was handed in; None: what the platform told holds no more, and nothing tells."""
+    """Say when an attempt was handed in; None: the platform's time holds no more, and it has none."""
     attempt(cls, number)
     if received is not None and received.tzinfo is None:
         raise ValueError(f"{received} has no zone")

@@ -18,8 +18,6 @@ the bounds stand between the two and far from the first, a test holds both sides
 read, not a verdict.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The page of the pairs: a table, then each pair's functions side by side, the shared lines marked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

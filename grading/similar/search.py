@@ -1,7 +1,5 @@
 """`grade similar`: every attempt of the class, of earlier years and the course's own solutions, compared and shown."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections import Counter
 from collections.abc import Iterator, Sequence

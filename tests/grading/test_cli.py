@@ -57,8 +57,6 @@ def test_a_former_command_says_what_to_type_now(word, folder):
     "words, hint",
     [
         (("status", "week", "13"), "week13"),
-        (("collect", "week13", "--from", "x.zip"), "without --from"),
-        (("status", "week13", "--marks", "marks"), "--class"),
         (("status", "week31"), "did you mean 'week1"),
         (("collect", "week13", "sheet.csv"), "DOWNLOAD.zip"),
         (("run", "week13", "--seed", "3"), "--student"),

@@ -390,7 +390,7 @@ def test_how_far_the_reference_is_comes_to_whoever_shows_it(course, tmp_path):
     heard = []
     settings = judge.Settings(1, UNSANDBOXED, work=tmp_path / "work")
     with pool.Pool(course.week, settings, 1) as judges:
-        assert judges.alone(counts, 5, told=lambda *numbers: heard.append(numbers)) == 0
+        assert judges.alone(counts, 5, progress=lambda *numbers: heard.append(numbers)) == 0
     assert heard[-1] == (5, 5) and heard == sorted(heard)
 
 

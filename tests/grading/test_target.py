@@ -160,7 +160,7 @@ def test_a_full_disk_is_one_sentence_and_the_next_release_goes_on(tree, course):
     done = python(code, course, tree)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == (
-        f"grade: {tree} cannot be written (File too large): mend that and release again, "
+        f"grade: {tree} cannot be written (File too large): fix that and release again, "
         "which goes on from here and loses nothing\n"
     )
     assert not (tree / "week91_demo/results/big.json").exists() and os.listdir(tree / ".labs") == ["release.json"]
@@ -178,7 +178,7 @@ def test_a_read_only_target_is_one_sentence(course, monkeypatch):
         Path(name).chmod(0o755)
         home = Path(name) / "home"
         home.mkdir(mode=0o555)
-        with _as_ordinary_user(), pytest.raises(LabError, match=r"cannot be written \(Permission denied\): mend that"):
+        with _as_ordinary_user(), pytest.raises(LabError, match=r"cannot be written \(Permission denied\): fix that"):
             release(home / "tree", ["week91"], source=course)
         assert os.listdir(home) == []
 
