@@ -4,7 +4,8 @@ Canvas' exported gradebook    Student (or LastName, FirstName), ID, SIS User ID,
 Moodle's grading worksheet    Identifier ("Participant 501"), Full name, Email address, Username, ID number, Group,
                               Status, Last modified (submission), Extension granted until; or the same in German
 Moodle's list of participants First name, Last name, Email address, ID number
-a list                        a column "student" with ids, and perhaps "name" and "email"; or one id a line
+a list                        a column "student" with ids, and perhaps "name" and "email"; or one id a line; or as
+                              `nbgrader db student import` takes it: id, first_name, last_name, email
 """
 
 import csv
@@ -89,15 +90,17 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
     whole, delimiter = _table(path)
     rows = [[_plain(cell) for cell in row] for row in whole]
     columns = [cell.casefold() for cell in rows[0]]
+    if "id" in columns and not {"student", *_MOODLE["name"], *_MOODLE["status"]} & set(columns):
+        columns[columns.index("id")] = "student"  # a list's own: Moodle's "ID" in German stands beside those
     moodle = {what: columns.index(name) for what, names in _MOODLE.items() for name in names if name in columns}
     if "ID" in rows[0] and {"Student", "LastName", "Last name"} & set(rows[0]):
         roster = Roster(path, CANVAS)
-    elif {"name", "last", "identifier"} & set(moodle) and {"identifier", "email", "username", "number"} & set(moodle):
-        roster = Roster(path, MOODLE)
     elif "student" in columns or len(columns) == 1:
         roster = Roster(path, LIST)
         if "student" not in columns:
             columns, rows, whole = ["student"], [["student"], *rows], [["student"], *whole]
+    elif {"name", "last", "identifier"} & set(moodle) and {"identifier", "email", "username", "number"} & set(moodle):
+        roster = Roster(path, MOODLE)
     else:
         raise LabError(
             f"{path} is no roster: its first line must name the columns Student and ID (Canvas' gradebook), "
@@ -179,7 +182,8 @@ def _moodle(cells: dict[str, str], zone: tzinfo | None, problems: list[str]) -> 
 
 def _listed(cells: dict[str, str]) -> Line:
     """One of a list. An id that stands alone may be a whole name: then downloads that write names know it, too."""
-    student, name = cells["student"], cells.get("name", "")
+    student, parts = cells["student"], (cells.get("first_name"), cells.get("last_name"))
+    name = cells.get("name") or " ".join(filter(None, parts))
     return _line(name, cells.get("email", ""), ("id", student), *([] if name else [("name", student)]))
 
 

@@ -243,7 +243,9 @@ def import_roster(cls: Class, path: Path) -> Imported:
     """Take the class from a file: whoever is in it is in the class, and whoever is in it no more has left.
 
     LabError for what is no roster, and where a key of it is two people's."""
-    lines, made = read_roster(path).lines, Imported()
+    made, lines = Imported(), [line for line in read_roster(path).lines if line.name or line.keys]
+    if not lines:
+        raise LabError(f"{path} hides who its people are: take the class from a file that is not of blind marking")
     if not any(line.keys for line in lines):  # names and nothing else: a name is the id
         for line in lines:
             line.keys = [Key("name", line.name)]

@@ -98,6 +98,15 @@ def test_a_list_with_names_and_mails(read):
     assert keys(line) == {("id", "anna"), ("email", "a@x.org")}
 
 
+@pytest.mark.parametrize("head", ["id,first_name,last_name,email", "ID;First_Name;Last_Name;Email"])
+def test_a_list_for_nbgraders_database(read, head):
+    """nbgrader.readthedocs.io, "Managing the database": the id is who hands in through the exchange."""
+    sign = "," if "," in head else ";"
+    (line,) = read(f"{head}\n{sign.join(['anna', 'Anna', 'Meier', 'a@x.org'])}\n").lines
+    assert (line.name, line.email) == ("Anna Meier", "a@x.org")
+    assert keys(line) == {("id", "anna"), ("email", "a@x.org")}
+
+
 @pytest.mark.parametrize(
     "text, sentence",
     [

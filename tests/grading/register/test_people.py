@@ -72,9 +72,10 @@ def test_a_newer_roster_says_who_is_new_and_who_left(tmp_path):
         ("student,name\na,Anna\na,Ben\n", "'a' is Anna and Ben"),
         ("Identifier,Full name\nParticipant 1,Max Meier\nParticipant 2,Max Meier\n", "'Max Meier' is"),
         ("student,email\na,x@y\nb,X@Y\n", "x@y"),
+        ("Identifier,Status\nParticipant 1,Submitted\n", "blind"),
     ],
 )
-def test_a_roster_in_which_a_key_is_two_peoples_is_refused(tmp_path, text, words):
+def test_a_roster_that_does_not_tell_people_apart_is_refused(tmp_path, text, words):
     with pytest.raises(LabError, match=f"(?i){words}"), opened(tmp_path / "c", text):
         pass
     assert not (tmp_path / "c" / "class.db").exists(), "nothing is left that looks like a class"
