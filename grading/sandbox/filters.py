@@ -4,7 +4,8 @@ What is not on the list does not exist for a rank (ENOSYS): so a kernel newer th
 a name that this machine's libseccomp does not know. Left out is what shows or changes something that processes share
 past all namespaces: the machine's memory and load (sysinfo), priorities and processors, which pages of a file are in
 memory (mincore, preadv2, io_submit, hints), locks and watches on files, futexes on a file's pages, keys, terminals,
-other namespaces, memory that no process's size shows (memfd, System V, locked pages; and what waits in the kernel for
+numbers that the kernel deals to all from one row (of process descriptors, socket cookies, unnamed addresses),
+memory barriers of the whole machine, other namespaces, memory that no process's size shows (memfd, System V, locked pages; and what waits in the kernel for
 whoever comes: a connection that nobody has accepted, a datagram whose sender is gone, an open file on its way to
 another process). No task needs any of it: a rank has one socket, and speaks to the broker.
 """
@@ -28,11 +29,10 @@ ALLOWED = """
     umask statfs fstatfs getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr copy_file_range sendfile
     dup dup2 dup3 pipe pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait
     epoll_pwait2 eventfd eventfd2 timerfd_create timerfd_settime timerfd_gettime signalfd signalfd4
-    bind connect getsockname getpeername sendto recvfrom shutdown setsockopt getsockopt
-    mmap munmap mremap mprotect brk msync membarrier get_mempolicy
+    getsockname getpeername sendto recvfrom shutdown mmap munmap mremap mprotect brk msync get_mempolicy
     fork vfork execve execveat wait4 waitid exit exit_group getpid gettid getppid getpgrp getpgid setpgid getsid setsid
     getuid geteuid getgid getegid getresuid getresgid getgroups arch_prctl set_tid_address set_robust_list
-    get_robust_list rseq capget getrlimit getrusage times uname getcpu pidfd_open pidfd_send_signal
+    get_robust_list rseq capget getrlimit getrusage times uname getcpu
     kill tkill tgkill rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait
     rt_sigqueueinfo rt_tgsigqueueinfo sigaltstack pause alarm setitimer getitimer restart_syscall
     nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time timer_create timer_settime timer_gettime
@@ -40,7 +40,7 @@ ALLOWED = """
     sched_get_priority_max sched_get_priority_min sched_rr_get_interval getpriority getrandom
 """
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # what there is a filter for, and how the kernel calls it
-_NAMESPACES = 0x7E020000  # clone's flags: user, pid, net, ipc, uts, cgroup, mount
+_NAMESPACES = 0x7E021000  # clone's flags: user, pid, net, ipc, uts, cgroup, mount; and a process's descriptor
 _PRIVATE, _CLOCK = 128, 256  # futex's flags: of this process alone; by the wall clock
 _FAMILIES = 1, 2, 10  # unix, IPv4, IPv6; others (vsock!) know no network namespace
 _SOCKET_FLAGS = 0x80800  # close-on-exec and non-blocking, which come with a socket's kind
@@ -49,6 +49,7 @@ _VALUES = {
     "fcntl": (1, (0, 1, 2, 3, 4, 1030, 1031, 1032)),  # descriptors, flags, pipes; locks and hints mark a file
     # is it a terminal, its size and owner, what is there to read, blocking and closing
     "ioctl": (1, (0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
+    "getsockopt": (2, (3, 4, 38, 39)),  # a socket's kind, error, protocol, family
     "madvise": (2, (0, 1, 2, 3, 4, 8, 10, 11, 14, 15, 16, 17, 18, 19)),  # not: cold, out, mergeable
     # a parent's end, dumpable, the own name, no new rights, a mapping's name
     "prctl": (0, (1, 3, 15, 16, 38, 39, 0x53564D41)),

@@ -62,7 +62,10 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
     [
         ("clone", (0x11,), ALLOW),
         ("clone", (0x10000000,), ABSENT),
+        ("clone", (0x1011,), ABSENT),  # with a descriptor of the process
         ("clone3", (), ABSENT),
+        ("getsockopt", (0, 1, 3), ALLOW),
+        ("getsockopt", (0, 1, 57), ABSENT),  # a cookie
         ("prctl", (15,), ALLOW),
         ("prctl", (4,), ABSENT),  # dumpable
         ("madvise", (0, 0, 4), ALLOW),

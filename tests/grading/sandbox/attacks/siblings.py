@@ -339,3 +339,39 @@ def machine(group):
             begin = count()
     group.barrier()
     return _over(group, leave, lambda: SECRET if begin and count() >= begin + 30 else None)
+
+
+def counted(group, how):
+    """Numbers that all get from one row: of a process's descriptor, and a socket's cookie (4096 at a time for each
+    processor)."""
+
+    def last():
+        if how == "cookies":
+            return max(int.from_bytes(end.getsockopt(1, 57, 8), "little") for _ in range(2100) for end in _pair())
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        descriptor = os.pidfd_open(child)
+        try:
+            return 100 * os.fstat(descriptor).st_ino
+        finally:
+            os.close(descriptor)
+            os.waitpid(child, 0)
+
+    before = 0
+    if group.rank == 0:
+        with contextlib.suppress(OSError):
+            before = last()
+    group.barrier()
+    return _over(
+        group,
+        lambda: [last() for _ in range(3 if how == "cookies" else 90)],
+        lambda: SECRET if before and last() - before > 8500 else None,
+    )
+
+
+def _pair():
+    ends = socket.socketpair()
+    yield from ends
+    for end in ends:
+        end.close()
