@@ -29,7 +29,7 @@ ALLOWED = """
     umask statfs fstatfs getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr copy_file_range sendfile
     dup dup2 dup3 pipe pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait
     epoll_pwait2 eventfd eventfd2 timerfd_create timerfd_settime timerfd_gettime signalfd signalfd4
-    getsockname getpeername sendto recvfrom shutdown mmap munmap mremap mprotect brk msync get_mempolicy
+    connect getsockname getpeername sendto recvfrom shutdown mmap munmap mremap mprotect brk msync get_mempolicy
     fork vfork execve execveat wait4 waitid exit exit_group getpid gettid getppid getpgrp getpgid setpgid getsid setsid
     getuid geteuid getgid getegid getresuid getresgid getgroups arch_prctl set_tid_address set_robust_list
     get_robust_list rseq capget getrlimit getrusage times uname getcpu

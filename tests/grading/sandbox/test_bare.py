@@ -23,7 +23,9 @@ WAYS = {
     "loads its library": "import numpy; top = os.path.dirname(os.path.dirname(numpy.__file__)); "
     "ctypes.CDLL(os.path.join(top, 'torch', 'lib', 'libtorch_cpu.so'))",
     "starts an interpreter": "import subprocess; "
-    "subprocess.run([sys.executable, '-c', f'import sys; sys.path[:] = {sys.path!r}; import torch.nn'], check=True)",
+    "find = 'import sys; from importlib.util import find_spec; sys.path[:] = sys.argv[2:]; "
+    "open(find_spec(sys.argv[1]).origin)'; "
+    "subprocess.run([sys.executable, '-c', find, 'torch', *sys.path], check=True)",
 }
 
 
