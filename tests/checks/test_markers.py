@@ -56,10 +56,6 @@ def test_holes_are_listed_with_their_places():
     assert (second.task, second.title, second.message) == ("91.2", "", "Task 91.2")
 
 
-def test_a_text_without_holes_is_unchanged_even_if_it_is_no_python():
-    assert strip("def (") == "def ("
-
-
 def test_quotes_in_a_title_survive():
     text = 'def f():\n    ### BEGIN SOLUTION 1.1 say "hi" \\ bye\n    return 1\n    ### END SOLUTION\n'
     namespace = {}

@@ -60,10 +60,6 @@ def test_plain_values_return_equal_and_of_the_same_type(value):
     assert back == value and type(back) is type(value)
 
 
-def test_nan_returns():
-    assert math.isnan(unpack(pack(math.nan)))
-
-
 @pytest.mark.parametrize("dtype", list(values.dtypes().values()), ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3, 4)], ids=str)
 def test_tensors_return_bit_for_bit(dtype, shape):

@@ -21,7 +21,6 @@ from labkit.record.schema import Try
 from tests.compare.comparing import MICRO
 from tests.compare.small_gpu import HAVE, REST, Gpu, line, on_rank
 
-ARMS = '[arms.other]\nlabel = "other"\nrole = "candidate"\ntrain.precision = { backend = "week16" }\n'
 TEXT = MICRO[: MICRO.index("[arms.broken]")]
 TEXT = (
     TEXT.replace("world_size = 2", "world_size = 1")
@@ -195,13 +194,6 @@ def test_an_arm_that_runs_out_of_memory_is_tried_again_with_half(run):
     assert "Nothing left to train" in again[1] and len(gpu.ran) == 3, "another call repeats nothing"
 
 
-def test_what_fits_is_shown_as_before(run):
-    gpu = Gpu({"bf16": line(0.5), "fp8": line(0.5)})
-    _, said, record = run(gpu)
-    assert [rows for _, rows, _ in gpu.ran] == [8, 8] and "sequences" not in said and "tries" not in record.results
-    assert record.results["speed"]["arms"]["fp8"]["label"] == "FP8"
-
-
 def test_micro_batches_stay_and_their_sequences_are_halved(run):
     gpu = Gpu({"bf16": line(0.1), "fp8": line(2.4)})  # with 4 sequences at a time 12.1 GiB
     _, _, record = run(gpu, "speed.train.accumulation=2", "speed.train.batch_size=8")
@@ -280,12 +272,6 @@ def test_where_the_gpu_is_full_before_the_line_says_so_one_less_is_timed(run):
     gpu = Gpu({"bf16": line(0.5), "fp8": line(0.5)}, room=9.6)  # 14 fit, 15 would need 10.0
     run(gpu, LARGEST, arms=["bf16"])
     assert ("bf16", 15, None) in gpu.ran and gpu.ran[-1] == ("bf16", 14, True)
-
-
-def test_a_first_batch_that_is_too_large_is_no_end_of_the_search(run):
-    gpu = Gpu({"bf16": line(1.4), "fp8": line(0.5)})  # 5 fit
-    run(gpu, LARGEST, arms=["bf16"])
-    assert gpu.ran[0] == ("bf16", 8, None) and gpu.ran[1][1] == 4 and gpu.ran[-1] == ("bf16", 5, True)
 
 
 def test_a_killed_search_repeats_no_try_that_the_record_has(run, tmp_path):

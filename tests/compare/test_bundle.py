@@ -203,13 +203,6 @@ def test_a_packed_record_is_whole(run):
     assert bundle.state(run) == "the run lacks the record of its arm fp8 (arms/fp8)"
 
 
-def test_an_interrupted_comparison_says_how_many_arms_it_has(run):
-    record = RunRecord.open(run)
-    record.finish("interrupted")
-    with pytest.raises(LabError, match=r"the run was stopped or killed \(2 arms finished\); the command"):
-        bundle.pack(run)
-
-
 def test_a_killed_run_says_how_far_it_came(tmp_path):
     run = a_train_run(tmp_path / "killed", steps=2, planned=9, status="running")
     with pytest.raises(LabError, match=r"the run was stopped or killed \(step 2 of 9\)"):

@@ -87,14 +87,6 @@ def test_the_svg_has_a_dark_theme_for_every_named_colour(runs, tmp_path):
     assert not re.findall(r"(?:fill|stroke): #(?!000000|ffffff)[0-9a-f]{6}", svg)
 
 
-def test_arms_differ_in_dash_and_marker_not_only_in_colour():
-    roles = {"a": "baseline", "b": "twin", "c": "candidate", "d": "candidate", "e": "candidate", "f": "broken"}
-    look = plotting.styles(roles)
-    assert len({str(s.dash) + s.mark for s in look.values()}) == len(roles)
-    assert len({s.mark for s in look.values()}) == len(roles)
-    assert len({s.hatch for s in look.values()}) == len(roles)
-
-
 def test_losses_hold_the_record(runs, tmp_path, monkeypatch):
     arms = arm_rows(read_run(runs["gap"]))
     picture, fig = drawn_by(monkeypatch, loss.losses, arms, tmp_path)
@@ -144,13 +136,6 @@ def test_gap_survives_infinite_gaps_and_a_missing_band(runs, tmp_path, monkeypat
     assert loss.gap(arm_rows(read_run(runs["gap"] / "arms" / "fp8")), Verdict(), tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    "value, text", [(0, "0"), (0.0095, "+0.0095 %"), (-0.1, "\N{MINUS SIGN}0.1 %"), (1000, "+1,000 %")]
-)
-def test_percent_ticks_are_for_people(value, text):
-    assert loss._percent(value) == text
-
-
 def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
     from matplotlib.text import Text
 
@@ -166,16 +151,6 @@ def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
     for below, above in pairwise(boxes):
         assert below.y1 <= above.y0 + 1  # a pixel of tolerance: text boxes include line spacing
     assert boxes[0].y0 > frame.y0 - 12 and boxes[-1].y1 < frame.y1 + 12
-
-
-def test_a_crowd_of_labels_is_centred_on_its_lines():
-    with plotting.look() as figure:
-        fig = figure(6, 4)
-        ax = fig.subplots()
-        ax.set(xlim=(0, 1), ylim=(0, 1))
-        plotting.label_ends(ax, [(1, 0.6, str(i), "#005a9c") for i in range(9)])
-    heights = [t.xyann[1] for t in ax.texts]
-    assert sum(heights) / 9 == pytest.approx(0.6, abs=0.02)  # a tenth of a line
 
 
 def test_scales_are_drawn_by_role_with_their_extremes_named(runs, tmp_path, monkeypatch):
@@ -231,12 +206,6 @@ def test_a_tensor_that_lost_nothing_does_not_flatten_the_picture(runs, tmp_path,
     assert max(max(line.get_ydata()) for line in fig.axes[0].get_lines()) < 60
 
 
-def test_more_candidates_than_colours_still_differ():
-    look = plotting.styles({**{f"c{i}": "candidate" for i in range(10)}, "broken": "broken", "fine": "fine"})
-    assert len({(style.color, style.mark, style.hatch) for style in look.values()}) == 12
-    assert len({style.mark for style in look.values()}) == len({style.hatch for style in look.values()}) == 12
-
-
 def test_an_arm_that_presets_share_looks_the_same_beside_whichever_others():
     one = plotting.styles({"bf16": "baseline", "te-current": "candidate", "mine": "candidate"})
     other = plotting.styles({"mine": "candidate", "te-delayed": "candidate", "te-current": "candidate"})
@@ -277,18 +246,6 @@ def test_worst_sqnr_takes_outputs_over_all_probes_and_nan_first():
     assert worst_sqnr(probes) == Sqnr(tensor="a.output", db=9.0, step=1)
     assert worst_sqnr([(1, {"a.input": {"sqnr": 30.0}, "b.input": {"sqnr": math.nan}})]).tensor == "b.input"
     assert worst_sqnr([(1, {"a.input": {"scale": 1.0}})]) is None
-
-
-@pytest.mark.parametrize(
-    "name, parts",
-    [
-        ("layers.2.ffn.w1.grad", (2, "ffn.w1", "grad")),
-        ("head.weight", (None, "head", "weight")),
-        ("model.layers.11.attn.wq.input", (11, "attn.wq", "input")),
-    ],
-)
-def test_tensor_names(name, parts):
-    assert split_tensor(name) == parts
 
 
 def test_running_median_is_centred_and_keeps_gaps():

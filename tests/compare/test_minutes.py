@@ -85,14 +85,3 @@ def test_the_last_line_counts_it(folder):
         "Measured: 2.0 minutes, 0.10 at 3.00 an hour; predicted for these arms: 1.5 minutes. With the calls "
         "before it at least 12.1 minutes, 0.60 in all." in said.getvalue()
     )
-
-
-def test_minutes_of_a_call_that_came_to_no_end_are_a_least(folder):
-    """It had been judged before, and the killed call is the last one."""
-    results = read_run(folder).run["results"]
-    record = RunRecord.open(folder)
-    record.results(calls=results["calls"][::-1])
-    record.close()
-    said = io.StringIO()
-    show(folder, Console(file=said, width=300))
-    assert "Measured: at least 10.1 minutes, 0.50 at 3.00 an hour" in said.getvalue()

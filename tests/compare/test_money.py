@@ -1,7 +1,6 @@
 """What a renter is told and asked about minutes and money."""
 
 import io
-import re
 
 import pytest
 from rich.console import Console
@@ -77,11 +76,3 @@ def test_one_recipe_fits_into_ten_minutes_and_the_whole_preset_into_fifteen_by_t
     assert 14 < whole <= 15
     assert decided_inside(plan, Budget(minutes=10)) == (["te-current"], ["te-delayed"])
     assert decided_inside(plan, Budget(minutes=15))[1] == []
-
-
-def test_a_file_is_not_folded():
-    said = io.StringIO()
-    from labkit.compare.terminal import say
-
-    say(Console(file=said, width=20), "word " * 30)
-    assert len(re.findall("\n", said.getvalue())) == 1

@@ -14,7 +14,7 @@ from labkit.precision.torchao_backend import float8_utils
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 from studies.verdict import operating, pool
-from studies.verdict.faults import Fault, Rounding, cut
+from studies.verdict.faults import Fault, Rounding
 from studies.verdict.together import clip, stacked, train_together
 from tests.compare.comparing import ROOT
 
@@ -98,11 +98,6 @@ def test_each_fault_is_what_it_says():
         Fault("stael")
 
 
-def test_a_cut_to_three_bits_is_e4m3_without_its_limits():
-    x = torch.randn(1000, generator=torch.Generator().manual_seed(0)).clamp(0.1, 400)
-    assert torch.equal(cut(x, 3), x.to(torch.float8_e4m3fn).float())
-
-
 def test_a_stale_scale_is_that_of_so_many_steps_ago_and_evaluations_leave_none():
     rounding, one = Rounding(Fault("stale", 2)), torch.ones(1, 1, 1)
     largest = []
@@ -110,15 +105,6 @@ def test_a_stale_scale_is_that_of_so_many_steps_ago_and_evaluations_leave_none()
         rounding.rounded("input", one * 1e9, training=False)
         largest.append(rounding.rounded("input", one * size, training=True).item())
     assert largest == [1, 1, 1, 4], "the third still has the first one's scale, and saturates"
-
-
-def test_faults_stand_in_the_first_blocks():
-    kinds = {
-        name: module.rounding.fault.kind
-        for name, module in stacked(config(), Fault("e5m2", blocks=1), [0]).named_modules()
-        if getattr(module, "rounding", None)
-    }
-    assert kinds["layers.0.ffn.w2"] == "e5m2" and kinds["layers.1.ffn.w2"] == "none" and "head" not in kinds
 
 
 def test_a_pool_that_was_cut_short_goes_on_with_what_it_lacks(tmp_path):
@@ -139,12 +125,6 @@ def test_a_comparisons_runs_scatter_as_the_pools_do_and_no_two_are_alike():
     runs = operating.drawn(rng, ys, 20_000)
     assert runs.mean() == pytest.approx(ys.mean(), abs=0.07), "three standard errors"
     assert runs.std() == pytest.approx(ys.std(ddof=1), rel=0.03) and len(set(runs)) == 20_000
-
-
-def test_a_pool_that_serves_twice_is_drawn_again_once():
-    ys, other = np.arange(10.0), np.arange(10.0) + 100
-    scene = operating.Scene(ys, other, other, (1.0, 1.0)).redraw(np.random.default_rng(0))
-    assert scene.candidate is scene.companion and set(scene.bf16) < set(ys) and scene.candidate.min() >= 100
 
 
 def test_simulated_rates_know_the_true_gap():

@@ -9,8 +9,8 @@ import pytest
 from labkit.compare.statistic import Spread, answers
 from labkit.errors import LabError
 from labkit.record.clean import jsonable
-from studies.verdict import repeated, show
-from studies.verdict.repeated import BF16, Run, quads_of, repetitions, runs_of, study
+from studies.verdict import show
+from studies.verdict.repeated import BF16, Run, repetitions, runs_of, study
 from tests.compare.comparing import ROOT
 
 pytestmark = pytest.mark.thorough  # of a study: no tool stands on it
@@ -26,10 +26,6 @@ def run(call: int, kind: str, gap: float, seed: int = 0) -> Run:
 
 def four(call: int) -> list[Run]:
     return [run(call, BF16, gap) for gap in (-0.06, -0.02, 0.02, 0.06)]
-
-
-def test_a_run_counts_by_the_second_half_of_its_evaluations():
-    assert run(0, BF16, 0.5).y - run(0, BF16, 0.0).y == pytest.approx(0.5)
 
 
 def test_repetitions_use_no_run_of_a_candidate_twice_and_their_own_calls_bf16():
@@ -66,10 +62,6 @@ def test_bf16_is_held_against_another_calls_bf16():
     assert other.answer.runs == 4 and other.answer.gap == pytest.approx(0.10), "undecided by two"
 
 
-def test_a_call_without_four_bf16_runs_lends_none():
-    assert list(quads_of([*four(0)[:3], *four(1)])) == [1] and repetitions(four(0)[:3], PRIOR) == []
-
-
 def test_runs_are_those_that_were_trained_to_the_end_in_their_order(tmp_path):
     runs, _ = runs_of([WHOLE], 3)
     kinds = [one.kind for one in runs]
@@ -79,22 +71,6 @@ def test_runs_are_those_that_were_trained_to_the_end_in_their_order(tmp_path):
     assert kinds.index(BF16) < kinds.index("te-delayed") < kinds.index("te-current"), "as the preset trains them"
     twice, _ = runs_of([WHOLE, WHOLE], 0)
     assert sorted(one.kind for one in twice) == sorted(2 * kinds)
-
-
-def test_a_control_that_was_rejected_is_no_run(monkeypatch):
-    real = repeated.heldout_of
-    monkeypatch.setattr(repeated, "heldout_of", lambda run: {s: loss for s, loss in real(run).items() if s < 400})
-    with pytest.raises(LabError, match="no arm of .* was trained to its end"):
-        runs_of([WHOLE], 0)
-
-
-def test_a_gaps_standard_error_is_of_both_means(monkeypatch):
-    gaps = (-0.06, -0.02, 0.02, 0.06, 0.0, 0.1)
-    runs = [run(0, kind, gap + more) for kind, more in ((BF16, 0.0), ("fine", 0.8)) for gap in gaps]
-    monkeypatch.setattr(repeated, "runs_of", lambda folders, call: (runs, {}))
-    fine = next(row for row in study([[WHOLE]])["kinds"] if row["kind"] == "fine")
-    assert fine["gap"] == pytest.approx(0.8)
-    assert fine["error"] == pytest.approx(np.std(gaps, ddof=1) * (1 / 6 + 1 / 6) ** 0.5)
 
 
 def test_other_trainings_and_other_folders_are_refused(tmp_path):
@@ -161,27 +137,6 @@ def test_an_earlier_record_stands_for_its_calls(tmp_path):
             study(twice)
 
 
-def test_a_loss_that_is_not_finite_survives_the_record(tmp_path):
-    record = tmp_path / "first.json"
-    first = study([[WHOLE]])
-    first["heldout"][3][-1] = float("inf")
-    record.write_text(json.dumps(jsonable(first)))
-    assert study([[record]])["heldout"][3][-1] == float("inf")
-
-
-GOOD = {"steps": [1], "heldout": [[0, "bf16", 0, 1.0]], "train": {}, "calls": [[]]}
-BAD = [{"heldout": [[0, "bf16", 0, 1.0, 2.0]]}, {"heldout": []}, {"heldout": [["0", "bf16", 0, 1.0]]}, {"steps": []}]
-BAD += [{"heldout": [[0, "bf16", 0, None]]}, {"heldout": [[1, "bf16", 0, 1.0]]}, {"train": None}]
-
-
-@pytest.mark.parametrize("wrong", ["{", "[]", "{}", *(json.dumps({**GOOD, **bad}) for bad in BAD)])
-def test_a_file_that_is_no_record_is_refused(tmp_path, wrong):
-    (tmp_path / "other.json").write_text(wrong)
-    for name in ("other.json", "nowhere.json"):
-        with pytest.raises(LabError, match=f"{name}: no record that"):
-            study([[tmp_path / name]])
-
-
 def test_a_record_is_read_as_a_configuration_is(tmp_path):
     record, first = tmp_path / "first.json", jsonable(study([[WHOLE]]))
     train = dict(first["train"])
@@ -193,32 +148,3 @@ def test_a_record_is_read_as_a_configuration_is(tmp_path):
     record.write_text(json.dumps({**first, "train": {**train, "steps": "x"}}))
     with pytest.raises(LabError, match="first.json: steps must be"):
         study([[record]])
-
-
-def test_a_record_of_another_training_is_refused(tmp_path):
-    record = tmp_path / "first.json"
-    first = jsonable(study([[WHOLE]]))
-    record.write_text(json.dumps({**first, "train": {**first["train"], "lr": 1e-4}}))
-    with pytest.raises(LabError, match="another training than that of"):
-        study([[record], [another(tmp_path, 4)]])
-
-
-def test_marks_beyond_the_axis_stand_side_by_side(tmp_path, monkeypatch):
-    found = json.loads((ROOT / "results" / "2026-11-23-verdict-study.json").read_text())
-    row = next(row for row in found["kinds"] if "rates" in row)
-    found["kinds"] = [{**row, "gap": gap} for gap in (0.9, -1.4, -0.2, 0.1, 2.0)] + [{"kind": "e5m2", "gap": 0.3}]
-    kept = []
-    monkeypatch.setattr(show.plot, "save", lambda fig, *_: kept.append(fig))
-    show.draw(found, tmp_path, "operating")
-    ax, edge = kept[0].axes[0], show.GAPS[-1] * 1.06
-    at = [line.get_xdata()[0] for line in ax.lines if line.get_marker() in show.MARKS.values()]
-    assert at == pytest.approx([0.1, 0.2, *(edge + show.APART * (i + 0.5) for i in range(3))])
-    assert ax.get_xlim()[1] == pytest.approx(edge + 3 * show.APART)
-
-
-def test_tables_and_picture_tell_every_arm(tmp_path):
-    found = study([[WHOLE]])
-    assert "| BF16 | 3 |" in show.repeats_table(found) and "| all E5M2 (wrong) | 1 |" in show.repeats_table(found)
-    assert "NVIDIA H200" in show.calls_table(found)
-    drawn = show.repeats_picture(found, tmp_path, "repeats")
-    assert drawn.png.is_file() and "BF16" in drawn.alt

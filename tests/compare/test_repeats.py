@@ -353,16 +353,6 @@ def test_a_budget_that_ends_before_the_second_look_leaves_it(trained, monkeypatc
     assert call()[0] == 1 and ran[-2:] == ["a-3", "a-4"], "the same command goes on"
 
 
-def test_nobody_is_judged_again_before_all_were_judged_once(trained, monkeypatch):
-    call, ran, results = trained
-    call.gaps = runs(a=(0.1, 0.3, 0.4, 0.5), b=(0.0, 0.02))
-    with monkeypatch.context() as patch:
-        patch.setattr(Budget, "fits", fits_but("a-2"))
-        assert call(60)[0] == UNFINISHED
-    assert "a-3" not in ran and results().verdict.word == "incomplete"
-    assert [item.arm for item in results().calls[-1].left] == ["a-2", "a-3", "a-4"]
-
-
 def fits_but(*late: str):
     """Budget.fits for a call in which these arms come too late."""
 
@@ -431,7 +421,3 @@ def test_nothing_is_recommended_where_one_answer_is_missing():
     unjudged = record(bf16=100.0, b=140.0)
     del unjudged.comparison.results.verdict.arms["a"], unjudged.comparison.results.arms["a"]
     assert recommended(rows_of(unjudged), "FP8", "BF16") == ""
-
-
-def test_an_end_far_beyond_what_is_accepted_is_shown_as_it_is():
-    assert repeats.interval(0.0, -0.4, 0.31) == "+0.00 % [-0.40, +0.31]"

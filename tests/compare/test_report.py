@@ -246,11 +246,6 @@ def test_it_can_be_drawn_again_and_leaves_nothing_beside(tmp_path, no_pictures):
     ]
 
 
-def test_no_run_is_one_sentence(tmp_path):
-    with pytest.raises(LabError, match="no run in"):
-        report(tmp_path)
-
-
 def test_a_full_disk_is_one_sentence_and_keeps_the_old_page(tmp_path, no_pictures, monkeypatch):
     synthetic.arm(tmp_path / "run", "bf16", steps=12)
     old = report(tmp_path / "run").read_text()

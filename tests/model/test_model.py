@@ -222,11 +222,6 @@ def test_every_linear_and_the_embedding_come_from_outside() -> None:
     assert type(model.tok_embed) is Table and model.tok_embed.weight.shape == (61, 32)
 
 
-def test_a_tied_head_from_outside_is_tied() -> None:
-    model = Transformer(SMALL.replace(tie_embeddings=True), linear=lambda name, i, o: Mine(i, o, bias=False))
-    assert type(model.head) is Mine and model.head.weight is model.tok_embed.weight
-
-
 # -- Stages -----------------------------------------------------------------------------------------------------------
 FOUR = SMALL.replace(n_layers=4)
 CUTS = {"two": [range(2), range(2, 4)], "uneven": [range(1), range(1, 3), range(3, 4)], "one": [range(4)]}

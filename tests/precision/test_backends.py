@@ -103,17 +103,6 @@ def test_a_bias_is_carried_along():
     assert (model(torch.ones(16, 16)) == 2.0).all()
 
 
-def test_meta_device():
-    with torch.device("meta"):
-        model = Transformer(MODEL)
-    backend = get_backend("torchao")
-    convert(backend, model, None, ["head"], device="cpu")
-    init_weights(model.to_empty(device="cpu"), 0)
-    whole = decoder()
-    convert(get_backend("torchao"), whole, None, ["head"])
-    assert loss_of(model, backend, tokens()).item() == loss_of(whole, backend, tokens()).item()
-
-
 @pytest.mark.parametrize(
     "call, sentence",
     [

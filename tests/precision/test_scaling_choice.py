@@ -166,19 +166,6 @@ def test_flags_and_evidence_say_it(name, recipe):
     assert plain.state.flags()["power_of_two"] is (recipe == "block")
 
 
-def test_flags_that_differ_in_one_operand_are_shown():
-    now = {
-        "backend": "te",
-        "recipe": "block",
-        "phase": "fp8",
-        "fp8_parameters": False,
-        **flags.HIGH,
-        "amax_epsilon": 0.0,
-    }
-    shown = flags.mismatch(now, {**now, "amax_epsilon": {"input": 0.0, "weight": 0.0, "gradient": 1e-12}})
-    assert "an amax epsilon of 0.0 (te block) and this run has input 0.0, weight 0.0, gradient 1e-12" in shown
-
-
 def test_a_student_without_the_choice_is_shown(monkeypatch):
     class Bare(torch.nn.Linear):
         pass

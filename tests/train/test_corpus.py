@@ -87,11 +87,6 @@ def test_a_large_vocabulary_takes_four_bytes(text: Path, tmp_path: Path, monkeyp
     assert decoded(corpus, "train").startswith((text / corpus.files["train"][0]).read_text())
 
 
-def test_a_vocabulary_the_text_cannot_fill(text: Path, tmp_path: Path) -> None:
-    corpus = build_corpus(config(text, vocab_size=60_000), tmp_path / "cache")
-    assert max(corpus.train) < corpus.vocab_size < 60_000
-
-
 def test_the_same_text_elsewhere_is_the_same_corpus(corpus: Corpus, text: Path, tmp_path: Path) -> None:
     """Another folder, other times, files created in another order: the order and the split are the paths' alone."""
     elsewhere = tmp_path / "another" / "place"

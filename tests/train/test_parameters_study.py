@@ -1,6 +1,5 @@
 """What FP8 parameters save: the study counts what a rank holds and sends, and its round trips lose nothing."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +8,7 @@ from torch import nn
 
 from labkit.errors import LabError
 from labkit.precision.base import pieces
-from studies import parameters
-from studies.parameters import AFTER, held, study, sum_bytes
+from studies.parameters import AFTER, held, study
 
 SHAPE = '{"vocab_size"=512,"d_model"=256,"n_layers"=2,"n_heads"=2,"n_kv_heads"=2,"d_ffn"=256,"max_seq_len"=64}'
 
@@ -59,13 +57,6 @@ def test_what_is_held_is_counted_by_kind_and_shared_memory_once():
     assert held(model, optimizer)["weights, bfloat16"] == 8
 
 
-def test_bytes_are_summed_by_kind():
-    assert sum_bytes([("all_gather", 3), ("reduce_scatter", 4), ("all_gather", 5)]) == {
-        "all_gather": 8,
-        "reduce_scatter": 4,
-    }
-
-
 def test_an_unknown_arm_is_refused():
     with pytest.raises(LabError, match="there is no arm 'fp9'; there are: bf16"):
         study(["fp9"], [], 2, "cpu")
@@ -75,20 +66,6 @@ def test_an_unknown_arm_is_refused():
         LabError, match="te-block has no FP8 parameters to convert; these have: te-block-parameters, em"
     ):
         study([], [], 2, "cpu", trip="te-block")
-
-
-def test_the_round_trip_is_made_alone(tmp_path, monkeypatch):
-    asked = ["parameters", str(tmp_path / "out.json"), "--round-trip", "emulated-parameters", "--device", "cpu"]
-    monkeypatch.setattr("sys.argv", asked)
-    monkeypatch.setattr(parameters, "round_trip", lambda *_: {"as it is": [1.0]})
-    monkeypatch.setattr(parameters, "run_ranks", lambda *_, **__: pytest.fail("an arm is trained"))
-    parameters.main()
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["round trip"] == {"as it is": [1.0]} and found["arms"] == {}
-    assert found["command"] == "python -m studies.parameters OUT --round-trip emulated-parameters"
-    monkeypatch.setattr("sys.argv", [*asked, "--arms", "bf16"])
-    with pytest.raises(SystemExit):
-        parameters.main()
 
 
 @pytest.mark.thorough
@@ -110,19 +87,3 @@ def test_two_ranks_gather_bf16_and_hold_masters():
     assert trip["and to fp8 again"] == trip["as it is"], "the same codes, the same masters"
     assert trip["converted to bf16, values"][0] == trip["as it is"][0], "FP8 values, whatever holds them"
     assert trip["converted to bf16, masters"][0] != trip["as it is"][0], "or the masters were not taken"
-
-
-def test_arms_that_are_done_survive_the_end_of_a_later_one(monkeypatch, tmp_path):
-    def ranks(job, own, size, device, timeout):
-        if own["precision"]["backend"] != "bf16":
-            raise KeyboardInterrupt
-        return [{"batch": own["batch_size"]}]
-
-    monkeypatch.setattr(parameters, "run_ranks", ranks)
-    out = tmp_path / "out.json"
-    for typed, batch in (([], 8 * 2), (["--set", "batch_size=6"], 6)):
-        monkeypatch.setattr("sys.argv", ["parameters", str(out), "--device", "cpu", "--arms", "bf16,emulated", *typed])
-        with pytest.raises(KeyboardInterrupt):
-            parameters.main()
-        found = json.loads(out.read_text(encoding="utf-8"))
-        assert found["arms"] == {"bf16": {"batch": batch}} and found["train"]["batch_size"] == batch

@@ -5,13 +5,13 @@ import torch
 
 from labkit.errors import LabError
 from labkit.parallel.transforms import compile_model
-from labkit.precision.phases import PrecisionSchedule, Switch, switched
+from labkit.precision.phases import PrecisionSchedule
 from labkit.precision.registry import get_backend
 from labkit.record.run import read_run
 from labkit.train.config import TrainConfig
 from labkit.train.loop import Hook
 from tests.precision import fake_te
-from tests.precision.precision_jobs import convert, decoder
+from tests.precision.precision_jobs import convert
 from tests.train import training_jobs as jobs
 from tests.train.training_jobs import small_config
 
@@ -117,11 +117,6 @@ def test_events_lines_and_the_share_of_steps_in_fp8(tmp_path):
     assert "precision" not in read_run(tmp_path).run and switches(tmp_path)[0][0] == 3
 
 
-def test_without_a_schedule_nothing_is_said(tmp_path):
-    here(config(first=0, last=0), tmp_path)
-    assert switches(tmp_path) == [] and "precision" not in read_run(tmp_path).steps[0]
-
-
 def test_a_probe_of_a_bf16_step_reports_no_fp8(tmp_path):
     here(config(probe_every=1), tmp_path)
     kinds = [{name.rpartition(".")[2] for name in line["scales"]} for line in read_run(tmp_path).steps]
@@ -163,17 +158,6 @@ def test_a_resume_within_fp8_does_not_calibrate_again(tmp_path):
     assert [e["step"] for e in read_run(tmp_path).events if e["kind"] == "calibrated"] == [3]
 
 
-def test_calibrating_what_remembers_nothing_is_refused(monkeypatch):
-    with pytest.raises(
-        LabError, match="calibrate = 3 is for scales that come from earlier steps .* emulated tensorwise"
-    ):
-        convert(get_backend("emulated"), decoder(), calibrate=3)
-    fake_te.install(monkeypatch)
-    convert(get_backend("te"), decoder().to("meta"), "delayed", device="cuda", calibrate=3)
-    with pytest.raises(LabError, match="te current finds its scales anew in every step: leave calibrate out"):
-        convert(get_backend("te"), decoder().to("meta"), "current", device="cuda", calibrate=3)
-
-
 def test_another_schedule_is_refused_on_resume(tmp_path):
     here(config(checkpoint_every=1), tmp_path, (jobs.StopAt(2),))
     with pytest.raises(LabError, match=r"precision.schedule.bf16_first = 2 and the configuration now says 3"):
@@ -213,13 +197,6 @@ def test_each_switch_compiles_one_more_graph(monkeypatch):
     assert counts[1] == counts[0] and counts[3] == counts[2] and counts[4] == counts[3]
     assert counts[2] == counts[0] + 1  # both blocks share it; norm and loss have no second form
     torch._dynamo.reset()
-
-
-def test_a_switched_linear_is_still_of_its_kind():
-    linear = torch.nn.Linear(16, 16)
-    kind = switched(torch.nn.Linear)
-    assert issubclass(kind, torch.nn.Linear) and issubclass(kind, Switch) and kind is switched(torch.nn.Linear)
-    assert kind.__name__ == "SwitchedLinear" and not hasattr(linear, "plain")
 
 
 # ---- Transformer Engine, against its stand-in

@@ -51,10 +51,6 @@ def test_fail_when_fp8_is_worse_than_rounding_explains():
     assert out["word"] == "fail" and "FP8 differs by 0.1 %" in out["sentence"]
 
 
-def test_better_by_more_than_rounding_is_not_the_same_either():
-    assert verdict(twin=shifted(0.004), fp8=shifted(-0.1), broken=shifted(5))["word"] == "fail"
-
-
 def test_gaps_of_both_signs_do_not_cancel():
     zigzag = {step: loss * (1 + (0.2 if step % 20 else -0.2) / 100) for step, loss in BASE.items()}
     assert verdict(twin=shifted(0.004), fp8=zigzag, broken=shifted(5))["word"] == "fail"
@@ -63,10 +59,6 @@ def test_gaps_of_both_signs_do_not_cancel():
 def test_no_power_when_the_broken_arm_passes_too():
     out = verdict(twin=shifted(0.004), fp8=shifted(0.03), broken=shifted(0.05))
     assert out["word"] == "no-power" and "broken FP8 (0.05 %)" in out["sentence"]
-
-
-def test_no_power_without_a_broken_arm():
-    assert verdict(twin=shifted(0.004), fp8=shifted(0.03))["word"] == "no-power"
 
 
 def test_beyond_what_is_accepted_and_within_what_rounding_explains_is_undecided():
@@ -153,11 +145,6 @@ def test_an_identical_twin_does_not_make_a_band_of_zero():
 def test_incomplete_says_what_is_missing(arms, words):
     out = verdict(**arms)
     assert out["word"] == "incomplete" and words in out["sentence"]
-
-
-def test_without_a_baseline_there_is_no_verdict():
-    assert "baseline" in judge({"fp8": BASE}, ROLES, LABELS)["sentence"]
-    assert judge({"bf16": {10: math.nan}, "twin": BASE}, ROLES, LABELS)["word"] == "incomplete"
 
 
 def test_an_unfinished_candidate_keeps_the_verdict_open_and_an_impossible_one_does_not():
