@@ -8,7 +8,7 @@ is in and, for an unknown key, the nearest valid one:
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -47,16 +47,19 @@ class Config(BaseModel):
 
 def load_toml(path: str | Path, model: type[AnyModel]) -> AnyModel:
     """Read a TOML file into a config. Raises LabError for a missing file, bad TOML, or anything the config refuses."""
-    path = Path(path)
+    return strict_validate(model, read_file(Path(path), tomllib.loads, "TOML"), where=str(path))
+
+
+def read_file(path: Path, parse: Callable[[str], Any], form: str) -> Any:
+    """What `parse` (json.loads, tomllib.loads) makes of a file's text. LabError: no file, or one that is no `form`."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return parse(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise LabError(f"there is no config file {path}: check the name") from None
     except (OSError, UnicodeDecodeError) as err:
         raise LabError(f"cannot read the config file {path}: {err}") from None
-    except tomllib.TOMLDecodeError as err:
-        raise LabError(f"{path} is not valid TOML: {err}") from None
-    return strict_validate(model, values, where=str(path))
+    except ValueError as err:
+        raise LabError(f"{path} is not valid {form}: {err}") from None
 
 
 def strict_validate(model: type[AnyModel], values: Mapping[str, Any], where: str = "") -> AnyModel:

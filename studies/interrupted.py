@@ -38,11 +38,14 @@ def newest_step(run: Path) -> int:
     return max((line["step"] for line in map(parse, lines[-2:]) if line), default=0)
 
 
-def find_rank(agent: int) -> int | None:
-    """Return the process of torchrun's only rank; None while there is none."""
+def ranks(agent: int) -> dict[int, int]:
+    """Return {rank: its process} of those that torchrun has started."""
+    found = {}
     with suppress(psutil.Error):  # a process that ends meanwhile
-        return next((c.pid for c in psutil.Process(agent).children() if "capstone.train" in c.cmdline()), None)
-    return None
+        for one in psutil.Process(agent).children():
+            if (rank := one.environ().get("RANK")) is not None:
+                found[int(rank)] = one.pid
+    return found
 
 
 def read_gpu() -> list[float] | None:
@@ -88,7 +91,7 @@ def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str,
                     note("paused", status=agent.wait())
                     agent = start()
                     note("again")
-            elif "killed" not in record and newest_step(out) >= kill * steps and (rank := find_rank(agent.pid)):
+            elif "killed" not in record and newest_step(out) >= kill * steps and (rank := ranks(agent.pid).get(0)):
                 with suppress(ProcessLookupError):
                     os.kill(rank, signal.SIGKILL)
                     note("killed")

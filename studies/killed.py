@@ -24,7 +24,7 @@ from labkit.record.files import writable
 from labkit.record.hardware import describe
 from labkit.record.read import parse, read_run
 from labkit.record.run import versions
-from studies.interrupted import newest_step
+from studies.interrupted import newest_step, ranks
 
 CONFIG = """
 model = "{model}"
@@ -117,16 +117,6 @@ def resumes(run: Path) -> list[int]:
         lines = map(parse, (run / "events.jsonl").read_bytes().splitlines())
         return [line["step"] for line in lines if line and line["kind"] == "resume"]
     return []
-
-
-def ranks(agent: int) -> dict[int, int]:
-    """{rank: its process}."""
-    found = {}
-    for one in psutil.Process(agent).children():
-        with suppress(psutil.Error):
-            if (rank := one.environ().get("RANK")) is not None:
-                found[int(rank)] = one.pid
-    return found
 
 
 def end(agent: int) -> None:

@@ -1,8 +1,7 @@
 """A function judged where some packages do not exist: `without = ["torch"]` in a week's tasks.toml.
 
-Task 16.1 asks for bits that torch has a cast for, so it takes NumPy arrays and runs in a fresh interpreter. At home a
-finder refuses the names in `without`; in grading their folders are gone as well (grading/sandbox/inside). `Process` is
-this side, in the rank; `main` is the other, and imports no torch.
+Task 16.1 asks for bits that torch has a cast for, so it runs in a fresh interpreter in which a finder refuses the names
+in `without`. `Process` is this side, in the rank; `main` is the other, and imports no torch.
 """
 
 from __future__ import annotations

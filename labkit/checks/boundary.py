@@ -1,9 +1,6 @@
-"""What of labkit a task may stand on: `labkit.comm`, `labkit.checks`, and what it and its week declare. Nothing else.
+"""What of labkit a task may stand on: `labkit.comm`, `labkit.checks`, and what it and its week declare in tasks.toml:
 
-    uses = ["labkit.model"]         # in tasks.toml, for a week or a task: packages or modules, with all in them
-
-A task that could import what it asks for would ask for nothing. A grading sandbox holds no other file of labkit than
-`files` names; at home the import is refused, so that nobody learns of it from the marks.
+uses = ["labkit.model"]         # packages or modules, with all in them
 """
 
 import sys

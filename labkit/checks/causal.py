@@ -1,8 +1,4 @@
-"""Does a rule over a record use what comes later? Judged by records that really end.
-
-The rule runs on whole records first; then on each up to its first alarm, which must be the first there as well, and on
-each up to a few rows before, where nothing may ring. A record without an alarm is cut anywhere.
-"""
+"""Does a rule over a record use what comes later? Judged by records that really end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

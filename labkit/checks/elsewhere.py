@@ -1,7 +1,6 @@
 """Does code put its tensors where its group moves them? Asked on a machine whose ranks all live on the CPU.
 
-`torch.tensor([1.0])` lies on the CPU, and with GPUs a collective refuses it. `Elsewhere` keeps track on a CPU: a tensor
-lies on the group's device if it was made with a device, moved to one, or computed from tensors that lie there.
+A tensor lies on the group's device if it was made with a device, moved to one, or computed from tensors that lie there.
 """
 
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,7 @@
     def measured_cost(collective, N):
         return replayed(collective, N, ...)
 
-The value must depend on the arguments alone; both are plain data, and a tuple comes back as a list. Grading finds them
-with the reference and hands them on (`known`, `remember`); at home each check begins with nothing (`forget`).
+The value must depend on the arguments alone; both are plain data, and a tuple comes back as a list.
 """
 
 import functools

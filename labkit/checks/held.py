@@ -1,8 +1,4 @@
-"""What a rank holds on to: the tensors that its objects reach (`reached`), and its memory from outside (`grown`).
-
-`reached` runs in the student's process, and can be fooled (a copy in NumPy). So grading judges by `grown` as well,
-where the kernel says what a rank's processes hold (`call(..., weighed=True)`).
-"""
+"""What a rank holds on to: the tensors that its objects reach (`reached`), and its memory from outside (`grown`)."""
 
 import ast
 import contextlib
@@ -85,8 +81,8 @@ def grown(ledger: Ledger, base: str, mark: str, after: int) -> int | None:
     """Bytes of memory that the rank's processes hold more at the span called `mark` (the most, if several count) than
     at the first span, `base`; None where nobody reads memory. CheckFailed if there are no such spans.
 
-    base    the first thing in the ledger: noted before any code of the student's has run after   a `mark` counts once
-    so many messages have arrived, before the next one is sent: nothing can be taken back there
+    base     the first thing in the ledger: noted before any code of the student's has run
+    after    a `mark` counts once so many messages have arrived, and before the next: nothing can be taken back there
     """
     if not ledger.weighed:
         return None

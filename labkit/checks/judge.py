@@ -1,9 +1,8 @@
 """`same` and its kin: is this the right answer, and if not, what is it?
 
-A wrong answer is reported with what was expected, what came, and where the two first differ. The cause is named only
-when it is recognised: one of the fingerprints `looks_like={cause: the answer that this mistake gives}` matches exactly,
-and differs from the right answer in several places (`EVIDENCE`). If several match, all are named. Everything here gets
-plain values that crossed as bytes, never a student's object.
+The cause is named only when it is recognised: one of the fingerprints `looks_like={cause: the answer that this mistake
+gives}` matches exactly, and differs from the right answer in several places (`EVIDENCE`). Everything here gets plain
+values that crossed as bytes, never a student's object.
 """
 
 import math

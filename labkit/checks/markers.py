@@ -112,7 +112,10 @@ def strip_notebook(text: str, name: str = "this notebook") -> str:
             source = _replace(source, holes(source, where), _raise)
             cell["outputs"], cell["execution_count"] = [], None
         elif cell["cell_type"] == "markdown":
-            source = _replace(source, holes(source, where, markdown=True), _invitation)
+            found = holes(source, where, markdown=True)
+            source = _replace(
+                source, found, lambda hole, _: f"{hole.indent}*{hole.message}. Write your answer here.*\n"
+            )
         cell["source"] = source.splitlines(keepends=True)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
@@ -127,10 +130,6 @@ def _replace(text: str, found: list[Hole], new: Callable[[Hole, str], str]) -> s
 
 def _raise(hole: Hole, body: str) -> str:
     return f"{hole.indent}raise NotImplementedError({json.dumps(hole.message, ensure_ascii=False)})\n"
-
-
-def _invitation(hole: Hole, body: str) -> str:
-    return f"{hole.indent}*{hole.message}. Write your answer here.*\n"
 
 
 def _inside_function(tree: ast.Module, hole: Hole) -> bool:

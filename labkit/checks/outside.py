@@ -7,8 +7,7 @@
         place.wait(60)                                          # torchrun's exit status
         data = place.read("run", "steps.jsonl")                 # what is left
 
-`given` is the test's to write, `left` the program's, which may be hostile: `read` follows no link, and takes plain
-files of capped size alone. In grading the runner makes another Site, in a sandbox (grading.sandbox.site).
+`given` is the test's to write, `left` the program's. In grading the runner makes another Site, in a sandbox.
 """
 
 import os

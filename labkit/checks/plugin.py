@@ -1,8 +1,4 @@
-"""The pytest side: task marks, points, the `seed` fixture, a runner for `call`, and verdicts in place of tracebacks.
-
-Plain `pytest week13_allreduce` loads it (pyproject.toml), and so does `lab check`, which passes a `Checks` of its own.
-Every run of pytest in this repository loads it, so it imports no torch.
-"""
+"""The pytest side: task marks, points, the `seed` fixture, a runner for `call`, and verdicts in place of tracebacks."""
 
 import contextlib
 import errno
@@ -64,11 +60,7 @@ def seed_of(seed: int, item: pytest.Item) -> int:
 class Checks:
     """One session's tasks: gives each case its points and its `call`, and collects the results in `cases`.
 
-    seed      of the random data; None: a new one
-    deadline  seconds for one call
-    runner    who runs calls; None: processes of this machine
-    only      the ids of the tasks to run; None: all that pytest selected
-    progress  called as each case begins: (cases done, cases in all, the task and what the test looks at)
+    seed, deadline, runner, progress: as of `run_checks`. only: the ids of the tasks to run; None: all selected ones.
     """
 
     def __init__(

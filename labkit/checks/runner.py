@@ -2,30 +2,19 @@
 
     got, ledger = call("collectives.ring_all_reduce", [x0, x1, x2, x3], op="mean")
 
-How inputs map to ranks: `inputs` is a list with one entry for each rank, so its length is the number of ranks. An
-entry is the first argument of that rank's call; a tuple is several positional arguments; an empty tuple is none. The
-rank's group comes by keyword, `group=`, and so do all further arguments, equal on every rank: rank r calls
-`f(*inputs[r], group=group, **kwargs)`.
+`inputs` has one entry for each rank: its first argument, or a tuple of positional ones. Rank r calls
+`f(*inputs[r], group=group, **kwargs)`. A name is "module.function" in the package beside the test file;
+"scenarios.f" is the week's own, which drives a student's objects and holds no expected value.
 
     got[r]           what rank r returned
     got.inputs[r]    what its positional arguments held after the call, as a tuple
-    ledger[r]        what it sent
+    ledger[r]        what it sent; with `weighed=True` in a sandbox also the memory that it held (`weighed`)
 
 A tensor in a positional argument is the caller's: who writes to it has failed, unless the call says `in_place=True`.
+`call_alone` is for functions that know no ranks, `call_each` calls one with several arguments in one process.
 
-`call(..., weighed=True)`: where a sandbox runs the ranks, `ledger[r].weighed` has the bytes of memory that rank r held
-at each span of computing (`group.compute`), read from outside. At home nobody reads them, and it is empty.
-
-`call_alone("cost_model.crossover_bytes", small, large, alpha, beta)` is for functions that know no ranks; it gives the
-value. `call_each("cost_model.ring_all_reduce_cost", [(8,), (3,)])` calls it with each of these arguments in turn, in
-one process, and gives the list of values: where several questions make one case, it costs one process, not several.
-
-A name is "module.function" in the week's package, the folder beside the test file. "scenarios.f" is the week's own
-scenarios.py: functions that drive the student's objects where one call is not enough, and that hold no expected value.
-
-Who runs it is replaceable. A `Runner` gets a `Job` and gives a `Reply`; at home that is a `LocalRunner`, in grading a
-sandbox's client. The test file is the same. What is sent and what comes back crosses once encoded, without pickle
-(labkit.checks.values).
+A `Runner` gets a `Job` and gives a `Reply`: at home a `LocalRunner`, in grading a sandbox's client. What is sent and
+what comes back crosses once encoded, without pickle (labkit.checks.values).
 """
 
 from __future__ import annotations
@@ -292,10 +281,8 @@ class LocalRunner:
     """Runs jobs on pools of rank processes of this machine. Use it in a `with`, or `close()` it: no process stays.
 
     It protects from accidents, not from intent: the ranks run with the reader's own rights. Several threads may call
-    `run`: jobs with ranks have pools of their own; jobs without compute, one after the other.
-
-    root        take the students' package from this folder instead of the job's reference   a folder with the
-    solutions; a job's `stands_on` functions are taken from there
+    `run`: jobs with ranks have pools of their own; jobs without compute, one after the other. root: take the students'
+    package from this folder instead of the job's. reference: the folder of a job's `stands_on` functions.
     """
 
     side_by_side = True  # see `Runner`

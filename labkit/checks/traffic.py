@@ -1,10 +1,8 @@
 """What a rank sent, judged from its ledger: `sent` for a whole call, `moved` for one phase of it, forward or backward.
 
-The ledger is written by the group (in grading: by the broker outside), not by the student's code. It proves a bound on
-bytes and steps, and that the answer came through the group at all and not from a library collective.
-
-For phases a scenario calls `group.barrier()` before, between and behind them; `phases` cuts the ledger there. Bytes are
-ring bytes (labkit.comm.algorithms): what a ring would send for the collectives that were requested.
+The ledger is written by the group (in grading: by the broker outside), not by the student's code. For phases a scenario
+calls `group.barrier()` before, between and behind them; `phases` cuts the ledger there. Bytes are ring bytes
+(labkit.comm.algorithms): what a ring would send for the collectives that were requested.
 """
 
 from collections import Counter

@@ -1,9 +1,8 @@
 """Values as bytes: how inputs go to the ranks and answers come back, without pickle.
 
 8 bytes length of a JSON header, the header, the arrays' memory one after another. Every length is checked, and nothing
-is executed. On the way a named tuple becomes a dict, a NumPy array a tensor, a NumPy scalar a number, and a tensor
-loses its gradient and device; anything else becomes `Opaque`. Arrays are torch tensors (`Tensors`), or NumPy arrays in
-a process without torch, which is imported where a tensor is handled.
+is executed. A named tuple becomes a dict, a NumPy array a tensor (`Tensors`; in a process without torch all arrays are
+NumPy's), a NumPy scalar a number; a tensor loses its gradient and device; anything else becomes `Opaque`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What a collective sends on the virtual wire: one stated algorithm each, and its cost.
 
-Each is a ring on the N ranks of its group in their order; n is what the ledger counts (labkit.comm.ledger), and every
-message is a piece of ceil(n/N) bytes:
+Each is a ring on the N ranks of its group in their order; n is what the ledger counts, in pieces of ceil(n/N) bytes:
 
     all_gather        ring: N-1 steps, in each a piece to the right and one from the left     (N-1) (alpha + n/N beta)
     reduce_scatter    the same ring                                                           (N-1) (alpha + n/N beta)
@@ -9,8 +8,7 @@ message is a piece of ceil(n/N) bytes:
     broadcast         pipelined: N pieces from src to the right, from rank to rank          2 (N-1) (alpha + n/N beta)
     barrier, split    bring the ranks together, and cost nothing
 
-The costs hold on a switch on which nothing else runs, if all ranks come at the same time (Patarasuk and Yuan 2009; a
-chain of P pieces takes (P + N - 2) (alpha + n/P beta), and here P = N).
+The costs hold on an idle switch, if all ranks come at the same time (Patarasuk and Yuan 2009).
 """
 
 from collections.abc import Iterable

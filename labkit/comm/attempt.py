@@ -1,9 +1,4 @@
-"""One start of the ranks under torchrun: where they meet, and a part of the store that is this start's alone.
-
-torchrun starts dead ranks again on the store of the first time, where keys of the dead are still, and its restart count
-begins anew. So the ranks agree on a name: each leaves a random word; rank 0 proposes the list of all words it finds;
-whoever finds their own word in it agrees; what all agree on holds.
-"""
+"""One start of the ranks under torchrun: where they meet, and a part of the store that is this start's alone."""
 
 import os
 import sys
@@ -54,6 +49,9 @@ class Attempt:
         return dist.TCPStore(self.address, self.port, self.size, **how)
 
     def _agree(self, store: dist.Store) -> str:
+        # torchrun starts dead ranks again on the store of the first time, where keys of the dead are still, and its
+        # restart count begins anew. So each leaves a random word; rank 0 proposes all words that it finds; who finds
+        # their own agrees.
         came = [f"labkit/came/{rank}" for rank in range(self.size)]
         word, proposed, until = uuid.uuid4().hex, "", time.monotonic() + PATIENCE.total_seconds()
         store.set(came[self.rank], word)

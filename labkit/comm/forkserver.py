@@ -1,8 +1,5 @@
 """The fork server: a process that has imported what others need and never computed. They are forked from it.
 
-Importing torch takes seconds, forking milliseconds; a process that has computed with torch hangs in the child. Ranks,
-sandboxes and the tests' commands come out of `serve`; a grader forks its judges itself, by `fork`.
-
 Orders go over a line: a socket with one JSON object a line, and the children's descriptors beside it.
 
     {"fork": "module:function", "numbers": [0, 4], "setup": {...}, "descriptors": 12, "import": [...], "directory": ""}
@@ -12,8 +9,7 @@ Orders go over a line: a socket with one JSON object a line, and the children's 
     {"line": 1}, with one descriptor: a further line
     -> {"ready": pid} as a line begins; {"ended": pid, "status": n} as a child of it ends (n < 0: by the signal -n)
 
-When a line closes, however its holder ends, the server kills its children, each with its whole session, and removes its
-directory; when all are gone, the server ends. Linux kills the children when the server dies.
+When a line closes, the server kills its children, each with its whole session, and removes its directory.
 """
 
 import contextlib
@@ -231,11 +227,8 @@ def serve(
 ) -> None:
     """Serve until all lines have closed and their children are gone.
 
-    link     the first line; when it closes, all others do
-    door     a listening socket, through which lines come
-    by       how to fork
-    close    whether children let go of what is the server's or their siblings' (a test of a sandbox does without)
-    parent   this process's; when it dies, all lines close (some child of it may still hold the other end of one)
+    link: the first line; when it closes, all others do. door: a listening socket, through which lines come. close:
+    whether children let go of the server's and their siblings' descriptors. parent: all lines close when it dies.
     """
     gc.collect()
     gc.freeze()  # a child's garbage collection must not touch, and so copy, every page it shares with this process

@@ -1,5 +1,5 @@
 """A group whose other end is a broker: every message of this rank goes through one socket, to a process that the rank's
-code cannot reach. In grading it stands outside the sandbox, and the socket is all that a rank has.
+code cannot reach. In grading it stands outside the sandbox.
 
 Frames, in both directions: 4 letters, the length of a JSON head, the length of a body, then both.
 
@@ -14,8 +14,7 @@ Frames, in both directions: 4 letters, the length of a JSON head, the length of 
                      comp  {of}            body: what the recvs of that post receive, or the collective's result
                      seen  {}              answers a span, where the rank's memory is read: it stands still meanwhile
 
-Posts, collectives and splits are numbered 0, 1, 2, ... on each rank, in the order in which they are made. So are its
-groups: 0 is all ranks, k the part that its k-th split gave it. Ranks are those of the whole run.
+A rank's posts, collectives and splits are numbered 0, 1, 2, ...; group 0 is all ranks, k the part of its k-th split.
 """
 
 import ctypes

@@ -1,8 +1,4 @@
-"""Ledgers laid side by side: which call of one rank meets which of another, group by group.
-
-The n-th send from a to b meets the n-th recv on b from a, and the n-th collectives meet. A call is stuck exactly when
-its counterpart has not been made, and wrong when that differs.
-"""
+"""Ledgers laid side by side: which call of one rank meets which of another, group by group."""
 
 from collections import defaultdict
 from collections.abc import Iterator

@@ -5,8 +5,7 @@
     mesh["tp"].all_reduce(x)                fastest, as in torch's           |    2  3
     mesh["dp"].all_reduce(g)                DeviceMesh and init_device_mesh  v
 
-`mesh["tp"]` is the Group of the ranks that differ from this one in tp alone: ranks 0 and 1 have one, ranks 2 and 3
-another, both named "tp". Nothing is global: whoever communicates is passed the mesh or one of its groups.
+`mesh["tp"]` is the Group of the ranks that differ from this one in tp alone.
 """
 
 from __future__ import annotations

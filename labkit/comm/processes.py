@@ -1,8 +1,4 @@
-"""Ranks as processes of their own: what the caller does.
-
-A `RankPool` has `size` workers, forked by the helper (labkit.comm.helper) and joined to one process group. The deadline
-counts from when all ranks have imported what the job needs. What ranks print appears line by line, the rank in front.
-"""
+"""Ranks as processes of their own, forked by the helper (labkit.comm.helper): what the caller does."""
 
 import contextlib
 import json

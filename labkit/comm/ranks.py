@@ -1,15 +1,13 @@
 """`run_ranks`: the same function on N ranks, anywhere.
 
-    def hello(group):
-        return group.all_reduce(torch.tensor([group.rank]))
+def hello(group):
+    return group.all_reduce(torch.tensor([group.rank]))
 
-    results = run_ranks(hello, size=4)          # [tensor([6]), tensor([6]), tensor([6]), tensor([6])]
+results = run_ranks(hello, size=4)          # [tensor([6]), tensor([6]), tensor([6]), tensor([6])]
 
-threads     in this process (labkit.comm.threads). Milliseconds; notebook functions work; shared globals; no FSDP2
-processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes): one machine torchrun    the
-ranks that torchrun started, on one machine or many (labkit.comm.torchrun)
-
-A run ends with `Results`, or with `RanksFailed`, whose text is an autopsy; nothing is left behind.
+threads     in this process (labkit.comm.threads). Milliseconds; shared globals; no FSDP2
+processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes): one machine
+torchrun    the ranks that torchrun started, on one machine or many (labkit.comm.torchrun)
 """
 
 import os

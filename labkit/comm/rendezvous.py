@@ -1,8 +1,4 @@
-"""The rendezvous: where ranks that live on threads of one process meet.
-
-A send and its recv find each other without a buffer. A collective collects one contribution a rank; the last to come
-reduces in rank order, so results are the same on every run. Ranks that disagree end the run when they meet.
-"""
+"""The rendezvous: where ranks that live on threads of one process meet, without a buffer."""
 
 import threading
 from collections import Counter, defaultdict, deque

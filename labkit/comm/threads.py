@@ -1,8 +1,7 @@
 """Ranks on threads of this process: for exploring in a notebook, ready in milliseconds.
 
 The ranks share globals, torch's random generator and the interpreter's lock, and have no process group, so no FSDP2. A
-rank that waits in the group can be woken, an endless Python loop gets an exception again and again, but a C call
-(`time.sleep`, a product) cannot be ended from outside: the autopsy then names backend="processes".
+C call (`time.sleep`, a product) cannot be ended from outside: the autopsy then names backend="processes".
 """
 
 import ctypes

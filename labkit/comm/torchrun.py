@@ -1,8 +1,7 @@
-"""Ranks that torchrun started: this process is one of them.
+"""Ranks that torchrun started: this process is one of them. Every rank calls `run_ranks` and gets all results.
 
-Every rank calls `run_ranks` and gets all results, through torchrun's own rendezvous store. The first rank to notice a
-failure collects the evidence and reports; the others leave silently. With `timeout=None` there is no deadline and no
-search for deadlocks.
+The first rank to notice a failure collects the evidence and reports; the others leave silently. With `timeout=None`
+there is no deadline and no search for deadlocks.
 """
 
 import atexit

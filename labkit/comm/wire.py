@@ -69,9 +69,9 @@ class LinkUse:
 class Replay:
     """The timeline. `time`: when the last rank was done and the last message had arrived, in seconds.
 
-    transfers   in order of begin; spans of computing likewise ranks       when each was done; waiting: its seconds
-    until then without computing or a message on the wire links       by name, every link of the topology, also the idle
-    ones
+    transfers   in order of begin; spans of computing likewise
+    ranks       when each was done; waiting: its seconds until then without computing or a message on the wire
+    links       by name, every link of the topology, also the idle ones
     """
 
     time: float

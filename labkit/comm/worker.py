@@ -1,7 +1,6 @@
 """One rank process, from its birth in the fork server to its end: it joins its pool's process group, then takes jobs.
 
-The ledger's file and the traceback file in the pool's directory speak for it where it no longer can. Frames, in both
-directions: 4 letters, a length, the content.
+Frames, in both directions: 4 letters, a length, the content.
 
     caller -> rank   job   JSON: {"load": "module:function", "head": ..., "path": sys.path, "ledger": file}
                      body  bytes. function(head, body) gives what is to be run: a function of the group

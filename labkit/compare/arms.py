@@ -30,9 +30,9 @@ Probes = list[tuple[int, dict[str, dict]]]  # [(step, {tensor: {"scale", "amax",
 class Arm:
     """One arm (variant) of a comparison, or the only one of a single run; None: no record holds it.
 
-    Losses in nats a token, gaps in per cent, memory in bytes (most of any step and rank). of: the arm of which this is a
-    further run, for the interim analysis `look`. times, speedup: its speed in the speed part and in the loss's, over the
-    baseline's. further: what its gap takes in steps. gap, low, high: of the loss over all its runs; one_run: of a single one, without an interval.
+    Losses in nats a token, gaps in per cent, memory in bytes (most of any step and rank). of: the arm of which this is
+    a further run, for the interim analysis `look`. times, speedup: its speed in the speed part and in the loss's, over
+    the baseline's. further: what its gap takes in steps. one_run: the gap is of a single run, without an interval.
     """
 
     name: str
@@ -150,15 +150,19 @@ def answers(arms: Mapping[str, Arm]) -> list[Arm]:
     return sorted(shown, key=lambda arm: (arm.role != "baseline", arm.times is None, -(arm.times or 0)))
 
 
+def is_spared(arm: Arm, arms: Mapping[str, Arm]) -> bool:
+    """Whether this is a further run of an arm that its first runs decided, or that is not judged yet."""
+    of = arms.get(arm.of or "")
+    return arm.look > 1 and of is not None and not (of.judged and of.judged.word == "undecided")
+
+
 def still_needed(call: Call, arms: Mapping[str, Arm]) -> list[Item]:
-    """What a call left for another, without the further runs of an arm that is not found undecided by its first."""
-
-    def waits(item: Item) -> bool:
-        arm = arms.get(item.arm) if item.part == "safety" else None
-        of = arms.get(arm.of or "") if arm and arm.look > 1 else None
-        return of is not None and not (of.judged and of.judged.word == "undecided")
-
-    return [item for item in call.left if not waits(item)]
+    """What a call left for another and is not spared."""
+    return [
+        item
+        for item in call.left
+        if item.part == "speed" or item.arm not in arms or not is_spared(arms[item.arm], arms)
+    ]
 
 
 def _about(name: str, row: ArmRow | None, planned: PlannedArm | None, timed: TimedRow | None) -> ArmRow:

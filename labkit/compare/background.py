@@ -1,10 +1,7 @@
 """A comparison that goes on when the terminal or the ssh connection dies, and how to find it again.
 
-    RUN/.process.json     of the last detached run: process id, when that process started, its exit status at the end
-    RUN/compare.log       what it would have said on the terminal
-    RUN/.stop             "please pause": polled by the ranks every few seconds (labkit.compare.speed.Deadline)
-
-Every writer holds the folder's lock; the process file bridges the seconds until it is taken, and says how it ended.
+RUN/.process.json  of the last detached run: `Process`     RUN/.stop  asks the ranks to pause
+RUN/compare.log    what it would print
 """
 
 import json

@@ -1,17 +1,7 @@
-"""With how many sequences of a GPU and micro-batch is an arm timed? With those that fit.
+"""The search for an arm's micro-batch: the preset's, halved until it fits, or with speed.batch = "largest" the most
+sequences that fit.
 
-    by default                 the preset's batch; out of memory: half of it, down to one sequence
-    speed.batch = "largest"    the largest batch that fits, of each arm
-
-A try is a training on fresh processes; after `LOOK` steps it knows its memory, which grows with the batch along a line:
-
-    one try                    gives a line that is too steep: at least one sequence more is tried
-    two tries                  give the line itself; the next try is the largest batch that it has room for
-    out of memory              the next try is one sequence less; if that fails too, two less, four less
-    short of memory            the same: the allocator frees and asks anew in each step, and the GPU waits
-    done                       the next sequence was out or short of memory, or by the line needs more than the GPU has
-
-The try at which that is known goes on and is timed. The record keeps the tries, so another call repeats none.
+A try is a training on fresh processes; after `LOOK` steps its memory is known, which grows with the batch along a line.
 """
 
 import math
@@ -44,13 +34,16 @@ class Search:
         limit = min(too_many, default=math.inf)
         needs = {each.micro_batch_size: each.need for each in self.tries if each.fitted}
         fits = {each.micro_batch_size: each for each in self.tries if each.fitted and each.micro_batch_size < limit}
-        if not fits:
+        if not fits:  # half of what was too much, down to one sequence
             if limit in needs and limit == 1:
                 return 1  # short of memory, but there is nothing smaller
             return int(limit) // 2 if too_many else self.first
         low = max(fits)
         if self.have is None or low + 1 == limit:
             return low
+        # Two tries give the line itself; with one it is too steep, so at least one sequence more is tried. After a try
+        # that was out or short of memory (the allocator frees and asks anew in each step) come one less, two less, four
+        # less.
         other = min(needs.keys() - {low}, key=lambda size: abs(size - low), default=0)
         at = needs[other] if other else fits[low].rest
         each_one = max(1.0, (needs[low] - at) / (low - other))

@@ -1,11 +1,7 @@
 """`lab bundle RUN`: a run as one small archive to carry home, and `lab bundle --check FILE`: is it whole?
 
-    runs/h100.tar.gz
-        h100/BUNDLE.json       kind, state, what was left out, and for every file its size and SHA-256
-        h100/run.json  h100/steps.jsonl  h100/report.html  h100/figures/...  h100/arms/NAME/...
-
-In go all regular files but checkpoints, hidden ones, links and any above LARGEST, cleaned as records are; the same run
-gives the same bytes. A run that goes on, failed or lacks files needs `--as-is`, and the archive says so.
+The archive holds RUN/BUNDLE.json and the run's regular files but checkpoints, hidden ones, links and any above LARGEST,
+cleaned as records are; the same run gives the same bytes. A run that is not whole needs `--as-is`.
 """
 
 import gzip

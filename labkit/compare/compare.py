@@ -1,9 +1,4 @@
-"""`lab compare`: train the arms of a preset one after another, then judge them.
-
-    plan      what this machine can run is found out before anything starts (labkit.compare.plan)
-    predict   minutes and money; an arm that does not fit into the budget is left for another call
-    run       each arm is `train_job` on its own ranks, in its own run folder; a finished arm is never run twice
-    judge     from the folders alone: verdicts, tables, report.html (labkit.compare.summary)
+"""`lab compare`: plan, predict, train the arms of a preset one after another, then judge them from their folders.
 
 The same command goes on with what was stopped. Under torchrun rank 0 plans, writes, prints and decides for all.
 """
@@ -32,10 +27,10 @@ from labkit.model.shape_file import name_of
 
 @dataclass(frozen=True)
 class Request:
-    """What was requested of `lab compare`; its fields are the command's options.
+    """The options of `lab compare`, as its fields.
 
-    preset: a name or a TOML file; arms: names, None for the preset's choice; settings: KEY=VALUE; model: a file with another
-    shape (labkit.compare.own); part: "speed" or "safety" alone; price_per_hour: of the whole machine.
+    preset: a name or a TOML file; arms: names, None for the preset's choice; settings: KEY=VALUE; model: a file with
+    another shape (labkit.compare.own); part: "speed" or "safety" alone; price_per_hour: of the whole machine.
     """
 
     preset: str

@@ -1,17 +1,11 @@
-"""What a gap costs in tokens: the speed at equal loss.
-
-Who pays for a GPU pays for a loss. A recipe whose held-out loss lies behind BF16's reaches the same one later:
+"""What a gap costs in tokens: the further steps until the loss is the baseline's, and the speed at equal loss.
 
     slope    = - d ln(loss) / d step of the baseline's own held-out curve, least squares over the judged steps
-    steps    = gap / slope                              further steps until the loss is the baseline's; below 0: fewer
-    speed    = times * S / (S + steps)                  S: the steps that were trained; times: tokens/s over the baseline's
-
-Both are logarithms of the loss, so nothing is rescaled (`statistic.tail`). To first order in steps / S the result is the
-number of steps by which a curve is late. `ASSUMED` says what is taken for granted.
+    steps    = gap / slope
+    speed    = times * S / (S + steps)      S: the steps that were trained; times: tokens/s over the baseline's
 
 The interval is a bootstrap over the runs that the verdict rests on: the gap is drawn from the verdict's own interval,
-the slope from the baseline's runs, drawn again with replacement. A gap that is known to be zero costs nothing, whatever
-the slope is. `python -m studies.verdict.tokens` measures how often the interval holds the true number of steps.
+the slope from the baseline's runs. `python -m studies.verdict.tokens` measures how often it holds the true steps.
 """
 
 import math

@@ -131,18 +131,14 @@ def line(part: str, label: str, folder: Path) -> str:
     data = find_run(folder)
     if data is None or (part == "speed" and data.status == "finished" and not data.training.results.speed):
         return ""
-    return f"{label} ({part}): {_how_far(data)}"
-
-
-def _how_far(data: RunData) -> str:
-    results = data.training.results
+    results, head = data.training.results, f"{label} ({part}): "
     if data.status == "finished":
         rate = results.speed.tokens_per_s if results.speed else results.tokens_per_s
-        return "finished" + (f", {rate:,.0f} tokens/s" if rate else "") + _outcome(data)
+        return head + "finished" + (f", {rate:,.0f} tokens/s" if rate else "") + _outcome(data)
     last, steps = last_step(data.path / "steps.jsonl"), data.training.config.steps
     of = f" of {steps}" if steps and steps < UNENDING else ""  # a window ends by the clock
     text = f"step {last['step']}{of}, {step_words(last)}" if last else "no step yet"
-    return f"{'paused' if results.paused else data.status} at {text}" if data.status != "running" else text
+    return head + (f"{'paused' if results.paused else data.status} at {text}" if data.status != "running" else text)
 
 
 def _outcome(data: RunData) -> str:

@@ -1,14 +1,5 @@
 """How much memory a rank of a training will need, predicted from shapes alone.
 
-    weights, AdamW                 12 bytes a parameter, over the N ranks (FP32, FSDP2: labkit.parallel.shard)
-    gathered                       the embedding, the head and two blocks in BF16 (all blocks, if they stay gathered)
-    activations                    what the backward needs of each block, in BF16: two residual inputs, two norms'
-                                   outputs, q, k, v, attention's output, gate, up and their product
-    logits                         4 bytes each: BF16, and their gradient. In pieces (`loss_chunk`): of a piece, and the
-                                   head's gradient in FP32 and once more in BF16
-    gradients                      4 bytes a parameter, over the N ranks, and of the whole model for `reduce_once`
-    a step that probes             9 bytes more a logit: the head's result is computed once more in FP32
-
 Recorded trainings in compiled BF16 (124 M, 1.14 B and 8 B parameters, one to four GPUs) took within 1 % of it.
 """
 
@@ -19,7 +10,7 @@ from labkit.model.flops import n_params
 from labkit.train.config import TrainConfig
 
 GIB = 2**30
-LOGIT_BYTES = 4
+LOGIT_BYTES = 4  # BF16, and their gradient
 PROBED_BYTES = 9  # more a logit in a step that probes
 
 
@@ -33,8 +24,10 @@ def predict(config: TrainConfig, world: int) -> dict[str, int]:
     """Bytes of one of `world` ranks in compiled BF16, by category, and their sum as "peak"."""
     model = config.resolved_model
     block, outside = parameters(model)
-    held = -(-(model.n_layers * block + outside) // world)
+    held = -(-(model.n_layers * block + outside) // world)  # parameters of a rank, FP32 under FSDP2
     tokens = config.batch_size // world // config.accumulation * config.seq_len
+    # What the backward of a block needs, in BF16: two residual inputs, two norms' outputs, q and attention's output; k,
+    # v; gate, up and their product.
     widths = (6 * model.d_model, 2 * model.n_kv_heads * model.d_head, 3 * model.d_ffn * max(1, model.topk))
     layer = 2 * sum(widths)
     if config.activation_checkpointing == "block":  # each block's input, and one block at a time
@@ -50,6 +43,7 @@ def predict(config: TrainConfig, world: int) -> dict[str, int]:
         "optimizer": 8 * held,
         "gathered": 2 * (outside + (2 if config.reshard_after_forward else model.n_layers) * block),
         "activations": activations,
+        # In pieces (`loss_chunk`) also the head's gradient, in FP32 and once more in BF16.
         "logits": (LOGIT_BYTES + PROBED_BYTES * bool(config.probe_every)) * model.vocab_size * at_once
         + bool(config.loss_chunk) * (6 * model.vocab_size + 2 * tokens) * model.d_model,
     }

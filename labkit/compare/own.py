@@ -1,13 +1,6 @@
 """A model of one's own in the place of the preset's: `lab compare --model FILE`.
 
 The file becomes settings, as `--set` would take them, put under those that were typed, and so stands in the record.
-
-    the shapes              in both parts: speed and loss are of one model
-    sequence length         the preset's, or the model's if that is shorter
-    vocabulary of the text  the preset's, or the model's if that is smaller: a larger table is trained in part
-    sequences at a time     on a GPU as many as are predicted to fit (labkit.compare.memory), at most the preset's; in
-                            the loss's part the batch stays, in so many micro-batches
-    expected rates          the preset's by FLOPs a token, as if the GPU were used as well: only for predicting minutes
 """
 
 import json

@@ -1,46 +1,7 @@
 """Presets: what `lab compare` trains, as TOML files in labkit/compare/presets/ or of your own.
 
-An arm is the same training with a few settings changed: whatever it does not name is equal by construction.
-
-    title = "..."            one line for people
-    device = "cpu"           "cpu" or "cuda"
-    world_size = 2           ranks; 0 means every GPU of this machine
-    format = "AMP"           what the candidates are called in sentences; default: FP8
-    yardstick = "FP32"       what the baseline is called; default: BF16
-    without_fp8 = "amp"      the preset that answers on a GPU without FP8 products
-    parts = ["speed"]        only this part ("speed", "safety"); default: both, where there is a [speed]
-    check = true             without [repeat]: not whether losses are the same, only whether arms run, convert and learn
-    [train]                  labkit.train.config.TrainConfig
-    [arms.fp8]
-    label = "FP8 tensorwise"
-    role = "candidate"       "baseline" (exactly one), "reference", "candidate", "broken", "fine", "twin"
-    train.precision = { backend = "torchao", recipe = "tensorwise" }
-    expect = { speed = 77000, safety = 480000 }     tokens/s of one rank, measured somewhere: only for predicting
-    gate = "fp8-first"       train this arm only if that one has passed: see labkit.compare.plan
-
-"broken" must be rejected, or the comparison has no power. "fine" is broken so little that it may pass unseen: it tells
-how small a mistake this comparison can see. "twin" is BF16 once more, as old presets had it.
-
-    [repeat]                 the loss is judged from repeated runs (labkit.compare.repeats)
-    baseline = 4             runs of BF16
-    candidate = 2            runs of each candidate; and `more` further ones if it is undecided after them
-    more = 2
-    seed = 0                 another number, other draws: a comparison that owes nothing to the first
-    judged = ["fp8"]         these candidates, the first of them first; any other is trained for its loss only if --arms
-                             names it. Default: all
-    spread = { baseline = 0.064, candidate = 0.10, weight = 8 }    what records of this very training tell of one run's
-                             standard deviation, in per cent, and for how many deviations they count
-
-Their runs are arms: `bf16-2` is the second run of bf16. `--set train...` makes another training: the spread is dropped,
-and a candidate has three runs.
-
-    [speed]                                         how fast the arms are, at another size
-    arms = ["bf16", "fp8"]                          of the above; the baseline must be among them
-    seconds = 60                                    the window of each arm, after `warmup` steps; then `profile` steps
-    least = 10                                      it may end from here on: see labkit.compare.speed. Default: seconds
-    train = { model = "1b", seq_len = 4096 }        put over [train]; the arm's own settings go on top
-    batch_by_memory = { "70" = 8, "130" = 20 }      sequences a GPU and micro-batch, by the GiB that it has at least
-    batch = "largest"                               from there on, the most that fit: see labkit.compare.batches
+Their keys are the fields of `Preset`, `ArmConfig`, `Repeat` and `Speed`. An arm is the same training with a few
+settings changed: whatever it does not name is equal by construction.
 """
 
 import itertools
@@ -53,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from labkit.errors import LabError
-from labkit.strict import Config, strict_validate
+from labkit.strict import Config, read_file, strict_validate
 from labkit.train.config import TrainConfig
 
 CONTROLS = ("baseline", "twin", "broken")  # roles that a verdict on any candidate rests on
@@ -76,16 +37,16 @@ class Expect(Config):
 
 
 class Speed(Config):
-    """The speed question: which arms, at which size, in how long a window."""
+    """[speed]: how fast the arms are, at another size, in how long a window."""
 
-    arms: list[str] = Field(min_length=1)
-    seconds: float = Field(default=60.0, gt=0, strict=False)
-    least: float | None = Field(default=None, gt=0, strict=False)
-    warmup: int = Field(default=8, ge=3)
-    profile: int = Field(default=2, ge=0)
-    train: dict[str, Any] = Field(default_factory=dict)
-    batch_by_memory: dict[str, int] = Field(default_factory=dict)
-    batch: Literal["largest"] | None = None
+    arms: list[str] = Field(min_length=1)  # the baseline among them
+    seconds: float = Field(default=60.0, gt=0, strict=False)  # of each arm's window
+    least: float | None = Field(default=None, gt=0, strict=False)  # it may end from here on: labkit.compare.speed
+    warmup: int = Field(default=8, ge=3)  # steps before it
+    profile: int = Field(default=2, ge=0)  # steps after it
+    train: dict[str, Any] = Field(default_factory=dict)  # put over [train]; the arm's own settings go on top
+    batch_by_memory: dict[str, int] = Field(default_factory=dict)  # {GiB of a GPU at least: sequences a micro-batch}
+    batch: Literal["largest"] | None = None  # from these on, the most that fit: labkit.compare.batches
 
 
 class Records(Config):
@@ -97,23 +58,25 @@ class Records(Config):
 
 
 class Repeat(Config):
-    """How often each arm is trained. See the head of this file."""
+    """[repeat]: how often each arm is trained. Its runs are arms: `bf16-2` is the second run of bf16."""
 
     baseline: int = Field(default=4, ge=2)
     candidate: int = Field(default=ALONE, ge=2)
-    more: int = Field(default=ALONE, ge=0)
-    seed: int = Field(default=0, ge=0)
-    judged: list[str] = Field(default_factory=list)
-    spread: Records | None = None
+    more: int = Field(default=ALONE, ge=0)  # further runs of one that is undecided after these
+    seed: int = Field(default=0, ge=0)  # another number, other draws
+    judged: list[str] = Field(default_factory=list)  # these alone, the first of them first, if nobody names arms
+    spread: Records | None = None  # `--set train...` makes another training, and drops it
 
 
 class ArmConfig(Config):
-    """One training of the comparison, with its settings over `[train]`. of: the arm of which this is a further run."""
+    """[arms.NAME]: one training of the comparison. of, look: which arm's further run it is, for which interim analysis."""
 
     label: str
+    # "broken" must be rejected, or the comparison has no power; "fine" is broken so little that it may pass unseen;
+    # "twin" is the baseline once more, in old presets.
     role: Literal["baseline", "twin", "reference", "candidate", "broken", "fine", "repeat"]
-    train: dict[str, Any] = Field(default_factory=dict)
-    gate: str | None = None
+    train: dict[str, Any] = Field(default_factory=dict)  # put over [train]
+    gate: str | None = None  # train this arm only if that one has passed: labkit.compare.plan
     of: str | None = None
     look: int = 1
     expect: Expect = Field(default_factory=lambda: Expect())
@@ -125,17 +88,17 @@ class Preset(Config):
     name: str
     title: str
     device: Literal["cpu", "cuda"] = "cpu"
-    world_size: int = Field(default=1, ge=0)
+    world_size: int = Field(default=1, ge=0)  # ranks; 0: every GPU of this machine
     parts: list[Literal["speed", "safety"]] = Field(default=["speed", "safety"], min_length=1)
-    check: bool = False
+    check: bool = False  # without [repeat]: not whether losses are the same, only whether arms run, convert and learn
     note: str = ""
-    format: str = Field(default="FP8", min_length=1)
-    yardstick: str = Field(default="BF16", min_length=1)
-    without_fp8: str | None = None
+    format: str = Field(default="FP8", min_length=1)  # what the candidates are called in sentences
+    yardstick: str = Field(default="BF16", min_length=1)  # what the baseline is called
+    without_fp8: str | None = None  # the preset that answers on a GPU without FP8 products
     startup_seconds: float = Field(default=20.0, ge=0, strict=False)
     again_seconds: float | None = Field(default=None, ge=0, strict=False)  # of a run in the processes of the last one
     ahead_seconds: float = Field(default=0.0, ge=0, strict=False)  # of these, in which processes start beside others
-    train: dict[str, Any]
+    train: dict[str, Any]  # of labkit.train.config.TrainConfig
     arms: dict[str, ArmConfig]
     speed: Speed | None = None
     repeat: Repeat | None = None
@@ -213,11 +176,7 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
     if not path.is_file():
         others = f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)"
         raise LabError(others if named else f"no file {path}")
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LabError(f"{path} is not valid TOML: {error}") from None
-    settings = list(settings)
+    raw, settings = read_file(path, tomllib.loads, "TOML"), list(settings)
     for setting in settings:
         _put(raw, setting)
     preset = strict_validate(Preset, {"name": path.stem, **raw}, f"preset {path.stem}")

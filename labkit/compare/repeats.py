@@ -1,13 +1,11 @@
-"""The verdict from repeated runs: is FP8's loss the same as the baseline's, and how sure is that?
-
-Every run starts from weights moved by a BF16 rounding error of its own; labkit.compare.statistic decides.
+"""The verdict from repeated runs: is a candidate's loss the same as the baseline's, and how sure is that?
 
     first look     all first runs of BF16 and of the candidates are there: same, different or undecided
     second look    an undecided candidate gets `more` runs and is judged once more; who was decided stays decided
     control        FP8 that is broken on purpose must differ from BF16, or the comparison has no power
 
 A candidate is judged when all its runs of a look are there, never in between: each analysis has a share of the error
-rates. The gross control stops after two evaluations in a row further than GROSS from every BF16 run.
+rates (labkit.compare.statistic).
 """
 
 import math
@@ -18,7 +16,7 @@ from labkit.compare.preset import ArmConfig, Preset, Repeat
 from labkit.compare.statistic import ACCEPTED, Answer, Spread, answers, tail
 from labkit.record.schema import Band, Judged, Verdict
 
-GROSS = 10 * ACCEPTED  # per cent
+GROSS = 10 * ACCEPTED  # per cent; a control stops after two evaluations in a row further than this from every BF16 run
 FEWEST = 5  # judged evaluations
 LEARNED = 0.05  # the baseline's held-out loss must fall by this share, first to last evaluation
 STATISTIC = (

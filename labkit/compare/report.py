@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare import table
-from labkit.compare.arms import Arm, answers, arm_rows, efficiency_of, find_run, sizes_of, still_needed, timed_arms
+from labkit.compare.arms import (
+    Arm,
+    answers,
+    arm_rows,
+    efficiency_of,
+    find_run,
+    is_spared,
+    sizes_of,
+    still_needed,
+    timed_arms,
+)
 from labkit.compare.budget import price_of, spent
 from labkit.compare.speed_verdict import cost_sentence
 from labkit.compare.terminal import parameters
@@ -173,9 +183,8 @@ def missing(data: RunData, arms: dict[str, Arm], trouble: Sequence[str] = ()) ->
         far = f"{arm.steps} of {arm.planned} steps" if arm.planned else f"{arm.steps} steps"
         who = "The record" if single else arm.label
         if not single and arm.status != "finished":
-            of = arms.get(arm.of or "")
-            if arm.look > 1 and of and not (of.judged and of.judged.word == "undecided"):
-                continue  # not needed: its arm is decided, or not judged yet
+            if is_spared(arm, arms):
+                continue
             what = ARM_UNFINISHED.get(arm.status, "is {status}").format(far=far, status=arm.status)
             out.append(f"{arm.label} {what}{': ' + arm.note if arm.note else ''}".rstrip(".") + ".")
         elif arm.planned and arm.steps < arm.planned and not (arm.data and arm.data.training.results.stopped):

@@ -1,16 +1,7 @@
 """`lab scaling`: does each GPU train as fast among eight as alone? Weak scaling, a table from run records.
 
 For each number of GPUs the speed part runs in a folder of its own, RUN/1, RUN/2, ..., every rank with the batch that
-one GPU has alone.
-
-    share(N) = tokens/s of N GPUs / N  over  tokens/s of the fewest GPUs / their number
-
-`--each` times every GPU alone, all at once and as warm as they will be together, in RUN/each/0/run, ...: in a step that
-all take together everybody waits for the slowest chip. On four H200s one GPU had a lower clock: against GPU 0 the four
-lost 1.9 %, against that one 0.3 % (week16_fp8/results, 2026-11-22-h200-scaling-once).
-
-    of the mean       what is lost, to messages and to the slow
-    of the slowest    what is left of that once the slow one is taken out
+one GPU has alone. `--each` times every GPU alone, all at once, in RUN/each/0/run, ...
 """
 
 import os
@@ -23,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from statistics import mean
 
+import psutil
 from rich.console import Console
 
 from labkit.comm.ranks import under_torchrun
@@ -163,7 +155,7 @@ def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Con
     if request.budget_minutes is not None:
         command += ["--budget-minutes", str(max(0.01, round(request.budget_minutes, 2)))]
     gpus, said = visible(len(folders)) if cuda else [], (began := time.monotonic())
-    running: dict[int, subprocess.Popen] = {}
+    running: dict[int, psutil.Popen] = {}
     try:
         for i, folder in enumerate(folders):
             if not measured(folder, arms):
@@ -184,32 +176,22 @@ def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Con
                 said = time.monotonic()
                 say(console, f"{len(running)} GPUs, each alone, at once: {said - began:.0f} s")
     except KeyboardInterrupt:
-        wait(running.values(), PAUSE_SECONDS)  # Ctrl-C has reached them too, and they pause by themselves
+        psutil.wait_procs(running.values(), PAUSE_SECONDS)  # Ctrl-C has reached them too, and they pause by themselves
         raise
     finally:
         for process in running.values():
             if process.poll() is None:
                 process.terminate()
-        wait(running.values())
+        psutil.wait_procs(running.values())
 
 
-def start(command: list[str], folder: Path, own: dict[str, str], share: list[int] | None) -> subprocess.Popen:
+def start(command: list[str], folder: Path, own: dict[str, str], share: list[int] | None) -> psutil.Popen:
     """The process whose record goes to `folder`, on these cores alone, with this environment of its own."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     pin: Callable[[], object] | None = partial(os.sched_setaffinity, 0, share) if share else None
     command, env = [*command, "--out", str(folder)], {**os.environ, **own}
     with folder.with_name("log").open("a", encoding="utf-8") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, preexec_fn=pin)
-
-
-def wait(processes: Iterable[subprocess.Popen], seconds: float | None = None) -> None:
-    """Until all have ended, or for so many seconds."""
-    until = None if seconds is None else time.monotonic() + seconds
-    for process in processes:
-        try:
-            process.wait(None if until is None else max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return
+        return psutil.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, preexec_fn=pin)
 
 
 def visible(count: int) -> list[str]:
@@ -334,6 +316,8 @@ def at_once(folders: Iterable[Path], arm: str) -> bool:
 
 
 def _sentence(point: Point, own: list[Point], at_once: bool) -> str:
+    # In a step that all take together everybody waits for the slowest chip: on four H200s one GPU had a lower clock,
+    # and against GPU 0 the four lost 1.9 %, against that one 0.3 % (week16_fp8/results, 2026-11-22-h200-scaling-once).
     slowest, rates = min(own, key=lambda one: one.each), [one.each for one in own]
     of_mean, of_slowest = (f"{100 * point.each / rate:.1f} % of what" for rate in (mean(rates), slowest.each))
     spread = f"GPU {slowest.folder} ({slowest.each:,.0f} tokens/s; the fastest {max(rates):,.0f})"

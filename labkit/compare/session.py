@@ -1,10 +1,4 @@
-"""One call of `lab compare` at work: its arms one after another, each on ranks of its own, then the verdict.
-
-On GPUs the further runs of an arm for its loss are trained by the processes of its first one: the same shapes, backend
-and recipe, so nothing is imported or compiled twice. In between `labkit.train.job.forget` brings a process back to where
-it began; one that still holds memory of a GPU, or compiled anew, is replaced. A CPU's peak memory belongs to its process: fresh ones there. The processes of the next
-arm start while the corpus is cut, and while an arm before it trains for its loss; never beside one that is timed.
-"""
+"""One call of `lab compare` at work: its arms one after another, each on ranks of its own, then the verdict."""
 
 import shutil
 import time
@@ -33,7 +27,9 @@ from labkit.train.job import forget, train_job
 from labkit.train.loop import Hook
 
 UNFINISHED = 3  # exit status: the budget ended it, the same command goes on
-KEPT_ON = ("cuda",)  # devices whose processes train an arm's further runs, too
+# Devices whose processes train an arm's further runs, too: nothing is imported or compiled twice. A CPU's peak memory
+# belongs to its process, so there each run has fresh ones.
+KEPT_ON = ("cuda",)
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,9 @@ class Session:
         self.kept: tuple[str, RankPool] | None = None  # the arm that was trained for its loss, and its ranks
         self.graphs = 0  # that these had compiled after its last run
         self.starter = ThreadPoolExecutor(1)
-        self.spare: Future[RankPool] | None = None  # ranks that start, for the next arm that needs fresh ones
+        # Ranks for the next arm that needs fresh ones: they start while the corpus is cut or an arm trains for its
+        # loss, never beside one that is timed.
+        self.spare: Future[RankPool] | None = None
         self.following: Item | None = None
 
     def run(self, *, few: bool) -> int:

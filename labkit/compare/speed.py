@@ -1,10 +1,7 @@
-"""The speed question: how many tokens a second does an arm train, and where does each millisecond go?
+"""The speed part of a training: tokens a second of a window of steps, then where each millisecond of some steps goes.
 
 The whole trainer is timed on real text, on fresh ranks: `warmup` steps, a window in which every step counts, then
-`profile` steps. With `least` the window may end after so many seconds: as soon as the 95 % interval of the median step
-lies within NARROW of it, which is asked again whenever the window has grown by a quarter, and at `seconds` in any case
-(the number of measurements as in Hoefler and Belli 2015, doi:10.1145/2807591.2807644). Ranks agree on every answer: by
-their own clocks they would hang.
+`profile` steps.
 """
 
 from __future__ import annotations
@@ -27,7 +24,9 @@ if TYPE_CHECKING:
     from labkit.train.loop import Loop
 
 FEWEST = 5  # steps in a window, however slow they are
-NARROW = 0.005  # half of an interval, of the median: so a ratio of two arms is known within 0.7 %
+# Half of the median step's 95 % interval, of it: a ratio of two arms is then known within 0.7 %. A window may end there
+# after `least` seconds (Hoefler and Belli 2015, doi:10.1145/2807591.2807644).
+NARROW = 0.005
 OVER, ANOTHER = "the window is over", "another batch is tried"  # why a window ended its run
 
 
@@ -79,7 +78,12 @@ class Window(Hook):
                 loop.stopped = OVER
         elif self.end and loop.step == self.end + self.profile:
             if self.profiler:
-                self._profiled()
+                import torch
+
+                torch.cuda.synchronize()
+                self.profiler.stop()
+                found = kernels.breakdown(kernels.device_kernels(self.profiler), self.profile)
+                self.found["kernels"] = {**asdict(found), "evidence": kernels.evidence(found)}
             loop.stopped = OVER
 
     def on_end(self, loop: Loop) -> None:
@@ -137,14 +141,6 @@ class Window(Hook):
         found = {key: int(value) for key, value in zip(own, most.tolist())}
         self.tried = Try(micro_batch_size=size, fitted=True, **found)
         return search.after(self.tried).micro_batch_size != size
-
-    def _profiled(self) -> None:
-        import torch
-
-        torch.cuda.synchronize()
-        self.profiler.stop()
-        found = kernels.breakdown(kernels.device_kernels(self.profiler), self.profile)
-        self.found["kernels"] = {**asdict(found), "evidence": kernels.evidence(found)}
 
 
 class Control(Hook):

@@ -1,8 +1,4 @@
-"""The verdict on speed, in words: is FP8 faster here, against what, where does its time go, and what to try next.
-
-The baselines are compiled BF16, and the same library's BF16, which separates FP8 from fused kernels. A ratio counts
-when it is further from 1 than both half-spreads (10th to 90th percentile of the steps) together.
-"""
+"""The verdict on speed, in words: is FP8 faster here, against what, where does its time go, and what to try next."""
 
 import math
 from collections.abc import Mapping
@@ -100,7 +96,7 @@ def unlike_window(rows: Mapping[str, TimedRow]) -> list[str]:
 
 
 def compare_rates(row: TimedRow, baseline: TimedRow) -> tuple[float, str]:
-    """(ratio of tokens/s, "faster" / "slower" / "same")."""
+    """(ratio of tokens/s, "faster" / "slower" / "same", which is within both half-spreads together)."""
     ratio = row.tokens_per_s / baseline.tokens_per_s
     noise = row.half_spread + baseline.half_spread
     return ratio, "same" if abs(ratio - 1) <= noise else "faster" if ratio > 1 else "slower"

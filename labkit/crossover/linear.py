@@ -1,8 +1,4 @@
-"""One linear, forward and backward, in one precision: how long, where the time goes, and whether it really rounded.
-
-Calls are queued one behind the other and the clock is read at the ends, on random numbers. The parts are the device's
-kernels in a second, untimed pass; "launch" is what remains where the CPU sets the pace.
-"""
+"""One linear, forward and backward, in one precision: how long, where the time goes, and whether it really rounded."""
 
 import math
 import os

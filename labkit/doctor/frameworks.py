@@ -6,9 +6,9 @@ import os
 import re
 import socket
 import sys
-import time
+import timeit
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
@@ -181,7 +181,7 @@ def bf16_products() -> Iterator[Check]:
         x = torch.arange(256 * 256).remainder(7).reshape(256, 256).bfloat16()
         for path in (products.NATIVE, products.FP32):
             products.use(products.Products(path, "the doctor tries both"))
-            results[path], seconds[path] = x @ x, _shortest(lambda: x @ x)
+            results[path], seconds[path] = x @ x, min(timeit.repeat(lambda: x @ x, number=1, repeat=3))
     except (Exception, SystemExit) as error:
         yield Check(name, False, f"cannot be computed: {in_words(error)}", f"{fix} LABKIT_BF16_PRODUCTS")
         return
@@ -189,16 +189,6 @@ def bf16_products() -> Iterator[Check]:
     ratio = seconds[products.NATIVE] / seconds[products.FP32]
     detail = f"{found}; natively one of 256 x 256 x 256 takes {ratio:.1f} times as long as through FP32"
     yield Check(name, same, detail if same else f"{detail}, and the results differ", f"{fix} {products.VARIABLE}")
-
-
-def _shortest(work: Callable[[], object], times: int = 3) -> float:
-    """Seconds of the shortest of some runs."""
-    found = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - begin)
-    return min(found)
 
 
 def transformer_engine() -> Iterator[Check]:

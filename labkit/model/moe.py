@@ -1,19 +1,13 @@
-"""A mixture of experts in the place of a block's feed-forward network.
-
-E feed-forward networks, of which each token goes through K. The parameters grow with E, the products with K
-(arXiv:1701.06538; Mixtral, arXiv:2401.04088, section 2.1):
+"""A mixture of experts in the place of a block's feed-forward network: E networks, of which each token goes through K
+(arXiv:1701.06538; Mixtral, arXiv:2401.04088, section 2.1).
 
     p = softmax(router(x))                      E shares, FP32
     chosen = the K largest of p                 their shares divided by their sum
     y = sum over chosen e of  share_e * expert_e(x)
 
-The router computes in FP32, autocast or not: it decides by small differences (arXiv:2101.03961, section 2.4).
-
-Tokens are sorted by expert, and one grouped product takes each run of rows with its expert's weights, so no token is
-dropped (arXiv:2211.15841). Runs are padded with zeros to a multiple of ALIGN, in a buffer that holds the worst case.
-
-Left alone, a router prefers the experts that are ahead. The loss that Switch adds in training (section 2.2, equations 4
-to 6; here with K choices a token) is least, 1, where all are equal; the decoder adds `config.balance` times its sum:
+Tokens are sorted by expert, and one grouped product takes each run of rows with its expert's weights: no token is
+dropped (arXiv:2211.15841). The decoder adds `config.balance` times the sum of Switch's loss (arXiv:2101.03961,
+equations 4 to 6), least, 1, where all experts are equal:
 
     balance = E * sum over e of f_e * P_e       f_e: share of all choices that fell on e;  P_e: mean of p_e
 
@@ -79,7 +73,7 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         x_ND = x_BTD.flatten(0, 1)
-        with torch.autocast(x_BTD.device.type, enabled=False):
+        with torch.autocast(x_BTD.device.type, enabled=False):  # the router decides by small differences
             p_NE = self.router(x_ND)
             share_NK, chosen_NK = p_NE.topk(self.topk, dim=-1)
             share_NK = share_NK / share_NK.sum(-1, keepdim=True)

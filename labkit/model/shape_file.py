@@ -1,12 +1,7 @@
 """A model of one's own, by its shape: a TOML file, or the config.json that Hugging Face keeps beside a model's weights.
 
-Only its text is read. A shape is refused rather than bent, by what reads it:
-
-    load_model      the planner: a decoder of Llama's kind, also with experts, also with a plain MLP
-    load_decoder    the comparison, which trains it: one gated MLP a layer, no bias, no norm of q and k, plain RoPE or
-                    Llama 3.1's
-
-A type that is not in TYPES is refused: that Qwen2 has biases in q, k and v is written in no key of its config.json.
+Only its text is read. A shape that its reader does not know is refused: `load_model` reads for the planner,
+`load_decoder` for the comparison, which trains it.
 """
 
 import json
@@ -18,23 +13,14 @@ from pydantic import Field, model_validator
 
 from labkit.errors import LabError
 from labkit.model.config import ModelConfig
-from labkit.strict import Config, Count, CountOrOff, load_toml, require, strict_validate
+from labkit.strict import Config, Count, CountOrOff, load_toml, read_file, require, strict_validate
 
 
 class Model(Config):
-    """A decoder's shape, and the length of its sequences. The TOML file has these keys.
+    """A decoder's shape, and the length of its sequences: the keys of the TOML file.
 
-    layers = 32
-    hidden = 4096
-    heads = 32
-    kv_heads = 8
-    ffn = 14336
-    vocab = 128256
-    seq = 8192
-    tied = false         # is the head the embedding's table?
-    experts = 0          # of each layer; 0: one MLP
-    topk = 0             # experts that a token goes through
-    head_dim = 0         # of a head; 0: hidden / heads
+    tied: is the head the embedding's table? experts: of each layer, 0 for one MLP; topk: those that a token goes
+    through; head_dim: 0 for hidden / heads.
     """
 
     layers: Count
@@ -145,14 +131,7 @@ def _read(path: Path, seq: int | None) -> tuple[Model, list[str]]:
         return load_toml(path, Model), []
     if path.suffix != ".json":
         raise LabError(f"{path}: a model is read from a file NAME.toml, or from a config.json of Hugging Face's")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise LabError(f"there is no file {path}: check the name") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise LabError(f"cannot read {path}: {error}") from None
-    except json.JSONDecodeError as error:
-        raise LabError(f"{path} is not valid JSON: {error}") from None
+    values = read_file(path, json.loads, "JSON")
     if not isinstance(values, Mapping):
         raise LabError(f"{path} is no config.json: it holds no table of settings")
     return _from_hugging_face(_without_nulls(values), path, seq)

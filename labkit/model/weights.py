@@ -1,14 +1,8 @@
-"""The values of the weights: first values, and the small perturbation that makes a perturbed baseline.
+"""The values of the weights: first values (GPT-2's scheme), and the small perturbation that makes a perturbed baseline.
 
 A weight's first value depends on its name, its shape and the seed alone, so that variants of any linear type, stage,
 sharding or wrapper start from the same weights. Each run of rows has its own generator, seeded by (seed, name, run): a
 rank draws the runs that its part touches, without communication.
-
-The scheme is GPT-2's: weights ~ normal(0, 0.02); what writes into the residual stream (attn.wo, ffn.w2 or each
-expert's) is smaller by 1 / sqrt(2 * n_layers); norm weights are 1; biases are 0.
-
-Every sharded parameter is a DTensor, which says which part of the whole a rank holds. A plain tensor cut by hand would
-be drawn smaller, counted as a copy and saved by one rank for all: `refuse_hand_sharded`.
 """
 
 import functools
@@ -24,6 +18,7 @@ from labkit.errors import LabError
 from labkit.model.config import ModelConfig, Shape
 
 STD = 0.02
+# What writes into the residual stream is smaller, by 1 / sqrt(2 * n_layers); norm weights are 1, biases 0.
 RESIDUAL = ("attn.wo.weight", "ffn.w2.weight", "ffn.experts.w2")
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # torch.compile's and checkpoint's
 RUN = 1 << 20  # elements drawn by one generator

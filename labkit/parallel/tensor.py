@@ -5,9 +5,8 @@
     tok_embed                   by rows of the table: a rank fills in the tokens that it has rows for
 
 One all-reduce behind attention and one behind the feed-forward network, forward, and one in front of each, backward
-(arXiv:1909.08053). With `positions` what lies between works on a share of the positions: a reduce-scatter and an
-all-gather in the place of each all-reduce (arXiv:2205.05198). x is made whole once for the linears that read it. It
-comes before `shard`, which cuts each rank's part over the other dimension of the mesh.
+(arXiv:1909.08053); with `positions` a reduce-scatter and an all-gather in the place of each (arXiv:2205.05198). It
+comes before `shard`.
 """
 
 from torch.distributed.device_mesh import DeviceMesh

@@ -89,12 +89,10 @@ def choose_attention(model: Transformer, kernel: str) -> None:
 def chunked_loss(
     model: Transformer, chunk: int, x_BTD: torch.Tensor, targets_BT: torch.Tensor, *, now: bool = True
 ) -> torch.Tensor:
-    """The mean loss, from the logits of `chunk` tokens at a time: the mean of the pieces' means, weighted by their
-    lengths.
+    """The mean loss, from the logits of `chunk` tokens at a time: the pieces' means, weighted by their lengths.
 
-    now: each piece's gradient is taken while its logits are there, at the cost of a place for the weight's gradient in
-    FP32. False: the logits are computed again in the backward, 2 of the head's 6 P FLOPs; for FP16, whose loss must be
-    scaled first, and for a head in FP8, whose backward must be outside of autocast.
+    now: each piece's gradient is taken while its logits are there, for a place for the weight's gradient in FP32.
+    False: the logits are computed again in the backward; for FP16, whose loss must be scaled first, and an FP8 head.
     """
     head, criterion = model.head, model.criterion
     assert head is not None, "only the last stage has a loss"

@@ -1,13 +1,11 @@
 """`lab plan --calibrate`: what this machine does, in the planner's own units, kept in a small file for `--gpu FILE`.
 
-    products     a decoder's shapes, forward and backward: the share of peak and the `start` with which `work.product`
-                 is least wrong, and the error that is left
-    attention    torch's fused kernel, causal, forward and backward
-    memory       a copy that no cache holds
-    link         all-gathers among this machine's ranks: one large, for the rate, and one small, for alpha
-    network      the same between machines, every rank with its like at once; under torchrun alone
-
-The chip is hot before it is timed, on random numbers. A CPU is measured in float32; its peak is its best product.
+products     a decoder's shapes, forward and backward: the share of peak and the `start` with which `work.product`
+             is least wrong, and the error that is left
+attention    torch's fused kernel, causal, forward and backward
+memory       a copy that no cache holds
+link         all-gathers among this machine's ranks: one large, for the rate, and one small, for alpha
+network      the same between machines, every rank with its like at once; under torchrun alone
 """
 
 import statistics

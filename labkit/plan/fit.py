@@ -1,12 +1,8 @@
 """Fit the constants, and report how wrong they are on unseen runs: python -m labkit.plan.fit [--write]
 
-Least squares by Gauss and Newton, of log(predicted / measured), over data/shown.csv and data/own.csv. Three rules:
-
-    one vote a stack      a row of a stack with n rows counts 1/n: a sweep of 26 plans is one experience, not 26
-    a prior               each constant may leave its start by its `width`; where no run depends on it, it stays
-    a doubtful row        one that is off by more than `DOUBT` counts less, as |error| grows (Huber 1964)
-
-Errors: without a whole software stack (stack out), or one row (row out), fit, then predict it.
+Least squares by Gauss and Newton, of log(predicted / measured), over data/shown.csv and data/own.csv: a row of a stack
+with n rows counts 1/n; each constant may leave its start by its `width`; a row that is off by more than `DOUBT` counts
+less (Huber 1964). Errors: without a whole software stack (stack out), or one row (row out), fit, then predict it.
 """
 
 import sys

@@ -1,7 +1,6 @@
 """Measured runs from a CSV into cases.
 
-A field that is blank, `?`, or a choice like `0/1?` becomes the values that it may have: each combination is a case, the
-prediction their geometric mean, and the interval spans them all.
+A field that is blank, `?`, or a choice like `0/1?` becomes the values that it may have: each combination is a case.
 """
 
 import csv

@@ -1,9 +1,7 @@
 """All plans of a model on a cluster: enumerated, refused, predicted, ranked, in one call of the model.
 
 A plan is a choice of dp x tp x pp x cp (their product is the number of GPUs), ep inside dp x cp, the ZeRO stage, the
-micro-batch, interleaving, recomputation and precision: powers of two, and for pp whatever shares the layers out nearly
-evenly. What a framework would refuse is left out. Software is today's: fused attention, fused or compiled blocks,
-sequence parallelism with tp, overlapped messages of tensor and data parallelism.
+micro-batch, interleaving, recomputation and precision. What a framework would refuse is left out.
 """
 
 import itertools

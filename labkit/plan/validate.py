@@ -1,9 +1,7 @@
 """Hold the model to measured runs: python -m labkit.plan.validate FILE.csv [--json]
 
-Columns as in data/shown.csv. Printed are each run's predicted step (with the interval that four of five unseen stacks
-kept) and measured one; the errors, by GPU and framework; for each sweep (`sweep_group`: one model, GPUs and batch,
-other plans) Kendall's tau and the regret of the plan predicted best; memory; and whether a plan that ran out of it is
-called fitting. A row of an unknown model or machine is reported and left out.
+Columns as in data/shown.csv. Printed are each run's predicted and measured step, the errors by GPU and framework,
+Kendall's tau and the regret of each sweep, and memory. A row of an unknown model or machine is reported and left out.
 """
 
 import json

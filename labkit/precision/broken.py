@@ -2,15 +2,13 @@
 
 Each is torchao's tensorwise recipe (E4M3 forward, E5M2 for gradients) with one mistake that people make:
 
-    e5m2               both formats are E5M2: activations and weights lose a mantissa bit. No overflow, no NaN, an
-                       ordinary loss curve: the subtle one
+    e5m2               both formats are E5M2: activations and weights lose a mantissa bit. The subtle one
     unscaled           the scale is 1, a bare `x.to(float8)`: small weights become subnormal, small gradients zero
     unscaled-forward   the same for activations and weights only. The loss hardly shows it, the weights' SQNR does
     stale              the scale is never updated after the first step: tensors that grow saturate, gradients vanish
     inverse            the scale is upside down, amax / max, in both directions: all becomes zero
 
-Only the rounding is FP8: x, w and dy pass through a float8 cast and come back to their own type, and an ordinary linear
-multiplies them (no FP8 unit takes E5M2 twice). The second rounding to BF16, 2^-9, is sixteen times finer than E4M3's.
+Only the rounding is FP8: x, w and dy pass through a float8 cast and come back, and an ordinary linear multiplies them.
 """
 
 import functools

@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Iterable
+from itertools import accumulate
 
 from torch import nn
 
@@ -24,7 +25,9 @@ def choose_linears(model: nn.Module, skip: Iterable[str]) -> tuple[dict[str, nn.
         stays = getattr(module, "stays", None)  # a part of the model that multiplies, and says why it is left alone
         if not isinstance(module, nn.Linear) and stays is None:
             continue
-        by = next((p for p in patterns if any(_names(p, above) for above in _prefixes(name))), None)
+        # "a", "a.b", "a.b.c": a skipped module skips everything below it.
+        above = list(accumulate(name.split("."), "{}.{}".format))
+        by = next((p for p in patterns if any(_names(p, one) for one in above)), None)
         if by is not None:
             skipped[name] = f"named by '{by}' in the skip list"
         elif stays is not None:
@@ -65,9 +68,3 @@ def is_linear(module: nn.Module) -> bool:
 
 def _names(pattern: str, name: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) or name.endswith("." + pattern)
-
-
-def _prefixes(name: str) -> list[str]:
-    """ "a.b.c" -> ["a", "a.b", "a.b.c"]: a skipped module skips everything below it."""
-    parts = name.split(".")
-    return [".".join(parts[: i + 1]) for i in range(len(parts))]

@@ -1,7 +1,6 @@
 """What a number written in FP8 means: the settings a checkpoint carries, and what happens where two runs disagree.
 
-The same codes under another scale are other weights. So a checkpoint says what the backend really used, read from the
-library's own objects, since a default can change with a version or an environment variable:
+They are read from the library's own objects, since a default can change with a version or an environment variable:
 
     backend, recipe      "te", "block"
     forward, backward    the formats of activations and weights, and of gradients: "e4m3", "e5m2", None for BF16

@@ -3,9 +3,8 @@
     step   1 ... first | first + 1 ... steps - last | steps - last + 1 ... steps
            BF16        | FP8                        | BF16
 
-The phase is a function of the step alone, so a resumed run is in the right one; validation computes in it. `fp8_steps`
-are counted from the modules. `switched(kind)` puts `Switch` in front of a linear's class: while `plain` is set, the
-module is an nn.Linear. Transformer Engine has a switch of its own.
+The phase is a function of the step alone, so a resumed run is in the right one. `switched(kind)` puts `Switch` in front
+of a linear's class: while `plain` is set, the module is an nn.Linear.
 """
 
 from collections.abc import Iterable

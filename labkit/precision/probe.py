@@ -30,11 +30,11 @@ SQNR_EXACT = 200.0  # dB; stands for "no error at all", so that a record never h
 class ScaleStat:
     """One tensor at one probe step. All five are finite floats.
 
-    scale      the factor in force; with several per tensor (rows, blocks) the smallest, which serves the largest values
-    amax       max |x|, before scaling; an overflowed (inf) or NaN tensor gives the largest fp32 number overflow   per
-    cent of the elements beyond the format's largest value under that scale (they saturate) underflow  per cent of the
-    elements that were not zero and became zero sqnr       dB, of the quantised tensor against the tensor; for
-    ".output": of the layer's output against fp32
+    scale       the factor in force; with several per tensor the smallest, which serves the largest values
+    amax        max |x|, before scaling; an overflowed (inf) or NaN tensor gives the largest fp32 number
+    overflow    per cent of the elements beyond the format's largest value under that scale: they saturate
+    underflow   per cent of the elements that were not zero and became zero
+    sqnr        dB, of the quantised tensor against the tensor; for ".output": of the layer's output against fp32
     """
 
     scale: float

@@ -1,8 +1,4 @@
-"""Which way a BF16 product goes on a CPU: torch's own kernel, or through FP32.
-
-Many CPUs have no BF16 instructions, and torch's kernels there are slow: [1024, 256] @ [256, 1024] takes 475 ms, and 11
-ms in FP32 (AMD Zen 3, one thread, torch 2.13; pytorch/pytorch#146508). So there y = round(a.float() @ b.float()), which
-is the same arithmetic but for the order of the additions.
+"""Which way a BF16 product goes on a CPU: torch's own kernel, or through FP32, y = round(a.float() @ b.float()).
 
 It takes hold at torch's dispatcher, below autograd, autocast, FSDP2 and torch.compile: the CPU's `mm`, `addmm`, `bmm`
 and `baddbmm` depend on their operands' type, for the whole process. FP16 goes the same way where requested

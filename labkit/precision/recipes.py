@@ -1,7 +1,7 @@
 """What each precision recipe needs, refuses and has shown: one entry a recipe, in RECIPES. Imports no torch.
 
 In `ways`, `shown` names the test or committed record that shows it, `untried` what is known instead; for the rest
-OTHERWISE decides. So a new recipe begins untried everywhere. The backends refuse by these entries.
+OTHERWISE decides: a new recipe begins untried everywhere.
 """
 
 from collections.abc import Iterable, Mapping

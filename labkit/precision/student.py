@@ -1,8 +1,8 @@
 """What week 16 gives to the comparison, once it is finished: the student's own FP8 linear, and the week's reference.
 
-Before that, its arm is skipped. `PARTS` ("module:name") is imported when a run requests one:
+`PARTS` ("module:name") is imported when a run requests one; before the week is solved, the arm is skipped.
 
-    week16      a class with nn.Linear's constructor and its `weight`, without buffers (a model is built without memory).
+    week16      a class with nn.Linear's constructor and its `weight`, without buffers (models are built on "meta").
                 Where the GPU has FP8 products and 16.10 is solved, its linear is taken in place of 16.5's emulation.
                 For [precision] amax_epsilon and scales: `scaled(amax_epsilon, scales)`, which gives the constructor's
                 keyword `recipe`; and `numbers()`, which says what a module computes in (labkit.precision.flags).

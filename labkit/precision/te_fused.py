@@ -159,14 +159,11 @@ class _Borrowing(nn.Module):
         self._parameters.clear()
         self.__dict__["borrowed"] = (norm, weights)
 
-    def _lend(self) -> None:
-        """Put the norm's weight, as it is gathered now, where the module reads it; nothing is joined yet."""
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        # The norm's weight, as it is gathered now, where the module reads it; nothing is joined yet.
         self.__dict__["layer_norm_weight"] = self.borrowed[0].weight
         self.__dict__.setdefault("layer_norm_bias", None)
         self.__dict__["whole"] = None
-
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        self._lend()
         try:
             y = super().forward(x, *args, **kwargs)
             lend(self._whole(), y, self.parts)

@@ -1,12 +1,10 @@
-"""torchao's float8 training: `Float8Linear`, with the recipes under torchao's own names (0.18).
+"""torchao's float8 training (0.18): `Float8Linear`, with the recipes under torchao's own names.
 
     tensorwise            one scale per tensor; activations and weights E4M3, gradients E5M2
     rowwise               one power-of-two scale per row of each operand; E4M3 throughout
     rowwise_with_gw_hp    the same, but weight gradients are computed in BF16
 
-Scales come from the tensor at hand, so there is no state. Every product is a real `torch._scaled_mm`, on the CPU at
-about a sixth of BF16's speed. On GPUs it is meant to be compiled with the rest of the block. Weights are gathered in
-BF16 and cast on every rank: gloo refuses float8 tensors.
+Scales come from the tensor at hand, so there is no state. Weights are gathered in BF16 and cast on every rank.
 """
 
 import functools

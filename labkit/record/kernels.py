@@ -6,10 +6,6 @@ Every moment of the profiled span belongs to exactly one class, so the classes a
     only communication runs                     communication (exposed: it costs time)
     communication and computing run together    the computing's class; beside it the communication as "hidden"
     several computing kernels run               shared equally among them
-
-The class is that of the first pattern that fits the kernel's name (as seen on an H200, torch 2.11, Transformer Engine
-2.20); a name that fits none is "other". What the host did meanwhile is left out: a host that falls behind shows as
-idle.
 """
 
 import re

@@ -1,8 +1,4 @@
-"""Time, throughput, memory, and what fraction of the machine that is.
-
-`Stopwatch` reads CUDA events and waits for them; the first steps, which compile and tune, are left out by count. MFU is
-model FLOP/s over the dense peak; beside it stand its convention (full attention or the causal half) and its peak.
-"""
+"""Time, throughput, memory, and what fraction of the machine that is."""
 
 import math
 import re

@@ -8,11 +8,8 @@
     [precision]
     backend = "torchao"
 
-`mixed_precision = "fp8"` is short for that [precision] table, in KempnerForge's spelling, with torchao's tensorwise
-recipe and the defaults; "bf16" and "fp32" name the backends called so. [precision] then names no backend and no recipe.
-
-An unknown key is an error that names the nearest valid one, types are strict, and fields that must agree are checked
-together. Everything here raises `LabError`. Nothing here imports torch.
+`mixed_precision = "fp8"` is short for torchao's tensorwise recipe, in KempnerForge's spelling; "bf16" and "fp32" name
+the backends called so. Nothing here imports torch.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
-"""A whole training run as one function of a rank: what `run_ranks` calls, from a config to a result.
+"""A whole training run as one function of a rank, from a config to a result:
 
-results = run_ranks(train_job, config.model_dump(), "runs/first", size=2, timeout=None)
-results[0]["heldout"]        # {step: loss}
+run_ranks(train_job, config.model_dump(), "runs/first", size=2, timeout=None)[0]["heldout"]        # {step: loss}
 """
 
 import gc
@@ -120,11 +119,7 @@ def build_model(
 
 def forget(device: torch.device, before: int) -> tuple[bool, int]:
     """Bring this process back to where its first training began, but for what is imported and compiled. before: graphs
-    compiled up to the training before this one, 0 if there was none. Returns whether the process may train again, and
-    the graphs up to now.
-
-    It may not where GPU memory is still held, or where a further training compiled anew: torch keeps 8 variants of a
-    function, and then runs it uncompiled without a word.
+    compiled up to the training before this one, 0 if there was none. Returns (may it train again?, graphs up to now).
     """
     graphs = 0
     if "torch._dynamo" in sys.modules:

@@ -1,8 +1,7 @@
-"""Loss scaling: the number that an FP16 run multiplies its loss by, before backward.
+"""Loss scaling: the number that an FP16 run multiplies its loss by, before backward (arXiv:1710.03740, section 3.2).
 
-FP16's least number is 6e-8, and gradients lie below it; the FP32 sums are divided by the scale afterwards
-(arXiv:1710.03740, section 3.2). How it moves is torch.amp.GradScaler's rule, which sees the loop's verdict over all
-ranks as the gradient of a CPU parameter: 0 for a good step, inf for a bad one.
+It moves by torch.amp.GradScaler's rule, which sees the loop's verdict over all ranks as the gradient of a CPU
+parameter: 0 for a good step, inf for a bad one.
 """
 
 from typing import Any

@@ -5,15 +5,8 @@ AdamW (arXiv:1711.05101) keeps, beside each weight w, a running mean m of its gr
     m <- beta1 m + (1 - beta1) g          v <- beta2 v + (1 - beta2) g g
     w <- w - lr * ( m^ / (sqrt(v^) + eps) + weight_decay * w )          (m^, v^: m, v corrected for starting at zero)
 
-Weights, m and v are FP32 whatever the forward computes in: an update is often a thousandth of a weight, which BF16
-would round away. Under FSDP2 each rank updates its part. Matrices decay, norm weights (one-dimensional) do not.
-
-With FP8 parameters the weight itself is FP8, so a gather sends one byte a weight. A step of E4M3 is a sixteenth, so
-AdamW updates an FP32 master weight (arXiv:1710.03740), first the initial weight before rounding:
-
-    master <- AdamW(master, gradient)           parameter <- round(master)
-
-p's entry in the optimizer's state holds "master", "exp_avg" and "exp_avg_sq", FP32, sharded as p is.
+Weights, m and v are FP32, sharded; matrices decay, norm weights do not. With FP8 parameters AdamW updates an FP32
+master weight (arXiv:1710.03740), "master" beside "exp_avg" and "exp_avg_sq", and the parameter becomes its rounding.
 """
 
 import math

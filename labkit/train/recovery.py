@@ -8,13 +8,8 @@
     max_rollbacks = 3      # then it gives up
     give_up_after = 20     # bad steps in a row; then it gives up
 
-A bad step (labkit.train.health) never updates anything; without a [recovery] table it is skipped. They are counted in
-the history, the same on every rank.
-
 A rollback restores all but the lowered rate, the count of rollbacks and the skipped batches: from step b to the
-checkpoint of step c, b - c more batches are skipped (as PaLM did by hand: arXiv:2204.02311, section 5.1). A fault of
-the machine wants `skip_data = false`: other data do not cure it. With `rollback_after` no checkpoint is written in the
-midst of bad steps, but for the last one of a call, which a pause needs.
+checkpoint of step c, b - c more batches are skipped (as PaLM did by hand: arXiv:2204.02311, section 5.1).
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,11 @@
 """Reformatting: a checkpoint with FP8 parameters from one without, and back (`lab checkpoint convert`).
 
     to fp8     each weight that the FP8 backend converted becomes its rounding to the FP8 grid, and the FP32 weight
-               that it was becomes its master in AdamW's state. Nothing is lost: training goes on from both.
+               that it was becomes its master in AdamW's state
     to bf16    each FP8 weight becomes an ordinary one of the same value, and its master is dropped; or, on request
-               (weights="master"), it becomes its master.
+               (weights="master"), it becomes its master
 
-FP8 -> BF16 -> FP8 gives the same weights: a value on the grid fits into BF16, and scales are powers of two. Only the
-recipe "block" has FP8 parameters. The result is a checkpoint of a new run that differs in `fp8_parameters` alone.
+FP8 -> BF16 -> FP8 gives the same weights: a value on the grid fits into BF16, and scales are powers of two.
 """
 
 import shutil

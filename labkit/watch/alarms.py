@@ -9,9 +9,8 @@
     not finite       the record's own events: a refused step, a way back, a failure
     silence          nothing written for too long, or the one who wrote is gone
 
-Every rule is causal: what rings on a finished record would have rung live. It reads a bounded number of rows back, so a
-record of 100,000 steps is judged as it grows. It rings once: again only after `REARM` rows without its condition.
-Thresholds are ratios to the run's own recent past and its standard deviation; the first rows of a run ring nothing.
+Every rule is causal, reads a bounded number of rows back, and rings again only after `REARM` rows without its
+condition. Thresholds are ratios to the run's own recent past; the first rows of a run ring nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator

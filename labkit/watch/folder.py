@@ -1,8 +1,4 @@
-"""A run folder that somebody else is writing, read on at each poll; and which runs a folder holds.
-
-The last line may be torn, and a file may be cut back and grow again (a resumed run) or be replaced: the last line read
-is compared with what stands in its place now, and where it differs, the whole is read again.
-"""
+"""A run folder that somebody else is writing, read on at each poll; and which runs a folder holds."""
 
 import os
 import threading

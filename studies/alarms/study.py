@@ -6,18 +6,14 @@
     python -m studies.alarms.study runs/tuning --tuning            runs of other seeds, to find thresholds on
     ... --judge --record results/DATE-alarms.json                what is committed
 
-Several at a time share the work (`--share 0/2` and `--share 1/2`). Each seed is trained once clean, and twice with a
-fault that begins at a step drawn from the seed, on the same data from the same weights. Harm begins at the first
-evaluation whose held-out loss is 2 % above the clean run's, or no number; a fault that does no harm counts as a clean
-run. All train in FP8 (per-tensor scales, E4M3 and E5M2, rounded by torch's casts).
+Each seed is trained once clean, and twice with a fault that begins at a step drawn from the seed. Harm begins at the
+first evaluation whose held-out loss is 2 % above the clean run's, or no number; a fault without harm counts as clean.
 
     rate      the learning rate is 10 times as large from that step on
     batch     some steps read random tokens, and train towards them
     growth    the weights of one layer grow by 4 to 10 per cent at each step
     epsilon   the norms' epsilon is 0 and the embedding fades, so that the gradients through the norms grow
     stale     all scales are those of an early step again, and one to three octaves too large
-
-Rules about the machine (throughput, slow rank, silence) are left out: they would judge the machine that this runs on.
 """
 
 import argparse
@@ -42,6 +38,7 @@ from labkit.strict import strict_validate
 from labkit.watch.alarms import OVER_SCALES
 from labkit.watch.folder import QUANTITIES, Record
 from labkit.watch.learning import OF_TRAINING
+from studies.writing import as_lines
 
 FAULTS = ("rate", "batch", "growth", "epsilon", "stale")
 CLEAN, FAULTY, STEPS = 100, 200, 260
@@ -291,10 +288,8 @@ def main() -> None:
     found = rows(given.out, given.tuning)
     print(json.dumps(judge(found), indent=1))
     if given.record:
-        kept = record(found, "python -m studies.alarms.study runs/alarms")
-        lines = [json.dumps(row) for row in kept.pop("rows")]
-        head = json.dumps(jsonable(kept), indent=1).removesuffix("\n}")
-        given.record.write_text(head + ',\n "rows": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n", encoding="utf-8")
+        kept = as_lines(record(found, "python -m studies.alarms.study runs/alarms"))
+        given.record.write_text(kept, encoding="utf-8")
 
 
 if __name__ == "__main__":

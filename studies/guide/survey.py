@@ -31,6 +31,7 @@ from labkit.plan.request import Request, count_sequences, find_cluster
 from labkit.plan.search import Found, ranked, search, ties
 from labkit.plan.work import rate
 from labkit.record.files import writable
+from studies.writing import as_lines
 
 HERE = Path(__file__).parent
 FILE = HERE / "guide.json"
@@ -280,21 +281,12 @@ def load() -> dict[str, Any]:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def write(path: Path, record: dict[str, Any]) -> None:
-    """Write the file with a line for each entry, so that a change shows as the lines it is."""
-    lines = []
-    for key, value in record.items():
-        text = "[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if isinstance(value, list) else json.dumps(value)
-        lines.append(f'"{key}": {text}')
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-
-
 def main(argv: list[str]) -> int:
     if "--write" in argv:
         writable(FILE.parent)
     record = everything()
     if "--write" in argv:
-        write(FILE, record)
+        FILE.write_text(as_lines(record), encoding="utf-8")
         print(f"written: {FILE.name}; now `lab results`")
     return 0
 

@@ -3,16 +3,11 @@
     python -m studies.verdict.operating POOL OUT       writes the record OUT, and prints its rates
 
 A comparison is drawn from the pool (studies.verdict.pool) as it would have been run, and judged by
-labkit.compare.statistic; the pool's means are the true gap. One half of the runs of BF16 and of correct FP8 gives the
-standard deviations that "records" know, comparisons are drawn from the other.
-
-Draws are moved by half the runs' standard deviation, and the whole brought back to the pool's mean and variance (the
-smoothed bootstrap, Silverman and Young 1987, doi:10.1093/biomet/74.3.469): two copies of one run would hide its
-variation. Every rate is computed again on pools drawn from the pool; the range reported holds 90 % of those rates.
+labkit.compare.statistic; the pool's means are the true gap. Every rate is computed again on pools drawn from the pool;
+the range reported holds 90 % of those rates.
 """
 
 import argparse
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,8 +18,8 @@ import numpy as np
 
 from labkit.compare.statistic import ACCEPTED, Answer, Spread, answers, tail
 from labkit.errors import run_command
-from labkit.record.clean import jsonable
 from studies.verdict.pool import read_pool
+from studies.writing import as_lines
 
 WORDS = ("same", "undecided", "different")
 COSTS = 0.5  # per cent: from here on a fault must be found
@@ -62,6 +57,7 @@ DESIGNS = {
 
 def drawn(rng: np.random.Generator, ys: np.ndarray, count: int) -> np.ndarray:
     """Draw `count` runs from the smoothed pool `ys`, y or [y, slope] of each: its mean and variance, no two alike."""
+    # Silverman and Young 1987, doi:10.1093/biomet/74.3.469: two copies of one run would hide its variation.
     middle, n = ys.mean(0), len(ys)
     noise = SMOOTH * ys.std(0) * rng.standard_normal((count, *ys.shape[1:]))
     moved = ys[rng.integers(n, size=count)] - middle + noise
@@ -208,19 +204,12 @@ def describe_design(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def write_json(found: dict[str, Any]) -> str:
-    """Return JSON with a line for each key, and one for each run."""
-    runs = ",\n  ".join(json.dumps(run) for run in found["heldout"])
-    rows = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in found.items() if key != "heldout"]
-    return "{\n" + ",\n".join([*rows, f' "heldout": [\n  {runs}\n ]']) + "\n}\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.verdict.operating", description="Error rates on a pool.")
     parser.add_argument("pool", type=Path, help="what studies.verdict.pool wrote")
     parser.add_argument("out", type=Path, help="JSON: the rates, and the held-out losses that they come from")
     a = parser.parse_args()
-    a.out.write_text(write_json(jsonable(study(*read_pool(a.pool)))), encoding="utf-8")
+    a.out.write_text(as_lines(study(*read_pool(a.pool))), encoding="utf-8")
 
 
 if __name__ == "__main__":

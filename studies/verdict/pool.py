@@ -3,11 +3,8 @@
     python -m studies.verdict.pool FILE [--at-once 2] [--minutes 45]
 
 BF16 is trained 48 times, correct FP8 24 times, and FP8 8 times with each fault at each dose (studies.verdict.faults),
-on the same data, each from weights moved by a BF16 rounding error of its own. The mean over all runs is the truth, to a
-known error. Two blocks of width 64 at a learning rate at which two BF16 runs drift about as far apart as 124M
-parameters do on a GPU; FP8 is emulated, products in BF16: what is tested is the statistic.
-
-The file is JSON lines: a first one with hardware, versions and settings, then a run each. The same command goes on.
+each from weights moved by a BF16 rounding error of its own. The file is JSON lines: a first one with hardware, versions
+and settings, then a run each. The same command goes on.
 """
 
 import argparse

@@ -3,13 +3,9 @@
     python -m studies.verdict.repeated OUT FOLDER[,FOLDER...] ...      writes the record OUT, and prints what it says
     python -m studies.verdict.repeated OUT RECORD FOLDER ...           goes on from an earlier record
 
-Each FOLDER is what `lab compare --part safety` left. Those with commas between them come from one GPU, one after
-another, and count as one call. RECORD, a name that ends in .json, stands for the calls that it was made from.
-
-Repetitions are what somebody who rents that GPU for that hour would read: each takes the next two runs of a candidate
-of that call, an undecided one the next two as well; their baseline is the call's first four BF16 runs. BF16 itself is a
-candidate too, against the four of the next call. Rates come from comparisons drawn from all runs, as in
-studies.verdict.operating; the records' standard deviation is the preset's.
+Each FOLDER is what `lab compare --part safety` left; those with commas between them count as one call. RECORD, a name
+that ends in .json, stands for the calls that it was made from. Repetitions are what somebody who rents that GPU for
+that hour would read; rates come from comparisons drawn from all runs, as in studies.verdict.operating.
 """
 
 import argparse
@@ -31,7 +27,8 @@ from labkit.record.clean import jsonable, restore
 from labkit.record.read import RunData, read_run
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
-from studies.verdict.operating import CHOSEN, DESIGNS, WORDS, Scene, simulate_ranges, std, write_json
+from studies.verdict.operating import CHOSEN, DESIGNS, WORDS, Scene, simulate_ranges, std
+from studies.writing import as_lines
 
 BF16 = "bf16"
 CANDIDATES = ("te-current", "fine")  # of every repetition: correct FP8, and FP8 that is a little wrong
@@ -214,7 +211,7 @@ def main() -> None:
         rates = row.get("rates") or {}
         words = ", ".join(f"{word} {100 * rates[word]:.1f}" for word in WORDS if word in rates)
         print(f"{row['kind']:<12} {row['runs']:>2} runs, gap {row['gap']:+.3f} % {words}")
-    a.out.write_text(write_json(jsonable(found)), encoding="utf-8")
+    a.out.write_text(as_lines(found), encoding="utf-8")
 
 
 # ---- parts

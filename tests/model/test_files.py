@@ -188,7 +188,7 @@ def test_llama_3b_is_trained_as_it_comes(file):
 def test_files_that_are_not_there_or_of_another_kind(tmp_path):
     (tmp_path / "folder.json").mkdir()
     for name, words in (
-        ("nowhere.json", "there is no file"),
+        ("nowhere.json", "there is no config file"),
         ("nowhere.toml", "there is no"),
         ("a.yaml", "config.json"),
     ):

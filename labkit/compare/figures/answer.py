@@ -50,14 +50,16 @@ def answer(
                     ax.plot(ends, [y, y], color=plot.INK, linewidth=1.6, solid_capstyle="butt")
                     ax.plot([value], [y], color=plot.INK, marker="|", markersize=8)
                     said += f"\n{at_equal_loss(row.at_equal_loss)}"
-                _beside(ax, max(row.times or 0, *(row.at_equal_loss or (0,))), y, said)
+                end = max(row.times or 0, *(row.at_equal_loss or (0,)))
+                beside = {"textcoords": "offset points", "va": "center", "fontsize": 8.5}
+                ax.annotate(said, (end, y), xytext=(4, 0), color=plot.INK, **beside)
             ax.axvline(1, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
             ax.set_xlim(0, most * (1.8 if any(row.at_equal_loss for row in drawn) else 1.25))
             ax.xaxis.set_major_locator(plot.ticks(4))
             ax.set_title(f"speed{timed_at}, times {baseline}")
         if judged:
             ax = axes[-1]
-            ends = [abs(x) for row in judged for x in _ends(row)]
+            ends = [abs(x) for row in judged for x in plot.finite([row.low, row.high, row.gap])]
             reach = 1.08 * max([2 * ACCEPTED, *(end for end in ends if end <= FARTHEST)])
             ax.axvspan(-ACCEPTED, ACCEPTED, color=plot.BAND, zorder=0.5)
             ax.axvline(0, color=plot.INK, linewidth=0.9, zorder=1)
@@ -86,10 +88,6 @@ def answer(
         )
 
 
-def _ends(row: Arm) -> list[float]:
-    return [x for x in (row.low, row.high, row.gap) if x is not None and math.isfinite(x)]
-
-
 def _gap(ax, y: int, row: Arm, look: plot.Style, reach: float) -> None:
     """One arm's gap, its interval, and its words at the right."""
     if row.role == "baseline":
@@ -112,10 +110,6 @@ def _gap(ax, y: int, row: Arm, look: plot.Style, reach: float) -> None:
 def _words(ax, x: float, y: int, text: str) -> None:
     place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center", "linespacing": 1.05}
     ax.annotate(text, (x, y), fontsize=8, color=plot.INK, **place)
-
-
-def _beside(ax, x: float, y: int, text: str) -> None:
-    ax.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=plot.INK)
 
 
 def _alt(rows: list[Arm], baseline: str) -> str:

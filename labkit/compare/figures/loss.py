@@ -82,7 +82,15 @@ def gap(arms: dict[str, Arm], verdict: Verdict, folder: Path) -> plot.Picture | 
         if logarithmic:
             ax.set_yscale("symlog", linthresh=threshold, linscale=1.1)
             ax.set_ylim(below * (1.5 if below < -threshold * 1.7 else 1), top * 1.9)
-            _percent_ticks(ax, threshold, edges, below, top)
+            decades = range(math.ceil(math.log10(threshold) + 0.4), math.floor(math.log10(top * 1.9)) + 1)
+            ticks = [
+                0.0,
+                *edges,
+                *(10.0**d for d in decades),
+                *(-(10.0**d) for d in decades if -(10.0**d) > below * 1.5),
+            ]
+            ax.set_yticks(ticks, [_percent(v) for v in ticks])
+            ax.set_yticks([], minor=True)
         else:
             ax.set_ylim(below * 1.12, top * 1.12)
             ax.yaxis.set_major_formatter(lambda v, _: _percent(v))
@@ -188,13 +196,6 @@ def _percent(value: float) -> str:
 
 def _baseline(arms: dict[str, Arm]) -> str:
     return next((arm.label for arm in arms.values() if arm.role == "baseline"), "the baseline")
-
-
-def _percent_ticks(ax: Any, threshold: float, edges: list[float], below: float, top: float) -> None:
-    decades = range(math.ceil(math.log10(threshold) + 0.4), math.floor(math.log10(top * 1.9)) + 1)
-    ticks = [0.0, *edges, *(10.0**d for d in decades), *(-(10.0**d) for d in decades if -(10.0**d) > below * 1.5)]
-    ax.set_yticks(ticks, [_percent(v) for v in ticks])
-    ax.set_yticks([], minor=True)
 
 
 def _losses_alt(arms: dict[str, Arm]) -> str:

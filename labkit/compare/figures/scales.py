@@ -73,13 +73,17 @@ def heat(arm: Arm, folder: Path, suffix: str = "") -> plot.Picture | None:
         return None  # no scaling, or a fixed one: nothing moves
     extent = max(1, min(math.ceil(extent), 8))
     with plot.look() as figure:
+        from matplotlib import colormaps
+
+        # Brown (fell) over white to blue-green (rose): distinct for everybody, and dark at both ends in print.
+        colours = colormaps["BrBG"].with_extremes(bad="#9a9a9a")
         fig = figure(plot.WIDTH, max(2.3, min(4.6, 0.9 + 0.035 * len(rows))))
         axes = fig.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
         plot.margins(fig, 0.3, 0.45, left=0.075, right=0.865, wspace=0.06)
         picture = None
         for ax, kind in zip(axes, kinds):
             edges = (-0.5, len(steps) - 0.5, len(rows) - 0.5, -0.5)
-            how = {"aspect": "auto", "interpolation": "nearest", "cmap": _cmap(), "vmin": -extent, "vmax": extent}
+            how = {"aspect": "auto", "interpolation": "nearest", "cmap": colours, "vmin": -extent, "vmax": extent}
             picture = ax.imshow(grids[kind], extent=edges, **how)
             ax.set_title(kind)
             ax.set_xlabel("step")
@@ -200,10 +204,3 @@ def _relative(line: dict[int, float], steps: list[int]) -> list[float]:
     first = next((line[s] for s in steps if line.get(s, 0) > 0 and math.isfinite(line[s])), None)
     ok = [line.get(s, math.nan) for s in steps]
     return [math.log2(v / first) if first and v > 0 and math.isfinite(v) else math.nan for v in ok]
-
-
-def _cmap() -> Any:
-    """Brown (fell) over white to blue-green (rose): distinct for everybody, and dark at both ends in print."""
-    import matplotlib
-
-    return matplotlib.colormaps["BrBG"].with_extremes(bad="#9a9a9a")

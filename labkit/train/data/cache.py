@@ -1,8 +1,4 @@
-"""Something costly, built once, by whichever process comes first, and never seen half done.
-
-One builds under a lock file, the rest wait; it is built beside and renamed. Where a file system refuses flock,
-everybody builds, and the first rename wins.
-"""
+"""Something costly, built once, by whichever process comes first, and never seen half done."""
 
 import errno
 import fcntl

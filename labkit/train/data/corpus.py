@@ -1,20 +1,14 @@
 """The corpus: real text as one long line of tokens, and the rule that says which tokens a training step sees.
 
 Built once for a machine and a config: files are found and split, a vocabulary of byte pairs (arXiv:1508.07909, by the
-`tokenizers` library) is learned from a sample of the train files, and each side is written as a memory-mapped array, a
-file's tokens followed by token 0.
+`tokenizers` library) is learned, and each side is written as a memory-mapped array, token 0 after each file.
 
     tokenizer.json             the vocabulary
     train.bin  heldout.bin     one array of tokens each (uint16, or uint32 for more than 65536 entries), no header
     about.json                 what they are, their sizes, and the hash of their contents; written last
 
-A batch is a function of (seed, step, split) and of nothing else, so that 1 rank and 8, BF16 and FP8, first run and
-resumed run see the same data. Row b of step s is the window of T + 1 tokens that starts at
-
-    philox(key = (seed, split), counter = s)[b] mod (tokens - T)
-
-Philox (Salmon et al. 2011) is a counter-based generator: step 10,000 needs no draws before it. Windows are drawn with
-replacement: no epochs, and a row does not change when the batch grows.
+A batch is a function of (seed, step, split) alone, the same on 1 rank and 8. Row b of step s is the window of T + 1
+tokens that starts at philox(key = (seed, split), counter = s)[b] mod (tokens - T) (Salmon et al. 2011).
 """
 
 from __future__ import annotations

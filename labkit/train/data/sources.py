@@ -1,8 +1,4 @@
-"""Which text a run reads, the [data] table; which files make it up, and on which side of the split each one falls.
-
-Two hashes of a file's relative path decide its place in the order and its side, so that adding a file moves no other,
-and a cap in bytes takes a fair sample of all folders. Imports no torch.
-"""
+"""Which text a run reads, the [data] table; which files make it up, and on which side of the split each one falls."""
 
 import hashlib
 import os
