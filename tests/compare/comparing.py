@@ -44,6 +44,16 @@ train.precision = {{ backend = "broken-unscaled" }}
 """
 
 
+TINY = """
+[train]
+model = { vocab_size = 300, d_model = 32, n_layers = 1, n_heads = 2, n_kv_heads = 1, d_ffn = 64, max_seq_len = 32 }
+seq_len = 32
+batch_size = 4
+"""  # what of a training nobody trains: a preset's arms are judged by losses that a test makes up
+BASELINE = '[arms.bf16]\nlabel = "BF16"\nrole = "baseline"\n'
+BROKEN = '[arms.broken]\nlabel = "broken"\nrole = "broken"\ntrain.precision = { backend = "broken-unscaled" }\n'
+
+
 def preset(folder: Path, text: str = MICRO) -> Path:
     path = folder / "micro.toml"
     path.write_text(text)

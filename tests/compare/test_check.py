@@ -9,27 +9,19 @@ from labkit.compare.check import judge_check
 from labkit.compare.preset import load_preset
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
+from tests.compare.comparing import BASELINE, BROKEN, TINY
 
-TEXT = """
+TEXT = f"""
 title = "checked"
 check = true
-[train]
-model = { vocab_size = 300, d_model = 32, n_layers = 1, n_heads = 2, n_kv_heads = 1, d_ffn = 64, max_seq_len = 32 }
+{TINY}
 steps = 4
-seq_len = 32
-batch_size = 4
-[arms.bf16]
-label = "BF16"
-role = "baseline"
+{BASELINE}
 [arms.fp8]
 label = "FP8"
 role = "candidate"
-train.precision = { backend = "emulated" }
-[arms.broken]
-label = "broken"
-role = "broken"
-train.precision = { backend = "broken-unscaled" }
-"""
+train.precision = {{ backend = "emulated" }}
+{BROKEN}"""
 
 
 def judged(tmp_path, last=4.0, converted=("layers.0.ffn.w1",), status="finished", missing=None, waiting=()):

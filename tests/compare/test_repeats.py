@@ -17,36 +17,29 @@ from labkit.compare.speed import Control
 from labkit.errors import LabError
 from labkit.record.read import RunData, read_run
 from labkit.record.run import RunRecord
+from tests.compare import comparing
+from tests.compare.comparing import BASELINE, TINY
 
-TEXT = """
+TEXT = f"""
 title = "repeated"
-[train]
-model = { vocab_size = 300, d_model = 32, n_layers = 1, n_heads = 2, n_kv_heads = 1, d_ffn = 64, max_seq_len = 32 }
+{TINY}
 steps = 100
-seq_len = 32
-batch_size = 4
 eval_every = 10
 [repeat]
 baseline = 4
 candidate = 2
 more = 2
-spread = { baseline = 0.064, candidate = 0.10, weight = 8 }
-[arms.bf16]
-label = "BF16"
-role = "baseline"
+spread = {{ baseline = 0.064, candidate = 0.10, weight = 8 }}
+{BASELINE}
 [arms.a]
 label = "FP8 a"
 role = "candidate"
-train.precision = { backend = "emulated" }
+train.precision = {{ backend = "emulated" }}
 [arms.b]
 label = "FP8 b"
 role = "candidate"
-train.precision = { backend = "emulated" }
-[arms.broken]
-label = "broken"
-role = "broken"
-train.precision = { backend = "broken-unscaled" }
-"""
+train.precision = {{ backend = "emulated" }}
+{comparing.BROKEN}"""
 STEPS = range(10, 101, 10)
 
 
