@@ -96,18 +96,9 @@ def grade(
         notes.append(f"Handed in beside the notebook: {some(beside)}. It is read with the written task.")
     if folders := runs(week, submission.files):
         notes.append(f"Handed in with the record of a run: {some(folders)}. It is read with the written task.")
-    attention = [*entry.attention, *submission.attention]
-    mark = make(
-        entry,
-        submission.digest,
-        notes,
-        attention,
-        week,
-        outcome,
-        settings,
-        time.monotonic() - begin,
-        _used() - used + processor,
-    )
+    attention, seconds = [*entry.attention, *submission.attention], time.monotonic() - begin
+    core_seconds = _used() - used + processor
+    mark = make(entry, submission.digest, notes, attention, week, outcome, settings, seconds, core_seconds)
     absent = [module for module in package.missing if module in graded]
     mark.missing = {f"{module.replace('.', '/')}.py": package.lookalikes[module] for module in absent}
     mark.unanswered = unanswered(week, submission.files)
@@ -262,15 +253,8 @@ def _about(entry: Entry, digest: str, week: Week, settings: Settings) -> dict[st
 def failed(entry: Entry, week: Week, settings: Settings, why: str) -> Mark:
     """The mark of a submission that the grader could not judge: no zero, a human must look."""
     tasks: list[dict[str, Any]] = [
-        {
-            "id": t.id,
-            "title": t.title,
-            "kind": t.kind,
-            "cell": t.cell,
-            "points": None if t.kind == "written" else 0,
-            "possible": number(t.points),
-            "cases": [],
-        }
+        {name: getattr(t, name) for name in ("id", "title", "kind", "cell")}
+        | {"points": None if t.kind == "written" else 0, "possible": number(t.points), "cases": []}
         for t in week.tasks
         if t.kind != "stretch"
     ]

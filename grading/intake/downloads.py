@@ -18,8 +18,8 @@ from grading.intake import stamps
 from grading.intake.archives import FOLDER, open_plain, walk
 from grading.intake.arrival import Key
 from grading.intake.attempts import Download, Item, TooMuch, arrival, batches
-from grading.intake.guesses import CODE, PACKED, TITLES, Guess, another_assignments, gradescope, plain, readings
-from grading.intake.names import LEFT_ABOUT, clean, noise, other_week, same_letters, shown, some
+from grading.intake.guesses import CODE, TITLES, Guess, another_assignments, gradescope, plain, readings
+from grading.intake.names import LEFT_ABOUT, PACKED, clean, noise, other_week, same_letters, shown, some
 from grading.intake.rosters import Line, Roster
 from grading.intake.unpacking import unpacked
 from grading.intake.worksheet import Worksheet

@@ -28,7 +28,6 @@ TITLES = {
     "gradescope": "Gradescope",
 }  # fmt: skip
 CODE = (".py", ".ipynb")
-PACKED = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
 BLIND = ("Participant", "Teilnehmerin", "Teilnehmer")  # what Moodle calls everybody under blind marking: no name
 TWICE = "carries the platform's mark twice, so that it may be one student's or another's"
 _EXCHANGE = re.compile(r"(?P<student>.+)\+(?P<assignment>[^+]+)\+(?P<stamp>\d{4}-\d\d-\d\d.*?)(?:\+[\w=-]{12})?")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from labkit.checks.tasks import Week
 
+PACKED = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar")  # how archives end
 MAX_DEPTH = 12
 MAX_PATH = 1000  # bytes
 _PART = re.compile(r"week[\s_-]*0*(\d+)|capstone")

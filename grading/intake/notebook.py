@@ -17,15 +17,16 @@ def grade_cells(data: bytes) -> set[str] | None:
             return None
     except _FAULTS:
         return None
-    named = (_named(cell) for cell in cells if isinstance(cell, dict))
+    named = (grade_id(cell) or cell.get("id") for cell in cells if isinstance(cell, dict))
     return {name for name in named if isinstance(name, str) and name.startswith("task-")}
 
 
-def _named(cell: dict[str, Any]) -> object:
+def grade_id(cell: dict[str, Any]) -> str | None:
+    """What the course's metadata, or nbgrader's, says that a cell is; None if they say nothing."""
     for key in ("labkit", "nbgrader"):
         metadata = cell.get("metadata")
         table = metadata.get(key) if isinstance(metadata, dict) else None
         name = table.get("grade_id") if isinstance(table, dict) else None
         if isinstance(name, str) and name.startswith("task-"):
             return name
-    return cell.get("id")
+    return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from grading.intake.archives import BadArchive, Member, members, open_plain
-from grading.intake.names import clean, harmless, is_notebook, noise, shown, some
+from grading.intake.names import PACKED, clean, harmless, is_notebook, noise, shown, some
 from labkit.checks.handin import MANIFEST, Manifest, read_manifest
 
 MAX_FILE = 16 << 20  # bytes: a notebook full of pictures
@@ -21,7 +21,6 @@ MAX_FILES = 2000
 MAX_LISTED = 20_000  # names looked at
 MAX_INNER = 20  # archives inside the submission that are opened
 NESTED = 2  # archives around one that is still opened: that of the attempt, and one inside it
-ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
 NOT_OPENED = "was not opened: hand in the files, or one .zip of them."
 EMPTY = "There is no file in this submission."
 BESIDE = "beside/the zip/"  # where the files lie that came beside what `lab handin` packed
@@ -195,7 +194,7 @@ def _report(result: Submission, lister: _Lister) -> None:
     if lister.twice:
         notes.append(f"In the archive more than once, and the last holds: {some(lister.twice)}.")
     for path in result.files:
-        if path.lower().endswith(ARCHIVES):
+        if path.lower().endswith(PACKED):
             notes.append(f"{shown(path)} {NOT_OPENED}")
     if not result.files and not result.left_out:
         notes.append(EMPTY)

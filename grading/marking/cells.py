@@ -11,6 +11,7 @@ task; without one, the title and the points.
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,8 @@ def graded_tasks(week: Week) -> list[Task]:
 def tag(task: Task) -> dict[str, Any]:
     """nbgrader's metadata of a task's cell."""
     written = task.kind == "written"
-    return {
-        "schema_version": SCHEMA,
-        "grade_id": task.cell,
-        "points": task.points,
-        "grade": not written,
-        "locked": True,
-        "solution": False,
-        "task": written,
-    }
+    kind = {"grade": not written, "locked": True, "solution": False, "task": written}
+    return {"schema_version": SCHEMA, "grade_id": task.cell, "points": task.points, **kind}
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
@@ -125,20 +119,17 @@ def master(week: Week, notebook: dict[str, Any]) -> dict[str, Any]:
 
 
 def written_cell(task: Task, notebook: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "cell_type": "markdown",
-        "id": task.cell,
-        "metadata": {"nbgrader": tag(task)},
-        "source": rubric(notebook, task),
-    }
+    return markdown_cell(task.cell, rubric(notebook, task), nbgrader=tag(task))
 
 
 def check_cell(task: Task) -> dict[str, Any]:
-    return {
-        "cell_type": "code",
-        "id": task.cell,
-        "metadata": {"nbgrader": tag(task)},
-        "source": f'check("{task.id}")',
-        "outputs": [],
-        "execution_count": None,
-    }
+    return code_cell(task.cell, f'check("{task.id}")', nbgrader=tag(task))
+
+
+def markdown_cell(id: str, source: str, **metadata: Any) -> dict[str, Any]:
+    return {"cell_type": "markdown", "id": id, "metadata": metadata, "source": source}
+
+
+def code_cell(id: str, source: str, outputs: Sequence[dict[str, Any]] = (), **metadata: Any) -> dict[str, Any]:
+    cell = {"cell_type": "code", "id": id, "metadata": metadata, "source": source}
+    return {**cell, "outputs": list(outputs), "execution_count": None}

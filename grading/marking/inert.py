@@ -29,7 +29,7 @@ _SIGNATURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
 
 def plain(text: Any, longest: int = LONGEST_TEXT) -> str:
     """Text without control characters, direction overrides and half characters; "" for what is no text."""
-    text = _joined(text)
+    text = joined(text)
     cut = len(text) - longest
     text = _ODD.sub("\ufffd", text[:longest].replace("\r\n", "\n").replace("\r", "\n"))
     return f"{text}\n[{cut} more characters are not shown]" if cut > 0 else text
@@ -48,7 +48,7 @@ def outputs(found: Any, most: int = 20) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
     for output in found if isinstance(found, list) else ():
         if len(kept) == most:
-            kept.append(_stream("[more outputs are not shown]"))
+            kept.append(stream("[more outputs are not shown]"))
             break
         if isinstance(output, dict):
             kept.extend(_output(output))
@@ -58,7 +58,7 @@ def outputs(found: Any, most: int = 20) -> list[dict[str, Any]]:
 def _output(output: dict[str, Any]) -> list[dict[str, Any]]:
     kind, data = output.get("output_type"), output.get("data")
     if kind == "stream":
-        return [_stream(plain(output.get("text"), 20_000))]
+        return [stream(plain(output.get("text"), 20_000))]
     if kind == "error":
         name, value = plain(output.get("ename"), 200), plain(output.get("evalue"), 2_000)
         return [{"output_type": "error", "ename": name, "evalue": value, "traceback": [f"{name}: {value}"]}]
@@ -70,8 +70,8 @@ def _output(output: dict[str, Any]) -> list[dict[str, Any]]:
     if "text/html" in data and (found := _embedded(data["text/html"])):
         return _pictures(found)
     if text := plain(data.get("text/plain"), 20_000):
-        return [_stream(text)]
-    return [_stream("[an output that is not shown here]")] if data else []
+        return [stream(text)]
+    return [stream("[an output that is not shown here]")] if data else []
 
 
 def _pictures(found: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
@@ -80,20 +80,15 @@ def _pictures(found: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
     for form, data, description in found:
         if _is_picture(form, data):
             metadata = {form: {"alt": description}} if description else {}
-            result.append(
-                {
-                    "output_type": "display_data",
-                    "metadata": metadata,
-                    "data": {form: data, "text/plain": description or "a picture"},
-                }
-            )
+            kinds = {form: data, "text/plain": description or "a picture"}
+            result.append({"output_type": "display_data", "metadata": metadata, "data": kinds})
         else:
-            result.append(_stream("[a picture that cannot be shown]"))
+            result.append(stream("[a picture that cannot be shown]"))
     return result
 
 
 def _base64(data: Any) -> str:
-    return re.sub(r"\s", "", _joined(data))
+    return re.sub(r"\s", "", joined(data))
 
 
 def _is_picture(form: str, data: str) -> bool:
@@ -106,7 +101,8 @@ def _is_picture(form: str, data: str) -> bool:
         return False
 
 
-def _stream(text: str) -> dict[str, Any]:
+def stream(text: str) -> dict[str, Any]:
+    """An output that is text alone."""
     return {"output_type": "stream", "name": "stdout", "text": text}
 
 
@@ -115,14 +111,14 @@ def _embedded(html: Any) -> list[tuple[str, str, str]]:
 
     By patterns that take linear time, whatever the text is: a real parser does not."""
     found = []
-    for tag in _IMAGE.findall(_joined(html)[: 2 * LARGEST_PICTURE])[:5]:
+    for tag in _IMAGE.findall(joined(html)[: 2 * LARGEST_PICTURE])[:5]:
         if source := _SOURCE.search(tag):
             description = _DESCRIPTION.search(tag)
             found.append((source[1], _base64(source[2]), plain(unescape(description[1]) if description else "", 2_000)))
     return found
 
 
-def _joined(text: Any) -> str:
+def joined(text: Any) -> str:
     """A notebook's text, which may be a list of lines."""
     if isinstance(text, list):
         return "".join(part for part in text if isinstance(part, str))

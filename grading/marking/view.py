@@ -17,9 +17,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grading.intake.arrange import notebook_path, of_another_week
+from grading.intake.notebook import grade_id
 from grading.mark import UNSANDBOXED, Mark
 from grading.marking import inert, verdicts
-from grading.marking.cells import FORMAT, check_cell, graded_tasks, task_of, written_cell
+from grading.marking.cells import FORMAT, check_cell, code_cell, graded_tasks, markdown_cell, task_of, written_cell
 from labkit.checks.tasks import Task, Week
 
 MOST_CELLS = 400
@@ -58,17 +59,13 @@ def build(
     missing = [task for task in graded_tasks(week) if task.id not in placed]
     if missing and theirs:
         names = ", ".join(task.id for task in missing)
-        cells.append(
-            _markdown(
-                f"**Not found in the student's notebook, and no worse for it: the cells of {names}.**", "not-found"
-            )
-        )
+        said = f"**Not found in the student's notebook, and no worse for it: the cells of {names}.**"
+        cells.append(markdown_cell("not-found", said))
     for task in missing:
-        cells += (
-            _written(week, task, course, theirs, by_place, files)
-            if task.kind == "written"
-            else [_verdict_cell(week, task, mark, files)]
-        )
+        if task.kind == "written":
+            cells += _written(week, task, course, theirs, by_place, files)
+        else:
+            cells.append(_verdict_cell(week, task, mark, files))
     return {**FORMAT, "cells": cells}
 
 
@@ -105,7 +102,7 @@ def places(week: Week, course: dict[str, Any], theirs: list[dict[str, Any]]) -> 
     result, taken = [""] * len(theirs), set()
     for names in (
         lambda cell: cell.get("id"),
-        _grade_id,
+        grade_id,
         lambda cell: checks.get(inert.plain(cell.get("source"), 200).strip().replace("'", '"')),
     ):
         for index, cell in enumerate(theirs):
@@ -114,15 +111,6 @@ def places(week: Week, course: dict[str, Any], theirs: list[dict[str, Any]]) -> 
                 result[index] = id
                 taken.add(id)
     return result
-
-
-def _grade_id(cell: dict[str, Any]) -> Any:
-    for key in ("labkit", "nbgrader"):
-        metadata = cell.get("metadata")
-        inner = metadata.get(key) if isinstance(metadata, dict) else None
-        if isinstance(inner, dict) and inner.get("grade_id"):
-            return inner["grade_id"]
-    return None
 
 
 def _task(week: Week, course: dict[str, Any], id: str) -> Task | None:
@@ -143,11 +131,8 @@ def _verdict_cell(week: Week, task: Task, mark: Mark, files: Mapping[str, bytes]
     entry = next((entry for entry in mark.tasks if entry["id"] == task.id), None)
     failed = mark.automatic(task.id) is None
     remark = "Not graded automatically: the grader itself failed here. Give the points by hand." if failed else ""
-    return {
-        **check_cell(task),
-        "source": inert.plain(code_of(week, task, files)),
-        "outputs": [verdicts.output(entry, remark)],
-    }
+    output = [verdicts.output(entry, remark)]
+    return {**check_cell(task), "source": inert.plain(code_of(week, task, files)), "outputs": output}
 
 
 def code_of(week: Week, task: Task, files: Mapping[str, bytes]) -> str:
@@ -184,13 +169,9 @@ def _definition(text: str, name: str) -> str:
 
 
 def _written(
-    week: Week,
-    task: Task,
-    course: dict[str, Any],
-    theirs: list[dict[str, Any]],
-    by_place: list[str],
+    week: Week, task: Task, course: dict[str, Any], theirs: list[dict[str, Any]], by_place: list[str],
     files: Mapping[str, bytes],
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """What is there of a written task, and its grade cell with the rubric."""
     lines = []
     for cell in course["cells"]:
@@ -215,31 +196,13 @@ def _written(
 def _cell(cell: dict[str, Any], id: str) -> dict[str, Any]:
     """A student's cell as text and bitmaps; anything else about it is dropped."""
     if cell.get("cell_type") == "code":
-        return {
-            "cell_type": "code",
-            "id": id,
-            "metadata": {},
-            "execution_count": None,
-            "source": inert.plain(cell.get("source")),
-            "outputs": inert.outputs(cell.get("outputs")),
-        }
-    return _markdown(inert.markdown(cell.get("source")), id)
-
-
-def _markdown(source: str, id: str) -> dict[str, Any]:
-    return {"cell_type": "markdown", "id": id, "metadata": {}, "source": source}
+        return code_cell(id, inert.plain(cell.get("source")), inert.outputs(cell.get("outputs")))
+    return markdown_cell(id, inert.markdown(cell.get("source")))
 
 
 def _shown(text: str, id: str, source: str) -> dict[str, Any]:
     """A cell of ours that shows text as it is."""
-    return {
-        "cell_type": "code",
-        "id": id,
-        "metadata": {},
-        "execution_count": None,
-        "source": source,
-        "outputs": [{"output_type": "stream", "name": "stdout", "text": inert.plain(text)}] if text else [],
-    }
+    return code_cell(id, source, [inert.stream(inert.plain(text))] if text else [])
 
 
 def _find(files: Iterable[str], name: str, week: Week) -> str | None:

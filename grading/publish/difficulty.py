@@ -77,17 +77,9 @@ def questions(overview: Overview) -> Questions:
                 pairs.append((own[task.id][0], sum(s * p for s, p in rest) / sum(p for _, p in rest)))
         here = [own[task.id][0] for own in shares if task.id in own]
         r = _correlation(pairs)
-        found.append(
-            Question(
-                task.id,
-                task.title,
-                len(here),
-                fmean(here) if here else None,
-                r,
-                _interval(r, len(pairs)) if r is not None else None,
-                _causes(standings, week, task.id),
-            )
-        )
+        interval = _interval(r, len(pairs)) if r is not None else None
+        mean, causes = fmean(here) if here else None, _causes(standings, week, task.id)
+        found.append(Question(task.id, task.title, len(here), mean, r, interval, causes))
     return Questions(found, *_attempts(standings))
 
 
@@ -95,17 +87,11 @@ def _shares(week: Any, standing: Standing) -> dict[str, tuple[float, float]]:
     """task -> (share of its points, its points) of what a student tried and what is decided."""
     found = {}
     for task in tried(week, standing):
-        points = standing.points(task)
-        if (
-            task["kind"] == "stretch"
-            or points is None
-            or task["id"] in mark_of(standing).unanswered
-            or not task["possible"]
-        ):
-            continue
-        if task["cases"] and all(case["verdict"] == NOT_ATTEMPTED for case in task["cases"]):
-            continue
-        found[task["id"]] = (points / task["possible"], task["possible"])
+        points, possible = standing.points(task), task["possible"]
+        left = task["cases"] and all(case["verdict"] == NOT_ATTEMPTED for case in task["cases"])
+        skipped = left or task["kind"] == "stretch" or task["id"] in mark_of(standing).unanswered
+        if points is not None and possible and not skipped:
+            found[task["id"]] = (points / possible, possible)
     return found
 
 
@@ -141,9 +127,8 @@ def _attempts(standings: Sequence[Standing]) -> tuple[list[tuple[int, int, float
     groups: dict[int, list[float]] = {}
     for standing in standings:
         if standing.settled:
-            groups.setdefault(len(standing.counted.attempts if standing.counted else ()), []).append(
-                float(standing.automatic)
-            )
+            many = len(standing.counted.attempts) if standing.counted else 0
+            groups.setdefault(many, []).append(float(standing.automatic))
     pairs = [(float(many), points) for many, theirs in groups.items() for points in theirs]
     ranked = list(zip(_ranks([a for a, _ in pairs]), _ranks([b for _, b in pairs])))
     return [(many, len(theirs), median(theirs)) for many, theirs in sorted(groups.items())], _correlation(ranked)

@@ -141,11 +141,6 @@ def _incidents(standing: Standing) -> Iterator[Incident]:
             if case["verdict"] in (HUNG, CRASHED, OUT_OF_MEMORY, FORBIDDEN, FAULT):
                 groups.setdefault(case["verdict"], []).append(case)
         for verdict, cases in groups.items():
-            yield Incident(
-                standing.person.name,
-                task["id"],
-                verdict,
-                len(cases),
-                cases[0]["behaviour"],
-                page.one_line(page.here(cases[0]["text"]), 160),
-            )
+            first, name = cases[0], standing.person.name
+            words = page.one_line(page.here(first["text"]), 160)
+            yield Incident(name, task["id"], verdict, len(cases), first["behaviour"], words)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from grading.intake.names import is_notebook
+from grading.marking.inert import joined
 from grading.publish.page import count, one_line
 
 MOST = 12  # pictures on one page
@@ -92,7 +93,7 @@ def _of_notebook(data: bytes, name: str, left: dict[str, int]) -> Iterator[tuple
         if not isinstance(cell, dict):
             continue
         if cell.get("cell_type") == "markdown":
-            titles = re.findall(r"^#{1,6}\s+(.+?)\s*#*$", _text(cell.get("source"))[:20_000], re.M)
+            titles = re.findall(r"^#{1,6}\s+(.+?)\s*#*$", joined(cell.get("source"))[:20_000], re.M)
             heading = one_line(titles[-1], 80) if titles else heading
         number += cell.get("cell_type") == "code"
         outputs = cell.get("outputs")
@@ -102,18 +103,12 @@ def _of_notebook(data: bytes, name: str, left: dict[str, int]) -> Iterator[tuple
                 continue
             if "image/png" in kinds:
                 try:
-                    picture = base64.b64decode(_text(kinds["image/png"])[: 2 * MAX_BYTES])
+                    picture = base64.b64decode(joined(kinds["image/png"])[: 2 * MAX_BYTES])
                 except (binascii.Error, ValueError):
                     picture = b""
                 yield picture, f"code cell {number} of {name}" + (f", under \u201c{heading}\u201d" if heading else "")
             elif "image/svg+xml" in kinds:
                 _more(left, "SVG can hold more than a picture")
-
-
-def _text(value: object) -> str:
-    """nbformat's multi-line strings: one string or a list of them."""
-    parts = value if isinstance(value, list) else [value]
-    return "".join(part for part in parts if isinstance(part, str))
 
 
 def _more(left: dict[str, int], why: str) -> None:

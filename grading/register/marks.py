@@ -85,22 +85,11 @@ def add_hand_mark(cls: Class, week: Week, submission: int, given: HandMark) -> N
     automatic = given.automatic
     if automatic is None and mark is not None and given.content is None:
         automatic = mark.automatic(given.task)
+    content = given.content if given.content is not None else mark.content if mark else ""
+    at = given.at or datetime.now(UTC).isoformat(timespec="seconds")
+    row = {**vars(given), "submission": submission, "content": content, "automatic": automatic, "at": at}
     with cls.writing():
-        cls.db.execute(
-            "INSERT INTO hand_mark (submission, task, marker, points, extra, comment, content, automatic, at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                submission,
-                given.task,
-                given.marker,
-                given.points,
-                given.extra,
-                given.comment,
-                given.content if given.content is not None else mark.content if mark else "",
-                automatic,
-                given.at or datetime.now(UTC).isoformat(timespec="seconds"),
-            ),
-        )
+        cls.db.execute(f"INSERT INTO hand_mark ({', '.join(row)}) VALUES (:{', :'.join(row)})", row)
 
 
 def hand_marks(cls: Class, week: str) -> dict[int, dict[str, HandMark]]:

@@ -171,14 +171,9 @@ def who(cls: Class, label: str, whose: Sequence[str], week: str = "") -> list[Pe
     if not rows:
         open_ = [one["label"] for one in cls.db.execute("SELECT DISTINCT label FROM member WHERE person IS NULL")]
         close = difflib.get_close_matches(label, open_, 1)
-        raise LabError(
-            f"no submission is called {shown(label)!r}"
-            + (
-                f"; did you mean {close[0]!r}?"
-                if close
-                else f"; nobody knows whose these are: {some(open_)}" * bool(open_)
-            )
-        )
+        more = f"; without an owner are: {some(open_)}" if open_ else ""
+        more = f"; did you mean {close[0]!r}?" if close else more
+        raise LabError(f"no submission is called {shown(label)!r}{more}")
     rows = [row for row in rows if row["person"] is None] or rows
     with writing(cls.db):
         for row in rows:
@@ -191,10 +186,8 @@ def who(cls: Class, label: str, whose: Sequence[str], week: str = "") -> list[Pe
             if found is not None and [found] != [one.id for one in them]:
                 raise LabError(f"{shown(label)!r} is {shown(person(cls, found).name)}'s, by a key that the roster has")
             cls.db.execute("DELETE FROM member WHERE submission = ? AND label = ?", (row["submission"], label))
-            last = cls.db.execute("SELECT max(seat) FROM member WHERE submission = ?", (row["submission"],)).fetchone()[
-                0
-            ]
-            for seat, one in enumerate(them, 0 if last is None else last + 1):
+            query = "SELECT coalesce(max(seat) + 1, 0) FROM member WHERE submission = ?"
+            for seat, one in enumerate(them, cls.db.execute(query, (row["submission"],)).fetchone()[0]):
                 cls.db.execute(
                     "INSERT INTO member (submission, seat, label, keys, person) VALUES (?, ?, ?, ?, ?)",
                     (row["submission"], seat, label, row["keys"] if len(them) == 1 else "[]", one.id),
@@ -255,10 +248,8 @@ def import_roster(cls: Class, path: Path) -> Imported:
             if taken.setdefault(key.row, line.name) != line.name or (
                 key.platform == "name" and sum(one.name == line.name for one in lines) > 1
             ):
-                raise LabError(
-                    f"{path}: {key.value!r} is {shown(taken[key.row])} and {shown(line.name)}: give each an id or an "
-                    "e-mail of their own"
-                )
+                both = f"{shown(taken[key.row])} and {shown(line.name)}"
+                raise LabError(f"{path}: {key.value!r} is {both}: give each an id or an e-mail of their own")
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with writing(cls.db):
         before, here = everybody(cls), set[int]()

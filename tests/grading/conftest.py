@@ -35,17 +35,17 @@ def sandbox(tmp_path_factory):
     """Skips where the kernel gives no sandbox. Asked when the first test wants it, and once for all of xdist's workers:
     a sandbox costs seconds."""
     base = tmp_path_factory.getbasetemp()
-    told = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "sandbox.json"
-    if told.exists():
-        lacking, why = json.loads(told.read_text())
+    known = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "sandbox.json"
+    if known.exists():
+        lacking, why = json.loads(known.read_text())
     else:
         lacking = [check.detail for check in probes.sandbox() if not check.ok]
         from grading.sandbox.isolation import missing
 
         why = None if lacking else missing()
-        beside = told.with_name(f"sandbox-{os.getpid()}.json")
+        beside = known.with_name(f"sandbox-{os.getpid()}.json")
         beside.write_text(json.dumps([lacking, why]))
-        os.replace(beside, told)
+        os.replace(beside, known)
     if lacking:
         pytest.skip(f"no sandbox on this machine: {lacking[0]}")
     if why:  # the machine has all that is needed: then this is a failure, and nothing to skip

@@ -16,7 +16,7 @@ from grading.register.problems import problems
 from grading.register.submissions import attempts
 from labkit.checks.tasks import find_weeks, load_week
 from labkit.errors import LabError
-from tests.grading.intake.handed_in import MINE, make_week, put, put_all, zipped
+from tests.grading.intake.handed_in import MINE, make_week, put, zipped
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SHEET = """Identifier,Full name,Email address,Group,Last modified (submission),Status
@@ -214,10 +214,3 @@ def test_the_command_shows_one_summary(cls, tmp_path, course, capsys):
     assert status == 1 and "stray.txt" in said and "1 submission of 1 person in download.zip, 1 new" in said
     with pytest.raises(LabError, match="is no time"):
         command(cls, course[0], source, None, "yesterday")
-
-
-def test_a_folder_of_ids(cls, tmp_path, gather):
-    put_all(tmp_path / "mail/jane@x.org", MINE)
-    put(tmp_path / "mail/li@x.org.zip", zipped(MINE))
-    gather(tmp_path / "mail", received=EARLIER)
-    assert sorted(key[1:] for key in kept(cls)) == [("Jane Doe",), ("Li Wei",)]

@@ -25,7 +25,7 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path):
     assert place.read_bytes() == b"new"
 
 
-def test_what_a_killed_writer_left_is_in_nobodys_way_and_no_link_is_followed(tmp_path):
+def test_what_a_killed_writer_left_is_replaced_and_no_link_is_followed(tmp_path):
     (tmp_path / "victim").write_text("as it was")
     (tmp_path / ".mark.json.part").symlink_to(tmp_path / "victim")
     put(tmp_path / "mark.json", b"mine", 0o600)

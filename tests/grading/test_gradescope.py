@@ -72,15 +72,15 @@ def test_the_archive_holds_what_judging_needs_and_no_later_week(week, tmp_path):
 def test_the_results_add_up_and_diagnoses_wait_for_publication():
     week = find_week("week13", WEEKS)
     wrong = mark("13.2 off-by-one chunk", "13.5 GB/s", notes=["There is more than one timing.py."])
-    told = results(week, wrong)
-    assert told["score"] == wrong.points < 80
-    assert sum(test["score"] for test in told["tests"]) == pytest.approx(wrong.points, abs=0.2)
-    assert sum(test["max_score"] for test in told["tests"]) == pytest.approx(80, abs=0.05)
-    for test in told["tests"]:
+    said = results(week, wrong)
+    assert said["score"] == wrong.points < 80
+    assert sum(test["score"] for test in said["tests"]) == pytest.approx(wrong.points, abs=0.2)
+    assert sum(test["max_score"] for test in said["tests"]) == pytest.approx(80, abs=0.05)
+    for test in said["tests"]:
         assert set(test) == {"name", "number", "score", "max_score", "status", "output", "visibility"}
         assert (test["visibility"] == "visible") == (test["status"] == "passed")
         assert test["output"] or test["status"] == "passed"
-    assert told["stdout_visibility"] == "hidden" and "13.7" in told["output"] and "timing.py" in told["output"]
+    assert said["stdout_visibility"] == "hidden" and "13.7" in said["output"] and "timing.py" in said["output"]
 
 
 @pytest.mark.thorough
@@ -91,14 +91,14 @@ def test_run_as_the_documentation_says(tmp_path):
     tmp_path.chmod(0o755)
     root = unpacked(tmp_path, week)
     write(week, root / "submission", BY_NAME["wrong-mean"])  # right for sums: a part of 13.4's points
-    done, told = autograde(root)
+    done, said = autograde(root)
     assert done.returncode == 0, done.stderr
-    earned = {test["number"]: test["score"] for test in told["tests"]}
-    assert told["score"] == pytest.approx(sum(earned.values()), abs=0.05)
-    assert told["extra_data"]["isolation"] == "bubblewrap"
+    earned = {test["number"]: test["score"] for test in said["tests"]}
+    assert said["score"] == pytest.approx(sum(earned.values()), abs=0.05)
+    assert said["extra_data"]["isolation"] == "bubblewrap"
     of_the_task, points = sum(score for n, score in earned.items() if n.startswith("13.4.")), week.task("13.4").points
-    assert 0 < of_the_task < points and told["score"] == pytest.approx(80 - points + of_the_task, abs=0.05)
-    failed = {test["number"].rsplit(".", 1)[0] for test in told["tests"] if test["status"] == "failed"}
+    assert 0 < of_the_task < points and said["score"] == pytest.approx(80 - points + of_the_task, abs=0.05)
+    failed = {test["number"].rsplit(".", 1)[0] for test in said["tests"] if test["status"] == "failed"}
     assert failed == {"13.4"}
 
 
@@ -110,5 +110,5 @@ def test_where_nothing_can_be_shut_in_there_is_no_result_unless_that_was_asked_f
     empty.mkdir()
     for name in ("bash", "dirname"):
         (empty / name).symlink_to(shutil.which(name))
-    done, told = autograde(root, PATH=str(empty))
-    assert done.returncode == 1 and "cannot shut a submission in" in done.stderr and told is None
+    done, said = autograde(root, PATH=str(empty))
+    assert done.returncode == 1 and "cannot shut a submission in" in done.stderr and said is None

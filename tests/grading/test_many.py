@@ -99,7 +99,7 @@ def _until(ready, seconds=200):
 @needs_sandbox
 @pytest.mark.timeout(900)
 def test_local_workers_give_the_marks_that_this_machine_gives(tmp_path):
-    course, told = class_of(tmp_path, OPS, WRONG), []
+    course, said = class_of(tmp_path, OPS, WRONG), []
     for wishes in ({"dask": "local", "jobs": 2}, {"jobs": 2}):
         where = course.week.folder.parent
         done = subprocess.run(
@@ -107,10 +107,10 @@ def test_local_workers_give_the_marks_that_this_machine_gives(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         found = course.marks()
-        told.append({n: (m.key, [(c["test"], c["verdict"], c["text"]) for c in m.cases]) for n, m in found.items()})
+        said.append({n: (m.key, [(c["test"], c["verdict"], c["text"]) for c in m.cases]) for n, m in found.items()})
         with course.open() as cls, cls.writing():
             cls.db.execute("DELETE FROM mark")
-    assert told[0] == told[1] and len(told[0]) == 2
+    assert said[0] == said[1] and len(said[0]) == 2
 
 
 def test_no_scheduler_is_one_sentence(monkeypatch):

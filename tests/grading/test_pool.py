@@ -73,8 +73,8 @@ def test_what_one_destroys_the_next_does_not_miss(course):  # noqa: F811  the fi
     course.hand_in("a", DESTROYS)
     course.hand_in("b", SOLVED)
     assert graded(course, jobs=1)["made"] == ["a", "b"]
-    told = {case["verdict"] for case in course.marks()["a"].cases}
-    assert "out of memory" in told, told
+    said = {case["verdict"] for case in course.marks()["a"].cases}
+    assert "out of memory" in said, said
     assert course.marks()["b"].points == 15 and course.marks()["b"].complete
 
 
@@ -114,7 +114,7 @@ def test_a_slot_starts_its_sandbox_once(slot, tmp_path):
     [(True, True, True, 1), (False, True, True, 2), (True, False, True, 2), (True, True, False, 2)],
 )
 def test_a_sandbox_is_lent_again_only_as_it_was(slot, well, alive, idle, launched):
-    """Else it is made anew: the judge failed, it died, or something is left in it."""
+    """Else a new one starts: the judge failed, it died, or something is left in it."""
     slot.box.alive, slot.box.idle = alive, idle
     slot.renew(well)
     assert slot.box.launched == launched and slot.box.alive

@@ -31,8 +31,8 @@ def test_one_task_is_judged_again_and_the_record_says_why(course):  # noqa: F811
     before = course.marks()
     test.write_text(right)
     because = "the test of 91.2 took every answer"
-    told = graded(course, **UNSHUT, tasks=["91.2"], because=because)
-    assert told["changes"] == [f"{because}; the week's tests or files changed"] * 2
+    said = graded(course, **UNSHUT, tasks=["91.2"], because=because)
+    assert said["changes"] == [f"{because}; the week's tests or files changed"] * 2
     after = course.marks()
     for name in ("anna", "ben"):
         old, new = ({t["id"]: t for t in m[name].tasks} for m in (before, after))
@@ -42,7 +42,7 @@ def test_one_task_is_judged_again_and_the_record_says_why(course):  # noqa: F811
     (task,) = of_ben.tasks
     assert (task.id, task.before, task.after) == ("91.2", 5, 0) and ("wrong" in case for case in task.cases)
     assert (before["ben"].points, after["ben"].points, after["anna"].points) == (15, 10, 15)
-    # A mark of which one part is of other tests than the rest is no whole mark of today's: it is made again, and told.
+    # A mark of which one part is of other tests than the rest is no whole mark of today's: it is made again, and reported.
     assert graded(course, **UNSHUT)["made"] == ["anna", "ben"]
     assert [change.tasks for change in became(course, anna)] == [[], []]
     every = became(course, anna)
@@ -85,7 +85,7 @@ def test_a_stretch_module_that_is_not_there_was_not_attempted():
 
 
 @pytest.mark.thorough
-def test_a_stretch_task_whose_reference_fails_is_nobodys_mistake(course):  # noqa: F811  the fixture
+def test_a_stretch_task_whose_reference_fails_is_no_students_mistake(course):  # noqa: F811  the fixture
     test = course.week.tests[0]
     test.write_text(test.read_text().replace('call_alone("ops.more"), 1', 'call_alone("ops.more"), 3'))
     course.hand_in("anna", SOLVED)

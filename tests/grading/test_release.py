@@ -42,7 +42,7 @@ def test_upgrade_in_mid_term(tree, course):
     assert f"{PARTS_PY} was changed here and is new in the course: the new text is in {PARTS_PY}.new" in "\n".join(
         report.sentences()
     )
-    # Told once: the student has taken what was needed, and is left in peace until the course has something new.
+    # Reported once: the student has taken what was needed, and is left in peace until the course has something new.
     (tree / f"{PARTS_PY}.new").unlink()
     report = again(tree, course)
     assert not report.beside and not (tree / f"{PARTS_PY}.new").exists() and report.others == ["week92_next"]

@@ -104,9 +104,9 @@ def reported(words):
         except LabError as error:
             print(json.dumps({"refused": str(error)}))
             return
-    told = {name: [report.names[m.submission] for m in getattr(report, name)] for name in ("made", "kept")}
-    told |= {"seed": report.seed, "unreadable": report.unreadable, "changes": [c.why for c in report.changes]}
-    print(json.dumps({name: sorted(it) if name in ("made", "kept") else it for name, it in told.items()}))
+    said = {name: [report.names[m.submission] for m in getattr(report, name)] for name in ("made", "kept")}
+    said |= {"seed": report.seed, "unreadable": report.unreadable, "changes": [c.why for c in report.changes]}
+    print(json.dumps({name: sorted(it) if name in ("made", "kept") else it for name, it in said.items()}))
 
 
 def verdicts(one):
@@ -326,7 +326,7 @@ def test_only_those_who_are_named_are_judged_and_nothing_to_grade_is_one_sentenc
 
 
 def test_judges_are_born_with_what_the_week_hands_out(course, monkeypatch):
-    """Each would take all its solutions out anew, and ask git for its files."""
+    """Each would take all its solutions out again, and ask git for its files."""
     week = course.week
     monkeypatch.setattr(running.gc, "freeze", lambda: None)  # for good, in a process that goes on with other tests
     released._released.cache_clear()
@@ -394,26 +394,26 @@ def test_how_far_the_reference_is_comes_to_whoever_shows_it(course, tmp_path):
     assert heard[-1] == (5, 5) and heard == sorted(heard)
 
 
-def test_the_minutes_of_the_reference_are_told_with_what_is_left(monkeypatch):
+def test_the_minutes_of_the_reference_are_shown_with_what_is_left(monkeypatch):
     out, now = io.StringIO(), [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    with table.shown(Console(file=out, width=100)) as told:
+    with table.shown(Console(file=out, width=100)) as tell:
         for now[0], done, total in ((0, 0, 0), (1, 1, 40), (20, 10, 40), (22, 11, 40), (60, 30, 40)):
-            told(running.Progress(done, total, None))
+            tell(running.Progress(done, total, None))
     assert out.getvalue().splitlines() == [
         table.MEASURED,
         "10 of 40 checks of the course's own solutions, 60 s left",
         "30 of 40 checks of the course's own solutions, 20 s left",
     ]
     screen = Console(file=io.StringIO(), width=150, force_terminal=True)
-    with table.shown(screen) as told:
-        told(running.Progress(10, 40, None))
-        told(running.Progress(0, 7, None, expected=310))
+    with table.shown(screen) as tell:
+        tell(running.Progress(10, 40, None))
+        tell(running.Progress(0, 7, None, expected=310))
     assert "10/40" in screen.file.getvalue() and table.MEASURED in screen.file.getvalue()
     assert "7 submissions to grade: about 5 minutes if each takes as long" in screen.file.getvalue()
 
 
-def test_before_the_first_submission_it_is_told_how_long_all_may_take(course, tmp_path, monkeypatch):
+def test_before_the_first_submission_it_is_said_how_long_all_may_take(course, tmp_path, monkeypatch):
     """Three at a time: the reference's seconds twice over for four. Its seconds are made up; nothing is judged."""
     measured = judge.Settings(1, UNSANDBOXED, work=tmp_path / "work", total=100.0)
     monkeypatch.setattr(running, "_timed", lambda *given: measured)
@@ -425,6 +425,6 @@ def test_before_the_first_submission_it_is_told_how_long_all_may_take(course, tm
         running.run(cls, course.week, Wishes(jobs=3, **UNSHUT), heard.append)
     assert [(step.done, step.total, step.expected) for step in heard] == [(0, 4, 200.0)]
     out = io.StringIO()
-    with table.shown(Console(file=out, width=200)) as told:
-        told(heard[0])
+    with table.shown(Console(file=out, width=200)) as tell:
+        tell(heard[0])
     assert out.getvalue().startswith("4 submissions to grade: about 3 minutes if each takes as long as the course's")

@@ -263,7 +263,7 @@ def test_a_released_week_imports_and_scores_nothing_and_every_task_is_not_attemp
 def test_lab_answers_in_the_tree(tree):
     done = in_tree(tree, "-m", "labkit", "--help")
     assert done.returncode == 0 and " check " in done.stdout, done.stderr
-    for words, told in (
+    for words, wanted in (
         (("compare", "--list"), "cpu-tiny: "),
         (("doctor", "--matrix"), "on record"),
         (("bench", "--help"), "--"),
@@ -273,7 +273,7 @@ def test_lab_answers_in_the_tree(tree):
         (("checkpoint", "--help"), "show"),
     ):
         done = in_tree(tree, "-m", "labkit", *words)
-        assert done.returncode == 0 and told in done.stdout, (words, done.stdout, done.stderr)
+        assert done.returncode == 0 and wanted in done.stdout, (words, done.stdout, done.stderr)
 
 
 @pytest.mark.thorough

@@ -45,7 +45,7 @@ def test_links_are_never_followed(tree, course, tmp_path):
     # The link gone, the next release completes the tree.
     (tree / "labkit").unlink()
     (tree / "week91_demo/results").unlink()
-    put(tree / "week91_demo/results/record.json", "mine")  # and what could not be told then is told now
+    put(tree / "week91_demo/results/record.json", "mine")  # and what could not be reported then is reported now
     report = again(tree, course)
     assert not report.blocked and (tree / "labkit/__init__.py").exists()
     assert "week91_demo/results/record.json" in report.beside
@@ -137,10 +137,10 @@ def test_a_release_killed_in_the_middle_is_completed_by_the_next(at, when, tree,
     wanted = snapshot(fresh) | {PARTS_PY: MINE.encode(), f"{PARTS_PY}.new": (fresh / PARTS_PY).read_bytes()}
     assert files == wanted
     assert os.listdir(tree / ".labs") == ["release.json"]
-    assert not again(tree, course).beside, "told once"
+    assert not again(tree, course).beside, "reported once"
 
 
-def test_what_a_killed_release_could_not_tell_is_told_by_the_next(tree, course):
+def test_what_a_killed_release_could_not_report_is_reported_by_the_next(tree, course):
     (tree / PARTS_PY).write_text(MINE)
     (course / PARTS_PY).write_text((course / PARTS_PY).read_text() + "second = 2\n")
     killed = python(KILLED, course, tree, 1, "after")

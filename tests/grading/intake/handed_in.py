@@ -104,5 +104,5 @@ def zipped(
 
 def member(name: str) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name)
-    info.filename = name  # ZipInfo itself would mend it
+    info.filename = name  # ZipInfo itself would change it
     return info

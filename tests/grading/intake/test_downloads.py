@@ -306,7 +306,7 @@ def test_the_exchange_with_its_history(tmp_path, inbound, read, named):
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_what_a_student_plants_in_an_exchange_hides_nobody_and_is_nobodys(tmp_path, inbound, read, copied):
+def test_what_a_student_plants_in_an_exchange_hides_nobody_and_has_no_owner(tmp_path, inbound, read, copied):
     inbound("anna", MINE)
     put(inbound.root / "submission_metadata.yml", "submission_1:\n  :submitters:\n  - :sid: bela\n")
     put_all(inbound.root / "submission_1", {"ring.py": "forged"})

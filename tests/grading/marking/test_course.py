@@ -106,12 +106,6 @@ def test_autograde_fails_as_well_where_the_guard_cannot_be_imported(cls, course,
     assert rows(cls.folder) == before
 
 
-def test_nbgrader_makes_feedback_of_the_view(course, api, one):
-    result = api.generate_feedback("week91", str(one))
-    assert result["success"], result.get("log")
-    assert "91.1 gives 4, expected 6" in (course.root / "feedback" / str(one) / "week91" / "lab.html").read_text()
-
-
 def test_again_it_takes_up_what_is_new_and_keeps_what_was_given(cls, course, source, one):
     type_in(course, one, "task-91-2", 5, "good")
     (source / "week91_demo" / "tasks.toml").write_text(TASKS.replace("points = 4", "points = 8"))

@@ -155,8 +155,8 @@ def test_a_notebook_under_another_name_is_shown_as_it_is_taken(build, week):
     """Grading said that it is taken as the notebook; the marker's page said that there was none."""
     files = handed("Because of it.", "4.5")
     files["Lab 91 (1).ipynb"] = files.pop("lab.ipynb")
-    told = everything(build({**files, "other.ipynb": b'{"cells": []}'}))
-    assert "Because of it." in told and "No lab.ipynb" not in told
+    said = everything(build({**files, "other.ipynb": b'{"cells": []}'}))
+    assert "Because of it." in said and "No lab.ipynb" not in said
     assert documents(week, {**files, "other.ipynb": b"{}"}) == ["other.ipynb"]
     assert "No lab.ipynb was handed in" in everything(build({"other.ipynb": b'{"cells": []}'}))
 
@@ -164,11 +164,11 @@ def test_a_notebook_under_another_name_is_shown_as_it_is_taken(build, week):
 def test_of_a_whole_tree_nothing_of_another_week_is_shown(build):
     own = {f"tree/mine/{name}": data for name, data in handed("Because of it.", "4.5").items()}
     other = {"lab.ipynb": b'{"cells": []}', "predictions.jsonl": b"FOREIGN", "parts.py": b"def foreign(): FOREIGN"}
-    told = everything(build({**own, **{f"week92_b/{name}": data for name, data in other.items()}}))
-    assert told == everything(build(own)) and "Because of it." in told
+    said = everything(build({**own, **{f"week92_b/{name}": data for name, data in other.items()}}))
+    assert said == everything(build(own)) and "Because of it." in said
 
 
-def test_what_is_there_of_the_written_task_is_told(build):
+def test_what_is_there_of_the_written_task_is_shown(build):
     there = cell(build(handed("Because of it.", "4.5")), "task-91-2-there")["outputs"][0]["text"]
     assert 'task-91-2-prediction-1: guess = on_record("prediction 1", seconds=4.5)' in there
     assert "task-91-2-why: 3 words" in there
@@ -190,7 +190,7 @@ def test_what_concerns_the_attempt_stands_first(build):
         assert ("Not graded automatically: the grader itself failed here" in everything(cell(shown, task))) == failed
 
 
-def test_the_diagnosis_is_escaped_told_once_and_complete(build):
+def test_the_diagnosis_is_escaped_shown_once_and_complete(build):
     one = mark({"91.1": 1})
     one.tasks[0]["cases"] = [
         case("wrong", 0, 2, "<script>x</script>\nexpected 6"),
@@ -235,7 +235,7 @@ def test_a_picture_that_is_none_is_not_embedded(build, data):
     assert [k["output_type"] for k in kept] == ["stream"] and len(kept[0]["text"]) < 100
 
 
-def test_floods_are_cut_and_told(build):
+def test_floods_are_cut_and_reported(build):
     many = [{"output_type": "stream", "name": "stdout", "text": "x"}] * 1000
     long = [{"output_type": "stream", "name": "stdout", "text": "y" * 1_000_000}]
     shown = build(with_cells(code("a", "z" * 1_000_000, many), code("b", "", long)))

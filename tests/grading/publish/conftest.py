@@ -15,7 +15,7 @@ def klass(tmp_path_factory):
 
 @pytest.fixture
 def six(tmp_path):
-    """Anna has all points, Ben waits for a person, Cleo was too late, Dan is not graded, Eva excused, Fay missing."""
+    """Anna has all points, Ben is to be marked, Cleo was too late, Dan is not graded, Eva excused, Fay missing."""
     people = ["anna", "ben", "cleo", "dan", "eva", "fay"]
     with a_class(tmp_path / "autumn", people, LATE + '[excused]\nweek13 = ["eva"]\n') as opened:
         hand_points(opened, hand_in(opened, "anna", mark("13.5 GB/s")), "13.7", 10)

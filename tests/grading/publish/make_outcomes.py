@@ -1,4 +1,4 @@
-"""Record week13_outcomes.json anew: what the checks really say of the mutants of week 13 in it. About three minutes.
+"""Record week13_outcomes.json again: what the checks really say of the mutants of week 13 in it. About three minutes.
 
     python -m tests.grading.publish.make_outcomes
 

@@ -41,7 +41,7 @@ def test_difficulty_and_discrimination_of_a_class_that_is_known():
     assert found["13.3"].discrimination < -0.9 and found["13.3"].suspect and not found["13.2"].suspect
 
 
-def test_what_was_lost_is_told_as_lost_and_few_students_have_no_correlation():
+def test_what_was_lost_is_shown_as_lost_and_few_students_have_no_correlation():
     page = words(class_page.html(overview(WEEK, [student("anna", {"13.2": 0.7}), student("ben", {"13.2": 0.5})])))
     assert "those who tried lost most there, in the mean: 13.2" in page and "(40 % of the points lost" in page
     here = [student(f"s{n}", {"13.2": n / 9, "13.1": n / 9}) for n in range(difficulty.FEW - 1)]
@@ -64,7 +64,7 @@ def test_what_was_not_tried_is_no_difficulty_and_no_misunderstanding():
     assert whole and set(whole.values()) == {2}
 
 
-def test_causes_are_told_by_task_and_counted_by_student():
+def test_causes_are_listed_by_task_and_counted_by_student():
     here = [stand(f"s{n}", "13.2 mean for sum") for n in range(3)]
     here.append(stand("other", "13.2 off-by-one chunk"))
     (first, many), *_ = asked(here)["13.2"].causes

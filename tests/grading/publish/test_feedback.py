@@ -138,7 +138,7 @@ def test_a_mark_that_failed_as_a_whole_promises_nothing():
     assert "are open" not in seen and "Every automatic point" not in seen
 
 
-def test_hand_points_complete_the_total_and_the_late_rule_is_told():
+def test_hand_points_complete_the_total_and_the_late_rule_is_shown():
     made = standing(
         "13.5 GB/s", by_hand=hand("13.7", 15, "good"), factor=0.9, rule="Handed in 3 hours late: 10 % less."
     )

@@ -113,7 +113,7 @@ def test_an_autopsys_sentence_stands_to_its_end():
     assert page.count("the chunk you receive, not the one you send.") >= 4, "in each table, and above"
 
 
-def test_a_grader_fault_is_nobody_s_failure():
+def test_a_grader_fault_is_no_failure():
     faulty = spoil(mark(), "test_algbw", FAULT, "the check itself failed")
     entry = next(e for e in behaviours([faulty.tasks, mark().tasks]) if e.title == "Algorithm bandwidth")
     assert (entry.judged, entry.failed, entry.untried, entry.faults) == (1, 0, 0, 1)

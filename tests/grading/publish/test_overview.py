@@ -53,8 +53,8 @@ def test_what_was_not_understood_comes_first_most_failed_first(klass):
     page = html(seen)
     heads = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
     assert heads[0] == "What the class has not understood"
-    told = [int(n) for n in re.findall(r"<strong>(\d+) of \d+ students", page)]
-    assert told == [e.failed for e in seen.not_understood[:8]] and told[0] == max(e.failed for e in seen.behaviours)
+    said = [int(n) for n in re.findall(r"<strong>(\d+) of \d+ students", page)]
+    assert said == [e.failed for e in seen.not_understood[:8]] and said[0] == max(e.failed for e in seen.behaviours)
     first = seen.not_understood[0]
     assert " ".join(first.typical[1].split())[:60] in section(page, heads[0])
     assert f"{first.causes[0][1]} \u00d7 {first.causes[0][0]}" in section(page, heads[0])
@@ -99,7 +99,7 @@ def test_everybody_to_look_at_is_named_in_their_section():
     assert "UNSANDBOXED: 1 mark comes" in words(page) and "ann" in words(page).partition("UNSANDBOXED")[2][:160]
 
 
-def test_a_note_on_a_hand_in_is_no_fault_of_the_graders():
+def test_a_note_on_a_submission_is_no_fault_of_the_graders():
     large = stand("zoe", attention=["This submission is larger than what is read of one: not all of it was looked at."])
     seen = overview(WEEK, [stand("a"), large])
     assert seen.doubtful == [] and [s.person.name for s in seen.noted] == ["zoe"]

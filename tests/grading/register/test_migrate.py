@@ -146,7 +146,7 @@ def test_a_groups_copies_are_one_submission(old, tmp_path):
         assert totals == {"Doe, Jane": None, "Müller, Anna": 25, "O'Brien, Sean": 25}
 
 
-def test_who_is_nobodys_is_kept_and_blocks(old, tmp_path):
+def test_who_is_unknown_is_kept_and_blocks(old, tmp_path):
     old.collected("stranger")
     said = taken_over(old, tmp_path)
     assert any("stranger" in sentence for sentence in said)
@@ -173,7 +173,7 @@ def test_without_a_roster_the_class_is_who_handed_in(old, tmp_path):
         assert {one.person.name: one.mark.points for one in standings(cls, WEEK)} == {"anna": 10, "Ben Carter": 10}
 
 
-def test_names_that_are_nobodys_and_folders_that_are_none_are_refused_and_leave_nothing(old, tmp_path):
+def test_names_that_are_unknown_and_folders_that_are_none_are_refused_and_leave_nothing(old, tmp_path):
     (old.root / "submitted").mkdir()
     text = (old.root / "course.toml").read_text()
     (old.root / "course.toml").write_text(text.replace('["jane"]', '["nobody"]'))

@@ -1,4 +1,4 @@
-"""How alike honest hand-ins are, and how alike copies: what SHARE in grading/similar/compare.py stands on.
+"""How alike honest submissions are, and how alike copies: what SHARE in grading/similar/compare.py stands on.
 
 python -m tests.grading.similar.false_alarms
 """
@@ -12,7 +12,7 @@ from tests.grading.similar.variants import DISGUISES, MANY, WEEK, student
 
 
 def measured() -> tuple[list[compare.Pair], dict[str, list[compare.Pair]]]:
-    """(all honest pairs, disguise -> pairs of a hand-in and its disguised copy)."""
+    """(all honest pairs, disguise -> pairs of a submission and its disguised copy)."""
     week, labels = load_week(WEEK), {}
     handed_out = compare.given(week, labels)
 

@@ -336,7 +336,7 @@ MANY = 5
 
 
 def student(number: int, shift: int = 0) -> dict[str, bytes]:
-    """A hand-in: variant number + shift * n of hole n. All else is as it was handed out."""
+    """A submission: variant number + shift * n of hole n. All else is as it was handed out."""
     from labkit.checks.markers import strip
 
     chosen = {title: variants[(number + shift * n) % MANY] for n, (_, title, variants) in enumerate(HOLES)}
