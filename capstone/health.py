@@ -132,7 +132,8 @@ def alarms(run: Run) -> list[Alarm]:
     """Task C.4. What rings on this record, in the order of rows. Causal: what rings at row s would have rung when the
     record ended there.
 
-    A fault of a rank is told by its number; `rank` is None for everything else. An empty record rings nothing.
+    A fault of a rank is told by its number; `rank` is None for everything else. All that rings is told, not the first
+    alone. An empty record rings nothing; one without probes, or of one rank, is judged by the rest.
     """
     ### BEGIN SOLUTION C.4 the alarms
     found = not_finite(run)

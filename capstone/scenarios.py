@@ -5,6 +5,7 @@ module that it drives: a file that is broken must not stop the checks of another
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -144,7 +145,8 @@ def kinds(model: nn.Module) -> dict[str, str]:
 def spoilt(batches, told, lr, spoils, group):
     """C.1: a step for each batch. In the first ones a rank finds a value in its gradient or its loss, as `spoils` says:
     ("gradient" or "loss", rank, value). `allow` refuses the one after them. Returns vitals, what `allow` was asked
-    about, and whether anything moved in each."""
+    about, and whether anything moved in each; and the vitals of one gradient, of 1e22 times it, and with a NaN on all
+    ranks but the first."""
     from . import assemble
 
     trainer = assemble.assemble(setup_of(told), group)
@@ -174,11 +176,17 @@ def spoilt(batches, told, lr, spoils, group):
         same &= all(map(torch.equal, moments, (*trainer.optimizer.m, *trainer.optimizer.v)))
         moved.append(not same)
     grads = sum(unit.shard.grad is not None for unit in trainer.units)
-    return {"vitals": vitals, "asked": asked, "moved": moved, "grads": grads}
+    loss, sizes = gradients(assemble.data_of(trainer, batches[0])), []
+    for times in (1.0, 1e22, math.nan if group.rank else 1.0):
+        for unit in trainer.units:
+            unit.shard.grad.mul_(times)
+        sizes.append(list(trainer.vitals(loss)))
+    return {"vitals": vitals, "asked": asked, "moved": moved, "grads": grads, "sizes": sizes}
 
 
 def product(x, w, dy, group, epsilon=None, power_of_two=False):
-    """C.1: AgreedProduct of these slices, forward and backward."""
+    """C.1: AgreedProduct of these slices, forward and backward; and the dtypes that its backward gives, before autograd
+    makes dw the weight's."""
     from capstone.given.parts import part
 
     from . import fp8
@@ -188,9 +196,9 @@ def product(x, w, dy, group, epsilon=None, power_of_two=False):
     group.barrier()
     y = fp8.AgreedProduct.apply(x, w, recipe, group)
     group.barrier()
-    y.backward(dy)
+    dx, dw = y.grad_fn.apply(dy)[:2]
     group.barrier()
-    return {"y": y.detach(), "dx": x.grad, "dw": w.grad}
+    return {"y": y.detach(), "dx": dx, "dw": dw, "dtypes": [str(t.dtype) for t in (y, dx, dw)]}
 
 
 def refused(asked, group):
@@ -315,9 +323,9 @@ def who_hangs(standings, limit):
     return None if found is None else [found.rank, found.call, found.group, found.by]
 
 
-def acts(rank, found, standings):
+def acts(rank, found, standings, gone):
     """C.3: what the watchdog of `rank` does when it has found who hangs. No process is ended: what it asks of the
-    system is noted."""
+    system is noted, and if the hung process is `gone` the system says so."""
     import os
     from pathlib import Path
     from types import SimpleNamespace
@@ -338,7 +346,13 @@ def acts(rank, found, standings):
     dog = survive.Watchdog(group, Path("standings"), 10.0, lambda text, **fields: written.append([str(text), fields]))
     made = [survive.Standing(**{**one, "ranks": tuple(one["ranks"])}) for one in standings]
     kept = os.kill, os._exit
-    os.kill, os._exit = lambda pid, number: killed.append([int(pid), int(number)]), leave
+
+    def kill(pid, number):
+        killed.append([int(pid), int(number)])
+        if gone:
+            raise ProcessLookupError(3, "No such process")
+
+    os.kill, os._exit = kill, leave
     try:
         dog.act(survive.Hung(*found), made)
     except Left:
@@ -375,6 +389,38 @@ def kept(step, own, full):
         survive.checkpoint.save, survive.checkpoint.load = original
     is_now = {"rate": recovery.rate, "shift": run.shift, "rollbacks": run.rollbacks, "history": run.history}
     return {"done": done, "kept": said[0], "passed over": said[1], "step": run.step, "own": is_now}
+
+
+def went_back(to, at, now, own, skip, steps, group):
+    """C.3: `go_back` of a run at step `at`, where the store lists these steps, and the checkpoint of step `to` holds
+    `own`: what it returned, what was said and done, and what the run is then."""
+    from types import SimpleNamespace
+
+    from . import survive
+
+    said: list[list[Any]] = []
+    run = SimpleNamespace(step=at, shift=now["shift"], rollbacks=now["rollbacks"], history={}, group=group)
+    run.recovery = SimpleNamespace(rate=now["rate"])
+    run.config = SimpleNamespace(recovery=SimpleNamespace(skip_data=skip))
+    run.trainer, run.store = SimpleNamespace(group=group), SimpleNamespace(steps=lambda: steps)
+    run.say = lambda kind, *_, **fields: said.append([kind, fields])
+    run.recut = lambda: said.append(["recut", {"step": run.step}])
+    load = survive.checkpoint.load
+    original = getattr(load, "original", load)  # ranks that are threads share the module
+
+    def loaded(*_):
+        return survive.checkpoint.Loaded(to, own, [])
+
+    vars(loaded)["original"] = original
+    survive.checkpoint.load = loaded
+    group.barrier()
+    try:
+        back = survive.go_back(run)
+        group.barrier()
+    finally:
+        survive.checkpoint.load = original
+    is_now = {"rate": run.recovery.rate, "shift": run.shift, "rollbacks": run.rollbacks, "history": run.history}
+    return {"back": back, "said": said, "run": {"step": run.step, **is_now}}
 
 
 def rang(runs):

@@ -131,6 +131,7 @@ def test_slow_ranks(seed):
         at = rank = None
         if number % 2:
             at = draw.size(KNOWN + 16, len(work) - IN_TIME - 8)
+            at = KNOWN if number == 3 else at  # as early as can be asked
             work, rank = slowed(draw, work, at, SLOW + 0.05 if number % 4 == 1 else 2.2)
         tables.append(work.float())
         truth.append((at, rank))
@@ -174,6 +175,36 @@ def test_slow_ranks(seed):
 
 
 # ---- all of it
+
+
+def everything_rings(draw):
+    """All that rings is told, not the first alone: of two ranks one becomes slow, then the loss is no number; and a
+    record without probes, with one rank or none, or without a row, rings for nothing but that."""
+    rows, at = 160, draw.size(KNOWN, KNOWN + 8)
+    spoilt = at + IN_TIME + draw.size(8, 20)
+    work, rank = slowed(draw, seconds(draw, rows, ranks=(2,)), at)
+    loss_S, norm_S = (torch.from_numpy(np.exp(0.01 * draw.rng.standard_normal(rows))).float() for _ in range(2))
+    (loss_S, norm_S)[draw.size(0, 1)][spoilt:] = (np.nan, np.inf, -np.inf)[draw.size(0, 2)]
+    none = [loss_S, norm_S, torch.zeros(0, dtype=torch.int64), torch.zeros(0), *torch.zeros(4, 0, 3)]
+    runs = [Run(*[*none, work_SR.float()]) for work_SR in (work, work[:, :1], work[:, :0])]
+    runs = [runs[0], *(cut(runs[k], n) for k, n in ((0, spoilt), (1, rows), (1, spoilt), (2, spoilt), (0, 0), (2, 0)))]
+    told = call_alone("scenarios.rang", [tuple(run) for run in runs])
+    expect(isinstance(told, list) and len(told) == len(runs), "for each run a list of alarms")
+    last = [row for row, who in told[0] if who == -1]
+    mine = [row for row, who in told[0] if who == rank and at <= row < at + IN_TIME]
+    expect(
+        len(mine) == 1 and last[:1] == [spoilt] and told[0] == sorted(told[0]),
+        f"rank {rank} of two was slow from row {at} on, and from row {spoilt} on there is no number: both are to ring, "
+        f"in the order of rows, and there rang, (row, rank), {told[0]}",
+        known=True,
+    )
+    for run, alarms, want in zip(runs[1:], told[1:], (mine, [spoilt], [], [], [], [])):
+        expect(
+            [row for row, _ in alarms[:1]] == want,
+            f"a record of {len(run.loss_S)} rows and {run.work_SR.shape[1]} ranks, without probes: there rang, (row, "
+            f"rank), {alarms}, expected at rows {want}",
+            known=True,
+        )
 
 
 def shaken(draw, recorded, work):
@@ -265,4 +296,5 @@ def test_alarms(number, seed):
     cause = ("it rings at the first row of every run",) if always else ("it never rings",) if never else ()
     more = f"; missed: {', '.join(sorted(missed))}" if missed else ""
     expect(recall >= RECALL and precision >= PRECISION and middle >= LEAD, text + more, cause=cause)
+    everything_rings(Draw(seed, "everything", number))
     note(text)

@@ -88,6 +88,12 @@ def test_who_is_slow(N, seed):
                 for number, row in enumerate(uneven):
                     row[slow], row[others[number % 3]] = mine, far
                 ask(f"one of the others took much {what} each time, another one in each step", uneven, answer)
+        if N == 3:  # the median of two is the middle between them
+            near = [0.9 if r == slow else 0.3 for r in range(3)]
+            above = [*near]
+            near[slow - 1], above[slow - 1] = 0.5, 0.7
+            ask("2.25 times the others' median, and 1.8 times the longer of them", [near] * 6, slow)
+            ask("1.8 times the others' median, and three times the shorter of them", [above] * 6, None)
         ask("half as long again", [[0.4 if r != slow else 0.6 for r in range(N)] for _ in range(6)], None)
     ask("one rank alone", [[1.0]] * 6, None)
     for (what, answer), got in zip(want, call_each("survive.slow_rank", questions)):
@@ -131,8 +137,12 @@ def test_who_hangs(N, seed):
             (bad, kind, "dp", others[0]),
         )
         ask("they have not waited long enough", at(LIMIT - 2, silent=LIMIT), None)
+        exactly = [stands(r) if r == bad else stands(r, **there, stood=LIMIT) for r in every]
+        ask("they have waited for just the limit", exactly, (bad, kind, "dp", others[0]))
         stopped = at(LIMIT + 1, **{**there, "number": 6, "begun": {"world": 3, "dp": 7}}, stood=1.0, silent=LIMIT + 2)
         ask("it was stopped in the collective before", stopped, (bad, kind, "dp", others[0]))
+        quiet = [one | {"silent": 0.6 * LIMIT} if r == bad else one for r, one in enumerate(stopped)]
+        ask("... and has been silent for more than half the limit", quiet, (bad, kind, "dp", others[0]))
         old = [stands(r, **there, stood=90.0, silent=80.0) for r in every]
         ask("nobody beats: nobody can be believed to wait", old, None)
         asleep = [stands(r, **there, stood=90.0, silent=80.0) if r == bad else stands(r) for r in every]
@@ -157,6 +167,11 @@ def test_who_hangs(N, seed):
             for r in (1, 5 - culprit):
                 posted[r] = stands(r, begun={"world": 3, "dp": 8})
             ask("two have posted theirs, and compute on", posted, (culprit, kind, "dp", 0))
+            first, last = sorted(draw.order(range(4))[:2])
+            two = [stands(r) if r in (first, last) else stands(r, **there, stood=LIMIT + 1) for r in every]
+            two[last]["silent"] = LIMIT + 2
+            by = min(r for r in every if r not in (first, last))
+            ask("of two that are late the higher one is silent", two, (last, kind, "dp", by))
         peer = dict(call="recv", group="pp", ranks=every, number=2, peer=bad, stood=LIMIT + 1)
         ask(
             "one waits for its peer",
@@ -177,13 +192,13 @@ def test_who_acts(N, seed):
     bad = draw.size(0, N - 1)
     others = [r for r in range(N) if r != bad]
     by = others[draw.size(0, N - 2)]
-    for host in ("here", "there"):
+    for host in ("here", "there", "gone"):
         waits = dict(call="all_gather", group="dp", ranks=[*range(N)], number=7, stood=LIMIT + 1, where="a.py:3")
-        standings = [stands(r, host=host) if r == bad else stands(r, **waits) for r in range(N)]
+        standings = [stands(r, host=host.replace("gone", "here")) if r == bad else stands(r, **waits) for r in range(N)]
         for r, one in enumerate(standings):
             one["pid"] = 2**31 - 1 - r  # no system has it
         found = [bad, "all_gather", "dp", by, "it is in its own code"]
-        for r, got in zip(others, call_each("scenarios.acts", [(r, found, standings) for r in others])):
+        for r, got in zip(others, call_each("scenarios.acts", [(r, found, standings, host == "gone") for r in others])):
             written, killed, left = (field_of(got, key) for key in ("written", "killed", "left"))
             done = f"wrote {len(written)} autopsies, killed {len(killed)} processes" + ", left" * bool(left)
             if r != by:
@@ -194,8 +209,12 @@ def test_who_acts(N, seed):
                 )
                 continue
             expect(len(written) == 1, f"rank {by} is the one that acts: it {done}; expected one autopsy", known=True)
-            right = [[standings[bad]["pid"], signal.SIGKILL]] if host == "here" else []
-            where = "of this host" if host == "here" else "of another host, where its number is another process's"
+            named = dict(rank=bad, call="all_gather", group="dp")
+            expect(written[0][1] == named, f"the autopsy's fields are {written[0][1]}, expected {named}", known=True)
+            right = [[standings[bad]["pid"], signal.SIGKILL]] if host != "there" else []
+            where = {"here": "of this host", "gone": "of this host, and has died meanwhile"}.get(
+                host, "of another host, where its number is another process's"
+            )
             expect(
                 killed == right,
                 f"the hung process is {where}: rank {by} killed {killed} (process, signal), expected {right}",
@@ -224,6 +243,52 @@ def test_what_is_kept(full, seed):
     for key, value in {"step": step - 1, **own}.items():
         expect(now[key] == value, f"restored: {key} is {now[key]}, and {value} in the checkpoint", known=True)
     expect(field_of(got, "passed over") == ["one"], "`restore` returns what `load` has passed over", known=True)
+
+
+@task("C.3", points=1)
+@pytest.mark.parametrize("skip", [True, False], ids=["other batches", "the same batches"])
+def test_way_back(skip, seed):
+    """What a way back leaves as it is today"""
+    draw = Draw(seed, "way back", skip)
+    to = draw.size(3, 60)
+    at, now, own = to + draw.size(2, 9), drawn_own(draw), {**drawn_own(draw), "history": {"losses": {"1": 5}}}
+    shift = now["shift"] + (at - to if skip else 0)
+    right = {**now, "step": to, "shift": shift, "rollbacks": now["rollbacks"] + 1, "history": own["history"]}
+    stays = {**now, "step": at, "history": {}}
+    says = [["rolled back", {"to": to, "shift": shift}], ["recut", {"step": to}]]
+    there: list[list[int]] = [[to]] * RANKS
+    empty: list[list[int]] = [[]] * RANKS
+    behind = draw.size(0, RANKS - 1)
+    late = [[] if rank == behind else [to] for rank in range(RANKS)]
+    for lists, what in ((there, "one is there"), (empty, "none is there"), (late, "one rank's listing is late")):
+        got, _ = call("scenarios.went_back", [(to, at, now, own, skip, mine) for mine in lists])
+        back = [field_of(one, "back") for one in got]
+        want = [what == "one is there"] * RANKS
+        expect(
+            len({*back}) == 1 and (lists is late or back == want),
+            f"{what}: `go_back` returns, by rank, {back}, expected "
+            + ("the same on all" if lists is late else f"{want}"),
+            known=True,
+        )
+        for rank, one in enumerate(got):
+            now_is, said = field_of(one, "run"), field_of(one, "said")
+            for key, value in (right if back[rank] else stays).items():
+                expect(
+                    now_is[key] == value,
+                    f"{what}, rank {rank}: from step {at} to the checkpoint of step {to}, `skip_data` is {skip}: {key} is "
+                    f"then {now_is[key]}, expected {value}; today's were {now}, the checkpoint's {own}",
+                    known=True,
+                )
+            wanted = says if back[rank] else [["not rolled back", {}]]
+            expect(
+                sorted(said) == sorted(wanted),
+                f"{what}, rank {rank}: said and done was {said}, expected {wanted}",
+                known=True,
+            )
+
+
+def drawn_own(draw):
+    return {"rate": 0.5 ** draw.size(1, 9), "shift": draw.size(1, 99), "rollbacks": draw.size(1, 9)}
 
 
 # ---- under torchrun
@@ -517,7 +582,7 @@ def late(place: Site, step: int, slow: int) -> bool:
     return False
 
 
-@task("C.3", points=7)
+@task("C.3", points=6)
 @pytest.mark.parametrize("fault", ["skipped", "full disk", "rolled back", "slow"])
 def test_goes_on(fault, seed):
     """NaN, full disk, slow rank under torchrun"""

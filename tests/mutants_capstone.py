@@ -398,6 +398,7 @@ HEALTH = [
         SLOW, may=ALARMS),
     health("only the first slow rank", "slow_ranks", "sorted(begins)]", "sorted(begins)[:1]]", SLOW, may=ALARMS),
     health("half as long again", "slow_ranks", "48, 20, 0.32", "48, 20, 0.6", SLOW, may=ALARMS),
+    health("late for a rank that is slow at row 64", "slow_ranks", "48, 20, 0.32", "64, 40, 0.32", SLOW, may=ALARMS),
     health("no rank is slow", "slow_ranks", "", "return []", SLOW, "it never rings", may=ALARMS),
     health("always", "alarms", "",
         'return [Alarm(row, "who knows") for row in range(len(run.loss_S))]',
@@ -421,6 +422,10 @@ HEALTH = [
         "return sorted(Alarm(row, why) for row, why, rank in found)",
         ALARMS),
     health("ranks are not looked at", "alarms", "if run.work_SR.shape[1] > 1:", "if False:", ALARMS),
+    health("two ranks are not looked at", "alarms", "if run.work_SR.shape[1] > 1:", "if run.work_SR.shape[1] > 2:", ALARMS),
+    health("only the first alarm", "alarms", "return sorted(found)", "return sorted(found)[:1]", ALARMS),
+    health("not in the order of rows", "alarms", "return sorted(found)", "return found", ALARMS),
+    health("what is no number is left out", "alarms", "found = not_finite(run)", "found = []", ALARMS),
     health("no weights", "alarms", "if len(run.probe_P) > 1:", "if False:", ALARMS),
     health("only large gradients", "alarms", "",
         """

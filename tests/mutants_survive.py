@@ -7,7 +7,7 @@
 from tests.mutant import At
 
 SLOW, HANGS, ACTS, SAID = "test_who_is_slow", "test_who_hangs", "test_who_acts", "test_one_message"
-KEPT = "test_what_is_kept"
+KEPT, WAY = "test_what_is_kept", "test_way_back"
 KILLED, HUNG, ASKED = (f"test_struck[{fault}]" for fault in ("killed", "hung", "preempted"))
 SKIPPED, FULL, BACK, NAMED = (f"test_goes_on[{fault}]" for fault in ("skipped", "full disk", "rolled back", "slow"))
 
@@ -29,6 +29,36 @@ FUNCTIONS = [
     survive("the others' mean", "slow_rank", "statistics.median(", "statistics.mean(", f"{SLOW}[4]"),
     survive("the largest of the others", "slow_rank", "statistics.median(", "max(", f"{SLOW}[4]", may=SLOW),
     survive("the smallest of the others", "slow_rank", "statistics.median(", "min(", f"{SLOW}[4]", may=SLOW),
+    survive("the shorter of two", "slow_rank", "statistics.median(", "statistics.median_low(", f"{SLOW}[3]"),
+    survive("the longer of two", "slow_rank", "statistics.median(", "statistics.median_high(", f"{SLOW}[3]"),
+    survive("batches are always skipped", "go_back", " if run.config.recovery.skip_data else 0", "", f"{WAY}[the same"),
+    survive("each rank's own look at the store", "go_back", "told(run.group, run.store.steps())[0]", "run.store.steps()", WAY),
+    survive("nothing is said where there is no way back", "go_back",
+        'run.say("not rolled back", "there is no checkpoint to go back to")',
+        "pass",
+        WAY),
+    survive("more than the limit", "hung", "one.stood < limit", "one.stood <= limit", HANGS),
+    survive("silent for a whole limit", "hung",
+        "if standings[rank].silent >= limit / 2:",
+        "if standings[rank].silent >= limit:",
+        HANGS),
+    survive("the first that is late, silent or not", "hung",
+        """        for rank in awaited:
+            if standings[rank].silent >= limit / 2:
+                return Hung(rank, one.call, one.group, by, "its process is stopped")
+        for rank in awaited:
+            if""",
+        """        for rank in awaited:
+            if standings[rank].silent >= limit / 2:
+                return Hung(rank, one.call, one.group, by, "its process is stopped")
+            if""",
+        f"{HANGS}[4]"),
+    survive("the hung process has died meanwhile", "Watchdog.act",
+        """            with suppress(ProcessLookupError):
+                os.kill(other.pid, signal.SIGKILL)""",
+        "            os.kill(other.pid, signal.SIGKILL)",
+        ACTS, verdicts=("crashed",)),
+    survive("the autopsy names its writer", "Watchdog.act", "rank=found.rank, call", "rank=self.rank, call", ACTS),
     survive("saved before it is there", "keep", "    try:", "    run.recovery.saved(run.step)\n    try:", KEPT),
     survive("not kept, and nothing is said", "keep", "return False", "return True", f"{KEPT}[no room"),
     survive("neither rate nor shift", "restore",

@@ -112,7 +112,9 @@ def fails_what_it_must(mutant: Mutant, cases: Sequence[Judged], failed: dict[str
         assert any(cause in why.cause for why in failed.values()), f"{cause!r} was never reported\n{failures}"
 
 
-SINGLE = of("test_one_message", "test_who_is_slow", "test_who_hangs", "test_who_acts", "test_what_is_kept")
+SINGLE = of(
+    "test_one_message", "test_who_is_slow", "test_who_hangs", "test_who_acts", "test_what_is_kept", "test_way_back"
+)
 
 
 @pytest.mark.parametrize("mutant", FUNCTIONS, ids=lambda m: m.name)
