@@ -153,6 +153,16 @@ def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
     assert boxes[0].y0 > frame.y0 - 12 and boxes[-1].y1 < frame.y1 + 12
 
 
+def test_a_crowd_of_labels_is_centred_on_its_lines():
+    with plotting.look() as figure:
+        fig = figure(6, 4)
+        ax = fig.subplots()
+        ax.set(xlim=(0, 1), ylim=(0, 1))
+        plotting.label_ends(ax, [(1, 0.6, str(i), "#005a9c") for i in range(9)])
+    heights = [t.xyann[1] for t in ax.texts]
+    assert sum(heights) / 9 == pytest.approx(0.6, abs=0.02)  # a tenth of a line
+
+
 def test_scales_are_drawn_by_role_with_their_extremes_named(runs, tmp_path, monkeypatch):
     arm = arm_rows(read_run(runs["gap"]))["fp8"]
     picture, fig = drawn_by(monkeypatch, scales.scales, arm, tmp_path, "-fp8")
