@@ -23,8 +23,8 @@ from week16_fp8.given import renting
 COURSE = Path(__file__).resolve().parents[1]
 version = labkit.__version__
 REPEATS = json.loads((COURSE / "results" / "2026-11-26-verdict-repeats.json").read_text())
-# The answer cards: the speed's record, the loss's, and what the renter's page makes of them.
-CARDS = ((renting.H100_RUN, renting.H100_LOSS, renting.h100_answers), (renting.WHOLE, renting.WHOLE, renting.answers))
+# The answer cards: the record, and what the renter's page makes of it.
+CARDS = ((renting.H100_WHOLE, renting.h100_answers), (renting.WHOLE, renting.answers))
 LEADING = ("te-current", "te-delayed")
 API = {  # what a week or a script of one's own calls
     "comm": ("group", "ranks", "autopsy", "mesh", "topology", "ledger"),
@@ -136,23 +136,23 @@ def _date(run: RunData) -> str:
 def cards() -> list[dict[str, Any]]:
     """A card for each GPU: what was measured, of which arm, in which record."""
     made = []
-    for speed, loss, answers in CARDS:
-        timed, judged = renting.read(speed), renting.read(loss)
-        rows, call = arm_rows(judged) | answers(), timed.run["results"]["calls"][0]
+    for name, answers in CARDS:
+        record = renting.read(name)
+        rows = arm_rows(record) | answers()
         made.append(
             {
-                "gpu": gpu(timed).removeprefix("1 x "),
+                "gpu": gpu(record).removeprefix("1 x "),
                 "batch": rows[LEADING[0]].timed.batch,
-                "seq": timed.config["speed"]["train"]["seq_len"],
-                "steps": judged.config["train"]["steps"],
-                "arms": [rows[name] for name in LEADING],
-                "equal": equal_rows(REPEATS, timed),
+                "seq": record.config["speed"]["train"]["seq_len"],
+                "steps": record.config["train"]["steps"],
+                "arms": [rows[arm] for arm in LEADING],
+                "equal": equal_rows(REPEATS, record),
                 "broken": rows["broken"],
-                "price": call["price_per_hour"],
-                "date": _date(timed),
-                "records": list(dict.fromkeys((speed, loss))),
-                "commands": list(dict.fromkeys((timed.run["command"], judged.run["command"]))),
-                "versions": judged.run["versions"],
+                "price": record.run["results"]["calls"][0]["price_per_hour"],
+                "date": _date(record),
+                "record": name,
+                "command": record.run["command"],
+                "versions": record.run["versions"],
             }
         )
     return made

@@ -68,7 +68,7 @@ def decided_inside(plan: Plan, budget: Budget) -> tuple[list[str], list[str]]:
     """The requested candidates that the budget is predicted to decide, and the others."""
     done, seconds = {arm for part, arm in plan.done if part == "safety"}, 0.0
     for item in plan.sure():
-        if not budget.late(seconds + item.predicted_s):
+        if not budget.late(item, after=seconds):
             seconds += item.predicted_s
             done |= {item.arm} if item.part == "safety" else set()
     inside = [name for name in plan.requested if runs_of_decision(plan.preset, name) <= done]

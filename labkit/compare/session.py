@@ -126,6 +126,10 @@ class Session:
         if look == "waits":
             budget.left.append(item)
             return Decision("later")
+        first = plan.preset.arms[item.arm].of
+        if any(one.arm == first and one.part == item.part for one in budget.left):
+            budget.left.append(item)  # it would start the processes that its first run had no time for
+            return Decision("later")
         if not budget.fits(item):
             return Decision("later")
         broken = item.part == "safety" and plan.preset.arms[item.arm].role == "broken"
@@ -164,7 +168,7 @@ class Session:
                 # The record has what this try was for.
                 shutil.rmtree(folder_of(plan.out, "speed", item.arm), ignore_errors=True)
                 say(self.console, f"{item.label}: {batches.describe(tries)}; next: {following}")
-                if budget.stop_requested() or budget.late(plan.item("speed", item.arm).predicted_s):
+                if budget.stop_requested() or budget.late(plan.item("speed", item.arm)):
                     return ""  # left for another call
         return f"it fits into no GPU here: {batches.describe(tries)}"
 

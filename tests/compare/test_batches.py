@@ -10,7 +10,7 @@ from rich.console import Console
 
 from labkit.compare import bundle, compare, follow, session
 from labkit.compare.batches import GIB, Search, describe
-from labkit.compare.budget import Budget, predict
+from labkit.compare.budget import REPORT_SECONDS, Budget, predict
 from labkit.compare.plan import make_plan
 from labkit.compare.preset import load_preset
 from labkit.compare.scaling import scaling
@@ -302,7 +302,7 @@ def test_the_budget_ends_a_search_in_order_and_the_next_call_goes_on(run, each, 
         return Budget(*given, clock=lambda: clock[0])
 
     gpu = Gpu({"bf16": line(each), "fp8": line(0.4)})
-    gpu.after = lambda: clock.__setitem__(0, clock[0] + 46.0)
+    gpu.after = lambda: clock.__setitem__(0, clock[0] + 61.0 - REPORT_SECONDS)
     status, said, record = run(gpu, LARGEST, budget_minutes=1, patches={"Budget": short})
     assert status == 3 and gpu.ran == [first] and "Left for another call" in said
     assert record.status == "paused" and bundle.state(record.path).startswith("paused")
@@ -316,8 +316,8 @@ def test_the_budget_ends_a_search_in_order_and_the_next_call_goes_on(run, each, 
 def test_the_tries_are_in_the_minutes_that_are_shown_before():
     plain, largest = (load_preset("h100", more) for more in ([], ["speed.batch=largest"]))
     one = predict(plain, "speed", "bf16", 79.2).predicted_s
-    assert predict(largest, "speed", "bf16", 79.2).predicted_s == pytest.approx(one + 3 * (20 + 3 * 8 * 4096 / 76000))
-    assert predict(largest, "speed", "bf16", 79.2, 1, 2).predicted_s == pytest.approx(one + 20 + 3 * 8 * 4096 / 76000)
+    assert predict(largest, "speed", "bf16", 79.2).predicted_s == pytest.approx(one + 3 * (24 + 3 * 8 * 4096 / 72000))
+    assert predict(largest, "speed", "bf16", 79.2, 1, 2).predicted_s == pytest.approx(one + 24 + 3 * 8 * 4096 / 72000)
     assert predict(largest, "speed", "bf16", 79.2, 1, 4).predicted_s == pytest.approx(one)
 
 

@@ -10,6 +10,7 @@ from labkit.compare.announce import decided_inside
 from labkit.compare.budget import Budget
 from labkit.compare.plan import Plan, decisive_first
 from labkit.compare.preset import load_preset
+from labkit.compare.session import Session
 from labkit.errors import LabError
 from labkit.record.schema import TimedRow
 
@@ -66,13 +67,23 @@ def test_the_arms_that_a_verdict_needs_come_first():
     assert {*sorted(rates, key=rates.get)[-2:]} == {*preset.judged}
 
 
-def test_one_recipe_fits_into_ten_minutes_and_the_whole_preset_into_fifteen_by_the_prediction(tmp_path):
-    """On an H100: four BF16 runs, the control, two runs of each of two candidates, every speed window."""
+def test_one_recipe_fits_into_ten_minutes_and_both_into_thirteen_by_the_prediction(tmp_path):
+    """On an H100: four BF16 runs, the control, two runs of each of two candidates, then every other speed window."""
     preset = load_preset("h100", [])
     plan = Plan(preset, tmp_path, 1, memory_gib=79.2, requested=preset.judged)
     plan.todo = [("speed", arm) for arm in preset.timed] + [("safety", arm) for arm in preset.trained]
     plan.todo = decisive_first(plan)
-    whole = sum(item.predicted_s for item in plan.sure()) / 60
-    assert 14 < whole <= 15
+    # Arms like these took 14.1 minutes on an H100 where 14.3 are predicted, two of the windows not among them.
+    assert 14.5 < sum(item.predicted_s for item in plan.sure() if item.arm != "week16") / 60 < 15.5
     assert decided_inside(plan, Budget(minutes=10)) == (["te-current"], ["te-delayed"])
-    assert decided_inside(plan, Budget(minutes=15))[1] == []
+    assert decided_inside(plan, Budget(minutes=13))[1] == []
+
+
+def test_a_further_run_waits_for_its_first(tmp_path):
+    preset = load_preset("h100", [])
+    plan = Plan(preset, tmp_path, 1, requested=preset.judged)
+    session = Session(plan, Budget(minutes=10), Console(file=io.StringIO()), leader=False)
+    first, second, other = (plan.item("safety", arm) for arm in ("te-current", "te-current-2", "te-delayed-2"))
+    session.budget.left.append(first)
+    assert session._decide(second).word == "later" and session.budget.left == [first, second]
+    assert session._decide(other).word == "run"

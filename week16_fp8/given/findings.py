@@ -32,6 +32,7 @@ BIG2, BIG4, BIG = "2026-11-22-h200-8b-2-gpus", "2026-11-22-h200-8b-4-gpus", "202
 H100, MOE = "2026-11-23-h100-speed", "2026-11-23-h200-moe"  # of commit f8d9b1b
 OWN = "2026-11-24-h200-own"  # of commit 335caa3, which divides scales out in one pass; those of f8d9b1b in two
 H100_LOSS, H100_OWN = "2026-11-23-h100-safety", "2026-11-24-h100-own"
+H100_WHOLE = "2026-11-28-h100-whole"  # of commit 7e0b7ae
 LARGEST = "2026-11-24-h100-largest"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
 FITS, STAGED = "2026-11-26-h200-8b", "2026-11-26-h200-two-stage"  # of commit 0dda8df; FITS but /two of 763a66f

@@ -28,8 +28,7 @@ from week16_fp8.given.findings import (
     BIG,
     FITS,
     FP8,
-    H100_LOSS,
-    H100_OWN,
+    H100_WHOLE,
     LEVERS,
     ONCE,
     WHOLE,
@@ -41,7 +40,6 @@ from week16_fp8.given.findings import (
     timed,
     times,
 )
-from week16_fp8.given.findings import H100 as H100_RUN
 
 H100, H200 = 79.2, 140.4  # GiB, as torch reports them
 FILLED = own.FILLED  # of a GPU, in `lab compare --model`
@@ -73,22 +71,16 @@ def paid(run: str) -> float:
     return sum(call["seconds"] for call in read(run).results["calls"])
 
 
-def beside_arms(run: str) -> float:
-    """Seconds of a comparison's first call in which no arm ran: starting, and cutting the text into tokens."""
-    call = read(run).results["calls"][0]
-    return call["seconds"] - sum(item["measured_s"] or 0.0 for item in call["items"])
-
-
 def h100_rows() -> list[list[str]]:
     """Each arm timed on an H100: its speed against BF16 there and on an H200, and its memory."""
-    arms = read(H100_RUN).results["speed"]["arms"]
+    arms = read(H100_WHOLE).results["speed"]["arms"]
     there = read(WHOLE).results["speed"]["arms"]
     return [
         [
             row["label"],
-            f"{times(H100_RUN, arm):.2f}",
+            f"{times(H100_WHOLE, arm):.2f}",
             f"{times(WHOLE, arm):.2f}" if arm in there else "",
-            f"{gib(H100_RUN, arm):.0f}",
+            f"{gib(H100_WHOLE, arm):.0f}",
         ]
         for arm, row in sorted(arms.items(), key=lambda each: -each[1]["tokens_per_s"])
     ]
@@ -110,11 +102,8 @@ def answers() -> dict[str, Arm]:
 
 @cache
 def h100_answers() -> dict[str, Arm]:
-    """What was timed on one H100, with the verdicts on the losses that two others compared, each with its own BF16."""
-    verdict, own = (read(run).comparison.results.verdict for run in (H100_LOSS, H100_OWN))
-    assert verdict is not None and own is not None
-    both = verdict.model_copy(update={"arms": {**verdict.arms, OWN: own.arms[OWN]}})
-    return {arm.name: arm for arm in answers_of(arm_rows(read(H100_RUN), both)) if arm.timed}
+    """What was timed on an H100, with the verdicts of the same comparison."""
+    return {arm.name: arm for arm in answers_of(arm_rows(read(H100_WHOLE))) if arm.timed}
 
 
 def h100_picture(folder: Path) -> Picture | None:

@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-LAYOUT = 1  # of this folder; a change makes old caches unused
+LAYOUT = 2  # of this folder; a change makes old caches unused
 SPLITS = ("train", "heldout")
 END = "<|end|>"  # token 0, after every file
 SAMPLE_BYTES_PER_ENTRY = 512  # measured: more text than this per vocabulary entry costs time, saves no tokens
 LEAST_SAMPLE = 2 << 20  # bytes
-LOT = 1 << 21  # characters handed to the tokenizer at once: all cores busy, memory small
+LOT = 1 << 22  # characters handed to the tokenizer at once
+PIECE = (
+    1 << 16
+)  # the most of one file in a piece: a core takes a piece at a time, and a long one leaves the others idle
 Piece = tuple[str, bool]  # a stretch of one file's text; whether the file ends with it
 Progress = Callable[[str, float], None]  # progress(what is being done, fraction done in [0, 1])
 
@@ -184,7 +187,7 @@ def _sample(files: list[SourceFile], most: int) -> Iterator[str]:
             most -= len(text)
 
 
-def _pieces(files: list[SourceFile], seen: set[bytes], kept: list[str], most: int = LOT // 2) -> Iterator[Piece]:
+def _pieces(files: list[SourceFile], seen: set[bytes], kept: list[str], most: int = PIECE) -> Iterator[Piece]:
     """Yield (text, whether its file ends with it) in order, long texts cut at line ends; note usable files in `kept`."""
     # A text met before is left out: packages carry copies of one another, and a copy of a held-out file in train would
     # make the held-out loss a test of memory.
