@@ -69,6 +69,7 @@ class _Home:
         # A connection of our own: the group's may stand in a blocking wait while the watch needs an answer.
         self.store = self.attempt.store()
         self.jobs, self.failed, self.parent = 0, False, os.getppid()
+        self.asked = False  # by SIGTERM to end
         # A signal is heard here also while the main thread stands in a C call, where no handler of Python's runs.
         self.signals, heard = os.pipe()
         os.set_blocking(self.signals, False)
@@ -76,9 +77,19 @@ class _Home:
         with contextlib.suppress(ValueError):  # not the main thread
             signal.set_wakeup_fd(heard, warn_on_full_buffer=False)
 
+    def heard(self) -> bool:
+        """Whether SIGTERM has come."""
+        with contextlib.suppress(BlockingIOError):
+            self.asked = self.asked or signal.SIGTERM in os.read(self.signals, 4096)
+        return self.asked
+
     def _leave_group(self) -> None:
         if not self.failed and dist.is_initialized():
             dist.destroy_process_group()
+        elif self.failed and self.heard():  # all is said, and taking a torch apart takes seconds on a busy machine
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            _leave()
 
 
 _home: _Home | None = None
@@ -118,7 +129,6 @@ class _Job:
         self.state, self.published, self.guard = "running", False, threading.Lock()
         self.over = threading.Event()
         self.main = threading.get_ident()
-        self.asked = False  # by SIGTERM to end
         self.beats: dict[int, tuple[int, float]] = {}  # since then, of each rank: its last beat, and when it came
 
     def run(self, fn: Callable, args: tuple) -> Results:
@@ -194,9 +204,7 @@ class _Job:
         if os.getppid() != self.home.parent:
             raise OSError("its agent has died")
         self.store.add(f"beat/{self.rank}", 1)
-        with contextlib.suppress(BlockingIOError):
-            self.asked = self.asked or signal.SIGTERM in os.read(self.home.signals, 4096)
-        if self.asked and not self.over.is_set():
+        if self.home.heard() and not self.over.is_set():
             self._leave_the_dead()
 
     def _leave_the_dead(self) -> None:
