@@ -156,7 +156,7 @@ def far_apart(mesh, r):
     return [q for q in range(RANKS) if q % (RANKS // tp) == r % (RANKS // tp)] if tp > 1 else [-1]
 
 
-CLIPS = {"dp4": 0.0, "tp4": 100.0}  # off; far above every norm. Elsewhere 1.0, below it
+CLIPS = {"dp4": 0.0, "tp4": 100.0, "dp2 x tp2": 0.5}  # off; far above every norm. Elsewhere below it, 1.0 or not
 
 
 @task("C.1", points=7)
@@ -279,6 +279,11 @@ def test_agreed_product(kind, seed):
     agreed_products(sent, top, call("scenarios.product", sent, **recipe)[0], **recipe)
     got, ledgers = call("scenarios.product", sent)
     agreed_products(sent, top, got)
+    halves = [(a.bfloat16(), b, g.bfloat16()) for a, b, g in sent]  # activations are BF16, master weights FP32
+    for r, one in enumerate(call("scenarios.product", halves)[0]):
+        told = [str(name).removeprefix("torch.") for name in field(one, "dtypes")]
+        right = ["bfloat16", "bfloat16", "float32"]
+        expect(told == right, f"rank {r}: x is BF16, w FP32: y, dx, dw are {told}, expected {right}", known=True)
     for r in range(N):
         parts = phases(ledgers[r])
         # One all-reduce of two amaxes and their flags forward, of one and its flag backward; ring bytes.
@@ -395,6 +400,24 @@ def test_a_step_that_is_not_taken(mesh, seed):
             known=True,
         )
     for r in range(RANKS):
+        for k, (what, rank, value) in enumerate(spoils):
+            told = got[r]["vitals"][k][:2]
+            expect(
+                all(math.isnan(x) for x in told),
+                f"rank {r}, step {k + 1}: rank {rank} had {value} in its {what}, and loss and norm are {told}, expected NaN",
+                known=True,
+            )
+        one, huge, several = field(got[r], "sizes")
+        expect(
+            math.isfinite(huge[1]) and huge[2] is True,
+            f"rank {r}: each number of a gradient is finite, and of vitals the norm is {huge[1]} and `finite` {huge[2]}: "
+            "squares leave float32",
+            known=True,
+        )
+        same(huge[1], 1e22 * one[1], tol=1e18 * one[1], rank=r, what="the norm of a gradient times 1e22")
+        expect(
+            several[2] is False, f"rank {r}: all ranks but the first had NaN, and `finite` is {several[2]}", known=True
+        )
         vitals = field(got[r], "vitals")[3:]
         expect(
             vitals[1][2] is True and vitals[2][2] is True,
