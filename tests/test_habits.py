@@ -1,12 +1,10 @@
 """The linters' settings, the hooks and CONTRIBUTING.md: they say the same, and what they forbid fails."""
 
-import ast
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -113,29 +111,6 @@ def test_whoever_ignores_a_finding_names_its_rule_and_a_reason():
         if path != Path(__file__) and not reasoned.match(found[1])
     ]
     assert not bare, "\n".join(bare)
-
-
-def test_types_are_found_alike_where_only_a_laptops_packages_are():
-    """`make test` installs requirements.lock and the linters. What else is imported is Any everywhere, or mypy ends in
-    an error where it is not there: SQLAlchemy, which nbgrader brings, did so in an environment without it."""
-    skipped = {name.partition(".")[0] for table in SETTINGS["tool"]["mypy"]["overrides"] for name in table["module"]}
-    lock = (ROOT / "requirements.lock").read_text().splitlines()
-    locked, brings = {_plain(line.partition("==")[0]) for line in lock}, packages_distributions()
-    strange = set()
-    for file in (file for name in CODE if name != "tests" for file in (ROOT / name).rglob("*.py")):
-        text = file.read_text()
-        for node in ast.walk(ast.parse(text)):
-            named = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            named += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            roots = {name.partition(".")[0] for name in named} - skipped - sys.stdlib_module_names - set(CODE)
-            if roots and "# type: ignore[import" not in text.splitlines()[node.lineno - 1]:
-                known = {root for root in roots if {_plain(one) for one in brings.get(root, ())} & locked}
-                strange |= {f"{root} in {file.relative_to(ROOT)}" for root in roots - known}
-    assert not strange
-
-
-def _plain(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 # ---- the page for contributors
