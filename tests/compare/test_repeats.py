@@ -341,7 +341,7 @@ def test_a_budget_that_ends_before_the_second_look_leaves_it(trained, monkeypatc
         patch.setattr(Budget, "fits", fits_but("a-3", "a-4"))
         status, said = call(60)
     assert status == UNFINISHED and "broken" in ran and results().verdict.word == "undecided"
-    assert not {"a-3", "a-4"} & set(ran)
+    assert not {"a-3", "a-4"} & set(ran) and [item.arm for item in results().calls[-1].left] == ["a-3", "a-4"]
     assert "the same command goes on with 2 more runs of it" in said and "FP8 a, run 3 (safety)" in said
     assert call()[0] == 1 and ran[-2:] == ["a-3", "a-4"], "the same command goes on"
 
