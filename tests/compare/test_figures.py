@@ -136,6 +136,13 @@ def test_gap_survives_infinite_gaps_and_a_missing_band(runs, tmp_path, monkeypat
     assert loss.gap(arm_rows(read_run(runs["gap"] / "arms" / "fp8")), Verdict(), tmp_path) is None
 
 
+@pytest.mark.parametrize(
+    "value, text", [(0, "0"), (0.0095, "+0.0095 %"), (-0.1, "\N{MINUS SIGN}0.1 %"), (1000, "+1,000 %")]
+)
+def test_percent_ticks_are_for_people(value, text):
+    assert loss._percent(value) == text
+
+
 def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
     from matplotlib.text import Text
 
