@@ -10,8 +10,8 @@ ends it at once. A folder in which another process trains is refused. A run whos
 written ends with status 2. (torchrun's own status is then 1, whatever its ranks': run.json says "paused".)
 
 `running/config.py` says what a configuration holds. The run's folder is that of every training here (labkit.record):
-run.json, steps.jsonl, events.jsonl. What does not go is refused in one sentence, with exit status 2, before anything is
-built or written.
+run.json, steps.jsonl, events.jsonl. A configuration that cannot run is an error of one sentence and exit status 2,
+before anything is built or written.
 """
 
 from __future__ import annotations

@@ -189,7 +189,9 @@ def test_every_page_at_two_widths(site, tmp_path):
             page.call("Emulation.setDeviceMetricsOverride", width=1200, height=900, deviceScaleFactor=1, mobile=False)
             page.open(path.as_uri())
             assert page.js("[...document.images].every((one) => one.alt.trim() && one.naturalWidth)"), name
-            assert page.js(FAINT) == [], name
+            for theme in ("dark", "light"):
+                page.js(f"document.documentElement.dataset.theme = '{theme}'")
+                assert page.js(FAINT) == [], f"{name}, {theme}"
             assert page.js(CUT) == 0, name
             for width in (1200, 400):
                 page.call(

@@ -1,4 +1,4 @@
-"""Typed configs. A run is described by one TOML file; a wrong file is refused in one sentence before anything starts.
+"""Typed configs. A run is described by one TOML file; a wrong file is an error before anything starts.
 
     model = "tiny"                 # a name from `sizes()`, or a [model] table with every field
     steps = 200

@@ -3,7 +3,7 @@
     python -m studies.verdict.pool FILE [--at-once 2] [--minutes 45]
 
 BF16 is trained 48 times, correct FP8 24 times, and FP8 8 times with each fault at each dose (studies.verdict.faults),
-each from weights moved by a BF16 rounding error of its own. The file is JSON lines: a first one with hardware, versions
+each from initial weights perturbed at random by one BF16 rounding step. The file is JSON lines: a first one with hardware, versions
 and settings, then a run each. The same command goes on.
 """
 

@@ -2,8 +2,7 @@
 
     python -m week16_fp8.given.tricks OUT.json        all trainings, one a core; OUT.json is the record
 
-All arms have the same data. Each run starts from weights moved by a rounding error of its own (`seed`), and draws its own
-noise. The baseline is FP32; everything but a format's three products is FP32 in the others, too.
+All arms have the same data. Each run perturbs the initial weights by one rounding step (`seed`), and draws its own noise. The baseline is FP32; everything but a format's three products is FP32 in the others, too.
 """
 
 import argparse

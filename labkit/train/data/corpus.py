@@ -37,9 +37,8 @@ END = "<|end|>"  # token 0, after every file
 SAMPLE_BYTES_PER_ENTRY = 512  # measured: more text than this per vocabulary entry costs time, saves no tokens
 LEAST_SAMPLE = 2 << 20  # bytes
 LOT = 1 << 22  # characters handed to the tokenizer at once
-PIECE = (
-    1 << 16
-)  # the most of one file in a piece: a core takes a piece at a time, and a long one leaves the others idle
+# The most of one file in a piece: a core takes a piece at a time, and a long one leaves the others idle.
+PIECE = 1 << 16
 Piece = tuple[str, bool]  # a stretch of one file's text; whether the file ends with it
 Progress = Callable[[str, float], None]  # progress(what is being done, fraction done in [0, 1])
 
