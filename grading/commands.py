@@ -126,7 +126,7 @@ def status(
             found = standing.status(cls, one)
             if week:
                 standing.show(found, console)
-            elif found.submitted or one.name in cls.rules.deadlines:
+            elif found.counts.get("submitted") or one.name in cls.rules.deadlines:
                 console.print(found.summary, highlight=False, soft_wrap=True)
         say(odd)
 

@@ -25,40 +25,28 @@ class Status:
     problems: list[Problem]
     zone: tzinfo | None = None
 
-    def count(self, *states: str) -> int:
-        return sum(one.state in states for one in self.standings)
-
     @property
-    def submitted(self) -> int:
-        return sum(one.counted is not None for one in self.standings)
-
-    @property
-    def graded(self) -> int:
-        return sum(one.mark is not None for one in self.standings)
-
-    @property
-    def waiting(self) -> int:
-        """For a person: graded in part, or in doubt."""
-        return sum(one.mark is not None and one.total is None and not one.excused for one in self.standings)
-
-    @property
-    def late(self) -> int:
-        return sum(one.late for one in self.standings)
-
-    @property
-    def excused(self) -> int:
-        return sum(one.excused for one in self.standings)
+    def counts(self) -> dict[str, int]:
+        """How many students are what."""
+        each = [
+            {
+                "submitted": one.counted is not None,
+                "graded": one.mark is not None,
+                "to be marked by a person": one.mark is not None and one.total is None and not one.excused,
+                "late": one.late,
+                "missing": one.state == MISSING,
+                "not submitted yet": one.state == NOT_YET,
+                "excused": one.excused,
+            }
+            for one in self.standings
+        ]
+        return {what: sum(one[what] for one in each) for what in each[0]} if each else {}
 
     @property
     def summary(self) -> str:
-        """ "week13: 38 submitted, 36 graded, 4 to be marked by a person, 2 late, 3 missing"."""
-        yet = self.count(NOT_YET)
-        return (
-            f"{self.week.name}: {self.submitted} submitted, {self.graded} graded, {self.waiting} to be marked by a "
-            f"person, {self.late} late, {self.count(MISSING)} missing"
-            + (f", {yet} not submitted yet" if yet else "")
-            + (f", {self.excused} excused" if self.excused else "")
-        )
+        """ "week13: 38 submitted, 36 graded, 4 to be marked by a person, 2 late, 3 missing"; the last two if any are."""
+        said = [f"{many} {what}" for n, (what, many) in enumerate(self.counts.items()) if many or n < 5]
+        return f"{self.week.name}: {', '.join(said)}"
 
 
 def status(cls: Class, week: Week) -> Status:

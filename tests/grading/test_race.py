@@ -1,8 +1,5 @@
 """The race: who takes part, under which name, and in a sandbox."""
 
-import io
-import zipfile
-
 import pytest
 
 from grading import race as racing
@@ -13,6 +10,7 @@ from grading.register.submissions import add_submission
 from labkit.checks.race import Lap, Result
 from labkit.checks.tasks import find_week
 from tests.grading.minicourse import ROOT
+from tests.grading.publish.aclass import zipped
 
 FILE = "week13_allreduce/stretch/fastest.py"
 
@@ -58,11 +56,8 @@ def test_the_best_comes_first_and_the_table_names_nobody(week, monkeypatch, tmp_
     init_class(tmp_path / "class", roster, "UTC", [week])
     with open_class(tmp_path / "class", [week]) as cls:
         for student in times:
-            whole = io.BytesIO()
-            with zipfile.ZipFile(whole, "w") as archive:
-                archive.writestr(FILE, f"PSEUDONYM = ''  # {student}\n")
-            keys = [Key("id", student)]
-            add_submission(cls, week, Arrival(student, keys, whole.getvalue(), None, "folder", "by hand"))
+            whole, keys = zipped({FILE: f"PSEUDONYM = ''  # {student}\n".encode()}), [Key("id", student)]
+            add_submission(cls, week, Arrival(student, keys, whole, None, "folder", "by hand"))
         ranked, out = racing.race(cls, week)
     assert [placed.name for placed in ranked] == ["bob", "ann"]
     assert [(placed.name, placed.why) for placed in out] == [

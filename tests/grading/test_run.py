@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,7 @@ from labkit.checks.tasks import load_week
 from labkit.errors import LabError
 from tests import warm
 from tests.checks.miniweek import OPS, make_week
+from tests.grading.publish.aclass import zipped
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_sandbox = pytest.mark.usefixtures("sandbox")
@@ -58,12 +58,9 @@ class Course:
 
     def hand_in(self, student, *files):
         """An attempt of one text for ops.py, or of (name, text) pairs; its number."""
-        whole = io.BytesIO()
-        with zipfile.ZipFile(whole, "w") as archive:
-            for one in files:
-                archive.writestr(*(one if isinstance(one, tuple) else ("ops.py", one)))
+        whole = zipped(dict(one if isinstance(one, tuple) else ("ops.py", one) for one in files))
         with self.open() as cls:
-            arrival = Arrival(student, [Key("id", student)], whole.getvalue(), None, "folder", "by hand")
+            arrival = Arrival(student, [Key("id", student)], whole, None, "folder", "by hand")
             return add_submission(cls, self.week, arrival).id
 
     def marks(self):

@@ -1,7 +1,5 @@
 """`grade forget`: everything of one student goes, nothing of anyone else, and what only a person can do is named."""
 
-import sqlite3
-
 import pytest
 
 from grading.publish.forget import find, forget
@@ -9,21 +7,16 @@ from grading.publish.publishing import Wishes, publish
 from grading.register.people import resolve
 from grading.register.standing import standings
 from labkit.errors import LabError
+from tests.grading.minicourse import snapshot
 from tests.grading.publish.aclass import LATE, WEEK, a_class, hand_in, hand_points, mark, zipped
 
 ROSTER = "student,name,email\nu1,Anna Unique,anna@x.org\nu2,Ben,ben@x.org\nu3,Cleo,cleo@x.org\nu4,Dora,dora@x.org\n"
 
 
-def whole(folder):
-    """Every file's bytes by path, the store's as its statements."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.name == "class.db":
-            with sqlite3.connect(path) as db:
-                found["class.db"] = "\n".join(db.iterdump()).encode()
-        elif path.is_file() and not path.name.startswith("class.db"):
-            found[path.relative_to(folder).as_posix()] = path.read_bytes()
-    return found
+def whole(cls):
+    """Every file's bytes by path, and the store's statements."""
+    files = {name: data for name, data in snapshot(cls.folder).items() if not name.startswith("class.db")}
+    return files, list(cls.db.iterdump())
 
 
 def gone(cls, name="anna@x.org"):
@@ -75,9 +68,9 @@ def test_what_names_them_beside_others_is_left_to_a_person(cls, tmp_path):
 
 
 def test_looking_changes_nothing(cls):
-    before = whole(cls.folder)
+    before = whole(cls)
     stored = find(cls, resolve(cls, "anna@x.org"))
-    assert stored.rows["member"] == 3 and stored.rows["hand_mark"] == 2 and whole(cls.folder) == before
+    assert stored.rows["member"] == 3 and stored.rows["hand_mark"] == 2 and whole(cls) == before
     stored, said = gone(cls, "dora@x.org")
     assert stored.paths == [] and stored.submissions == [] and len(said) == 1, "she handed in nothing"
 

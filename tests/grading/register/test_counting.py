@@ -70,6 +70,8 @@ def test_an_extension_moves_one_persons_deadline_and_the_later_of_two_holds(tmp_
         assert due(cls, resolve(cls, "S003").id, "week13") == after(72) and of(cls, "S003").factor == 1
         hand_in(cls, "a", ANNA, b"again", received=after(60), due=after(50))
         assert due(cls, resolve(cls, "S001").id, "week13") == after(50)
+        hand_in(cls, "a", ANNA, b"once more", received=after(60), due=after(40))
+        assert due(cls, resolve(cls, "S001").id, "week13") == after(48), "the platform's newest is earlier"
 
 
 def test_the_last_counts_by_time_not_by_number(tmp_path):
@@ -89,6 +91,9 @@ def test_what_came_too_late_takes_the_place_of_no_other(tmp_path):
         early = hand_in(cls, "a", ANNA, b"early").id
         late = hand_in(cls, "a", ANNA, b"late", received=after(500)).id
         assert of(cls).counted.submission.id == early
+        give_mark(cls, early, missing={"collectives.py": ""})
+        give_mark(cls, late)
+        assert POORER not in kinds(cls), "what it lacks, no earlier one has"
         withdraw(cls, [early])
         assert of(cls).counted.submission.id == late and (of(cls).factor, of(cls).total) == (0, 0)
 
@@ -103,9 +108,12 @@ def test_best_is_by_automatic_points_after_lateness_without_the_full_ones(tmp_pa
         assert of(cls).counted.submission.id == early and of(cls).total == 90
         give_mark(cls, late, 100)
         assert of(cls).counted.submission.id == early, "equal points after lateness: no better"
+        other = hand_in(cls, "a", ANNA, b"3", received=after(-0.5)).id
+        give_mark(cls, other, 90)
+        assert of(cls).counted.submission.id == other, "of equals the later one"
     (tmp_path / "c" / "course.toml").write_text(f'{rules}[full_points]\nweek13 = ["13.2"]\n')
     with open_class(tmp_path / "c", WEEKS) as cls:
-        assert of(cls).total == 100 and of(cls).counted.submission.id == early
+        assert of(cls).total == 100 and of(cls).counted.submission.id == other
 
 
 def test_who_handed_in_nothing_is_missing_once_the_grace_is_over(tmp_path):
@@ -184,7 +192,7 @@ def test_points_by_hand_belong_to_an_attempt_and_never_go_over(tmp_path):
         assert of(cls).state == NOT_GRADED and of(cls).total is None
         give_mark(cls, second, 70, written=True)
         assert of(cls).state == BY_HAND and not of(cls).by_hand and ELSEWHERE in kinds(cls)
-        add_hand_mark(cls, WEEK, second, HandMark("13.7", 4))
+        add_hand_mark(cls, WEEK, second, HandMark("13.7", 3.5, extra=0.5))
         assert of(cls).total == 74 and ELSEWHERE not in kinds(cls)
         withdraw(cls, [second])
         assert of(cls).total == 69
@@ -226,6 +234,7 @@ def test_a_mark_that_the_grader_could_not_finish_is_no_zero(tmp_path):
 
 def test_a_week_closes_with_the_last_extension_and_what_late_ones_still_get(tmp_path):
     rules = f"{DEADLINE}{LATE}[extensions.S001]\nweek13 = {after(48).isoformat()}\n"
+    rules += f"[extensions.S002]\nweek13 = {after(99).isoformat()}\n[excused]\nweek13 = ['S002']\n"
     with opened(tmp_path / "c", rules=rules) as cls:
         until, whose = closes(cls, "week13")
         assert until == after(48) + timedelta(days=5, minutes=10) and whose.email == "anna@x.org"

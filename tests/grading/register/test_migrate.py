@@ -1,6 +1,5 @@
 """A class's folder of the former program, taken over: who is who, what counts, and what it is worth stays."""
 
-import io
 import json
 import sqlite3
 import zipfile
@@ -15,6 +14,7 @@ from grading.register.problems import UNKNOWN, problems
 from grading.register.standing import EXCUSED, standings
 from grading.register.submissions import attempts
 from labkit.errors import LabError
+from tests.grading.publish.aclass import zipped
 from tests.grading.register.storing import BEFORE, CANVAS, DUE, WEEK, WEEKS
 
 RULES = f"""
@@ -52,13 +52,11 @@ class Old:
     def collected(self, student, attempt=1, received=BEFORE, withdrawn=False, mark=True, content=None, **more):
         folder = self.root / "submitted" / "week13" / student / ("withdrawn" if withdrawn else "")
         folder.mkdir(parents=True, exist_ok=True)
-        whole = io.BytesIO()
-        with zipfile.ZipFile(whole, "w") as archive:
-            archive.writestr("collectives.py", content or f"{student} {attempt}")
-        (folder / f"{attempt}.zip").write_bytes(whole.getvalue())
+        text = content or f"{student} {attempt}"
+        (folder / f"{attempt}.zip").write_bytes(zipped({"collectives.py": text.encode()}))
         receipt = {
             "student": student, "attempt": attempt, "received": received.isoformat() if received else "",
-            "timed": "handed in", "digest": content or f"{student} {attempt}", "name": "", "source": "d.zip",
+            "timed": "handed in", "digest": text, "name": "", "source": "d.zip",
             "collected": f"2026-11-20T1{attempt}:00:00+00:00", "late": None, "left_out": {}, "notes": [],
             "attention": [], "called": student, "participant": "", "group": "", "format": 1, **more,
         }  # fmt: skip

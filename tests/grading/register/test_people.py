@@ -64,6 +64,9 @@ def test_a_newer_roster_says_who_is_new_and_who_left(tmp_path):
         assert resolve(cls, "jane@x.org").left_at is not None
     back = init_class(folder, tmp_path / "c-roster.csv", "", WEEKS)
     assert back.stay == 3 and [one.name for one in back.left] == ["New, Nia"]
+    newer.write_text("Student,ID,SIS User ID\nAnna,4501,S002\n")
+    with pytest.raises(LabError, match="the keys of Anna are those of"):
+        init_class(folder, newer, "", WEEKS)
 
 
 @pytest.mark.parametrize(
