@@ -152,6 +152,7 @@ def cards() -> list[dict[str, Any]]:
                 "date": _date(record),
                 "record": name,
                 "command": record.run["command"],
+                "calls": len(record.run["results"]["calls"]),
                 "versions": record.run["versions"],
             }
         )
