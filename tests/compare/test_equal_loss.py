@@ -42,6 +42,7 @@ def test_weights_that_are_k_steps_behind_take_k_further_steps(late):
 def test_only_the_judged_part_of_a_curve_has_a_say():
     odd = {step: loss if step >= FROM else 9.0 for step, loss in curve().items()}
     assert found(5, [odd]) == found(5)
+    assert slope({1: 9.0, 3: math.e, 5: 1.0}, 3) == pytest.approx(50.0) == slope({3: math.e, 5: 1.0}, 1)
 
 
 def test_a_slope_is_per_cent_of_the_loss_in_a_step():
@@ -66,6 +67,9 @@ def test_a_pace_that_scatters_widens_the_steps_of_a_gap_and_of_none():
     one, two = (further_steps([curve(), other], FROM, 1.0, 1.0, 1.0) for other in (curve(), steep))
     assert one.low == pytest.approx(one.steps) == pytest.approx(one.high)
     assert two.low == pytest.approx(1 / slope(steep, FROM)) and two.high == pytest.approx(1 / slope(curve(), FROM))
+    assert two.steps == pytest.approx(2 / (slope(curve(), FROM) + slope(steep, FROM)))
+    many = further_steps([curve()] * 7 + [steep], FROM, 1.0, 1.0, 1.0)  # of 8 drawn: 3 steep ones in 6.7 %, 4 in 1.3 %
+    assert many.low == pytest.approx(8 / (5 * slope(curve(), FROM) + 3 * slope(steep, FROM)))
     none = further_steps([curve(), steep], FROM, 0.0, 0.0, 0.0)
     assert none.low == none.steps == none.high == 0
 
@@ -82,7 +86,7 @@ def test_a_gap_without_an_interval_has_no_steps(gap, low):
 
 def test_speed_at_equal_loss_counts_the_further_steps():
     assert Further(100, 60, 140, 400).speed(1.5) == pytest.approx((1.2, 1.5 / 1.35, 1.5 / 1.15))
-    assert Further(-100, -400, 0, 400).speed(1.5) is None, "no step would be left"
+    assert Further(-100, -500, 0, 400).speed(1.5) is None, "no step would be left"
 
 
 def record(folder, *, speed=True, repeat=True, curves=True):
