@@ -84,7 +84,7 @@ def test_the_matrix_says_that_nobody_has_tried_them(recipe):
 
 
 def test_the_rtx_50_has_nvfp4_and_no_mxfp8_as_transformer_engine_says(monkeypatch):
-    """2.20's `is_mxfp8_available` is false from 12.0 on, `is_nvfp4_available` true from 10.0 on."""
+    """Transformer Engine's `is_mxfp8_available` is false from 12.0 on, `is_nvfp4_available` true from 10.0 on."""
     fake_te.install(monkeypatch, compute_capability=(12, 0))
     assert [availability("te", recipe, "cuda").ok for recipe in FORMATS] == [False, True]
     assert [cell(f"te {recipe}", "Blackwell RTX").state for recipe in FORMATS] == ["no", "untried"]
