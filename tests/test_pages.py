@@ -102,10 +102,22 @@ def test_a_page_has_its_length(page):
     assert words(ROOT / page) == pytest.approx(WORDS[page], rel=0.2)
 
 
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{who}.md" for who in ("students", "instructors", "renters"))])
+def test_commands_of_a_door_fit_on_a_screen(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert max(len(line) for line in text.splitlines() if line.startswith("    ")) <= 92
+
+
 def test_a_release_is_added_changed_and_fixed_in_few_words():
     for release in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]:
         heads = re.findall(r"^### (.*)", release, re.MULTILINE)
         assert len(release.split()) <= 400 and set(heads) <= {"Added", "Changed", "Fixed"}, release.splitlines()[0]
+
+
+def test_the_glossary_stays_short():
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^\| (.+?) \| .+ \|$", text, re.MULTILINE)[2:]
+    assert len(entries) <= 40 and entries == sorted(entries, key=str.lower)
 
 
 def test_the_first_experiment_prints_what_it_says_and_fails_as_it_says(tmp_path):

@@ -98,6 +98,8 @@ def test_messages_cross_as_the_ledger_says(pools):
         # What N=4 ranks must at least receive together for a payload of S bytes, whatever the algorithm.
         ("all_reduce", lambda S, N: 2 * (N - 1) * S),
         ("all_gather", lambda S, N: (N - 1) * S),
+        ("reduce_scatter", lambda S, N: (N - 1) * S),
+        ("broadcast", lambda S, N: (N - 1) * S),
     ],
 )
 def test_a_library_collective_is_payload_not_wire(pools, kind, wire):

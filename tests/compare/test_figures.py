@@ -87,6 +87,14 @@ def test_the_svg_has_a_dark_theme_for_every_named_colour(runs, tmp_path):
     assert not re.findall(r"(?:fill|stroke): #(?!000000|ffffff)[0-9a-f]{6}", svg)
 
 
+def test_arms_differ_in_dash_and_marker_not_only_in_colour():
+    roles = {"a": "baseline", "b": "twin", "c": "candidate", "d": "candidate", "e": "candidate", "f": "broken"}
+    look = plotting.styles(roles)
+    assert len({str(s.dash) + s.mark for s in look.values()}) == len(roles)
+    assert len({s.mark for s in look.values()}) == len(roles)
+    assert len({s.hatch for s in look.values()}) == len(roles)
+
+
 def test_losses_hold_the_record(runs, tmp_path, monkeypatch):
     arms = arm_rows(read_run(runs["gap"]))
     picture, fig = drawn_by(monkeypatch, loss.losses, arms, tmp_path)
@@ -223,6 +231,12 @@ def test_a_tensor_that_lost_nothing_does_not_flatten_the_picture(runs, tmp_path,
     assert max(max(line.get_ydata()) for line in fig.axes[0].get_lines()) < 60
 
 
+def test_more_candidates_than_colours_still_differ():
+    look = plotting.styles({**{f"c{i}": "candidate" for i in range(10)}, "broken": "broken", "fine": "fine"})
+    assert len({(style.color, style.mark, style.hatch) for style in look.values()}) == 12
+    assert len({style.mark for style in look.values()}) == len({style.hatch for style in look.values()}) == 12
+
+
 def test_an_arm_that_presets_share_looks_the_same_beside_whichever_others():
     one = plotting.styles({"bf16": "baseline", "te-current": "candidate", "mine": "candidate"})
     other = plotting.styles({"mine": "candidate", "te-delayed": "candidate", "te-current": "candidate"})
@@ -263,6 +277,18 @@ def test_worst_sqnr_takes_outputs_over_all_probes_and_nan_first():
     assert worst_sqnr(probes) == Sqnr(tensor="a.output", db=9.0, step=1)
     assert worst_sqnr([(1, {"a.input": {"sqnr": 30.0}, "b.input": {"sqnr": math.nan}})]).tensor == "b.input"
     assert worst_sqnr([(1, {"a.input": {"scale": 1.0}})]) is None
+
+
+@pytest.mark.parametrize(
+    "name, parts",
+    [
+        ("layers.2.ffn.w1.grad", (2, "ffn.w1", "grad")),
+        ("head.weight", (None, "head", "weight")),
+        ("model.layers.11.attn.wq.input", (11, "attn.wq", "input")),
+    ],
+)
+def test_tensor_names(name, parts):
+    assert split_tensor(name) == parts
 
 
 def test_running_median_is_centred_and_keeps_gaps():
