@@ -16,7 +16,7 @@ from grading.register.standing import standings
 from grading.register.submissions import attempt
 from labkit.errors import LabError
 from tests.grading.aclassroom import grade
-from tests.grading.publish.aclass import LATE, ROOT, WEEK, a_class, hand_in, hand_points, mark
+from tests.grading.publish.aclass import LATE, NOON, ROOT, WEEK, a_class, hand_in, hand_points, mark
 
 COMMANDS = ["init", "release", "collect", "run", "mark", "publish", "status", "why", "who", "submission", "similar"]
 COMMANDS += ["forget", "doctor"]
@@ -112,6 +112,19 @@ def test_publish_says_what_to_do_with_each_file_and_who_is_left_out(folder):
     assert "published/week13/class.html" in said and "published/term.csv" in said and "to be graded" in said
     hand = folder / "published" / "week13" / "feedback"
     assert {path.name for path in hand.iterdir()} == {"anna", "ben"}
+
+
+def test_publish_is_refused_as_a_whole_and_in_the_words_of_status(folder):
+    from grading.intake.arrival import Arrival, Key
+    from grading.register.submissions import add_submission
+    from tests.grading.publish.aclass import zipped
+
+    with open_class(folder, [WEEK]) as cls:
+        add_submission(cls, WEEK, Arrival("Ana", [Key("name", "Ana")], zipped({"a.py": b""}), NOON, "moodle", "d.zip"))
+    assert "grade who Ana = anna" in grade(folder, "status", "week13")
+    said = grade(folder, "publish", "week13", status=2)
+    assert "grade who Ana = anna" in said and not (folder / "published").exists()
+    assert "Ana is anna" in grade(folder, "who", "Ana", "=", "anna")
 
 
 def test_a_name_cannot_write_on_the_terminal(tmp_path):

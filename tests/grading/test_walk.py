@@ -15,6 +15,7 @@ from grading.register.classes import open_class
 from grading.register.marks import add_mark, newest_marks
 from grading.register.people import resolve
 from grading.register.submissions import attempts
+from labkit.checks.outcome import number
 from tests.grading.aclassroom import grade
 from tests.grading.publish.aclass import WEEK, mark, zipped
 
@@ -212,6 +213,22 @@ def test_somebody_whom_nobody_knows_blocks_until_it_is_said_whose_it_is(term, tm
 def _members(data):
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return [(name, archive.read(name)) for name in archive.namelist()]
+
+
+def test_a_name_in_course_toml_that_is_nobodys_stops_every_command_with_the_right_line(term):
+    folder, _ = term
+    (folder / "course.toml").write_text(RULES.replace("Anna Müller", "Anna Müler"))
+    for words in (("status", "week13"), ("publish", "week13"), ("why", "week13", "anna@x.org"), ("mark", "week13")):
+        assert '[extensions."anna@x.org"]' in grade(folder, *words, status=2)
+
+
+def test_why_answers_from_the_same_standing(term):
+    folder, _ = term
+    grade(folder, "mark", "week13")
+    type_points(folder, {"sean@x.org": 20})
+    said = grade(folder, "why", "week13", "sean@x.org")
+    total = number(round(0.9 * (AUTO + 20), 6))
+    assert f"submission {submission(folder, 'sean@x.org')} counts, total {total}, complete" in said and "10 %" in said
 
 
 def test_a_student_is_forgotten_and_nobody_else(term):

@@ -76,6 +76,13 @@ def test_they_never_go_over_to_another_attempt_and_come_back_with_theirs(ready, 
     assert typed(ready.folder, week)[2, "91.2"].comment == "of the first"
 
 
+def test_a_member_with_an_attempt_of_their_own_leaves_the_groups_points_to_the_others(ready, week, course):
+    type_in(course, 2, CELL, 4)
+    hand_in(ready, "cleo", mark(), files=handed(answer="Alone."), days_late=1)
+    prepare(ready, week)
+    assert totals(ready, week)["ben"] == 7 and totals(ready, week)["cleo"] is None
+
+
 def test_the_course_directory_can_be_made_again_without_a_loss(ready, week, course, template):
     type_in(course, 1, CELL, 5, "Fine.")
     read_back(ready, week)

@@ -107,6 +107,15 @@ def test_items_and_codes_are_sentences_on_the_page(cls):
     assert "predictions 1 to 7: 4 of" in page and "State the unit of every number." in page and "#units" not in page
 
 
+def test_a_group_is_marked_once_and_each_has_a_page(tmp_path):
+    with a_class(tmp_path, ["anna", "ben", "cleo"], LATE) as opened:
+        hand_points(opened, hand_in(opened, ["anna", "ben"], mark()), "13.7", 15)
+        made = publish(opened, WEEK, Wishes())
+        assert [(one.name, number) for one, number, _ in made.pages] == [("anna", 1), ("ben", 1)]
+        totals = {row["student"]: row["total"] for row in read_table(made.folder / "all.csv")}
+        assert totals == {"anna": "95", "ben": "95", "cleo": ""}
+
+
 # -- platforms --------------------------------------------------------------------------------------------------------
 @pytest.fixture(params=["canvas", "moodle"])
 def platform(request, tmp_path):
