@@ -65,13 +65,14 @@ class MXNumerics(Numerics):
     """MXFP8, a power of two for each 32 values along the sum: see week16_fp8.stretch.mxfp8."""
 
     recipe: Recipe = BLOCKWISE  # E4M3 throughout
+    rule: str = "rceil"  # how the power of two is chosen
 
     def scale(self, slot: str, x: Tensor) -> Tensor:
         """One scale per element, x's shape [M, N]: of the rounding along its rows."""
-        return 1 / mxfp8.scale_of(mxfp8.to_mx(x)[1]).repeat_interleave(mxfp8.BLOCK, 1)[:, : x.shape[1]]
+        return 1 / mxfp8.scale_of(mxfp8.to_mx(x, self.rule)[1]).repeat_interleave(mxfp8.BLOCK, 1)[:, : x.shape[1]]
 
     def product(self, x_MK: Tensor, w_NK: Tensor) -> Tensor:
-        return mxfp8.MXProduct.apply(x_MK, w_NK, "rceil")
+        return mxfp8.MXProduct.apply(x_MK, w_NK, self.rule)
 
     def flags(self) -> dict[str, Any]:
         return super().flags() | {"scaling": "block", "block": mxfp8.BLOCK, "power_of_two": True}
