@@ -14,7 +14,7 @@ inverse of 16.2's. With eight exponent bits it reaches as far as float32.
 
     floor    never one more                                                   the specification's own (section 6.3)
     ceil     one more if f > 0
-    even     one more if amax, rounded to E4M3's 3 bits of mantissa, is 2^(e + 1)
+    even     one more if amax, rounded to E4M3's 3 bits of mantissa (half way: to even), is 2^(e + 1)
     rceil    one more if amax / 2^(e - 8) is above 448                        cuBLAS and Transformer Engine
 
 Take a pencil before you go on. Which of the four let amax saturate, and for which f? Where a block does not saturate,

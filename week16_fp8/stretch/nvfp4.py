@@ -11,8 +11,8 @@ So 4.5 bits a value. A scale with a mantissa puts amax nearly on 6, where MX's p
 reaches from 2^-9 to 448 only, S moves the block scales there. s itself is rounded, up or down by 1/16: an element can
 come to 6.4, and is 6. Take a pencil: with 6 dB for a mantissa bit (16.2), what SQNR will this have?
 
-    a tensor of zeros        S = 1, s = 0, elements 0             s that rounds to 0: the elements are 0, too
-    a NaN or an infinity     S = 1; its block has s = NaN (0x7f) and comes back as NaN
+    a tensor of zeros        S = 1, s = 0, elements 0             s that rounds to 0: codes 0, whatever the sign
+    a NaN or an infinity     S = 1; its block has s = NaN (0x7f) and comes back as NaN; s of the others ends at 448
 
 The recipe (NVIDIA 2025, arXiv:2509.25149; Transformer Engine's `NVFP4BlockScaling`) has three tricks beside the format:
 
@@ -137,7 +137,7 @@ def multiplied(a: NVFP4, b: NVFP4, dtype: torch.dtype) -> Tensor:
 def transformed(x_RC: Tensor, signs: Tensor | None) -> Tensor:
     """Task 16.12. x D H along its rows, in tiles of 16, fp32 [R, C]; x itself without signs.
 
-    H is Sylvester's: H_1 = [1], H_2n = [[H_n, H_n], [H_n, -H_n]] / sqrt(2). ValueError if C does not divide by 16.
+    H is Sylvester's: H_1 = [1], H_2n = [[H_n, H_n], [H_n, -H_n]] / sqrt(2). With signs: ValueError if C does not divide by 16.
     """
     ### BEGIN SOLUTION 16.12 the random Hadamard transform
     if signs is None:

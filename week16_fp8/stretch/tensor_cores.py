@@ -62,7 +62,7 @@ MULTIPLE = 16
 
 
 def both_ways(x_RC: Tensor, slot: str, recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
-    """Task 16.10. The FP8 codes of x * s in both orders, and 1 / s; s as in 16.5's `rounding`.
+    """Task 16.10. The FP8 codes of x * s in both orders, and 1 / s; s by 16.4's `scale_of` (16.5 is not needed).
 
     Args:
         x_RC: BF16 or FP32, any order in memory.
@@ -103,8 +103,8 @@ class TensorCoreProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_MK: Tensor, w_NK: Tensor, recipe: Recipe) -> Tensor:
-        """y [M, N] in x's dtype. Save for backward what it multiplies, in FP8. ValueError if M does not divide by 16:
-        here, and not in the backward."""
+        """y [M, N] in x's dtype. Save for backward what it multiplies, in FP8. ValueError if M does not divide by 16, as
+        `product` says it of N and K: here, and not in the backward."""
         ### BEGIN SOLUTION 16.10 forward
         if x_MK.shape[0] % MULTIPLE:
             raise ValueError(f"{x_MK.shape[0]} tokens: dw sums over them, and they must divide by {MULTIPLE}")
