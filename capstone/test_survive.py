@@ -391,9 +391,9 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
     )
     first = place.pids(RANKS)
     job.configure(place, hang_after=LIMIT)  # of those that start now
+    place.signal(victim, signal.SIGKILL)  # before the gates open: a busy machine could save step 10 in between
     for rank in range(RANKS):
         gate(place, rank, hung_at)
-    place.signal(victim, signal.SIGKILL)
     if not reached(place, hung_at, after=1):
         story.wrong["killed"] = "the run did not go on after a rank was killed"
         return
