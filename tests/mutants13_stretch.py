@@ -1,4 +1,4 @@
-"""Mutants of week 13's stretch tasks, 13.8 to 13.13: see `mutants13.py`."""
+"""Mutants of week 13's stretch tasks: see `mutants13.py`."""
 
 from tests.mutant import ANY, At
 
