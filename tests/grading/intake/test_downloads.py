@@ -104,7 +104,7 @@ def test_canvas_own_test_student_is_nobody_and_reported_once(read, download):
 
 
 def test_canvas_attempts_of_two_downloads_in_order(read, folder):
-    put(folder / "doe_LATE_4501_300_lab.zip", zipped({"ring.py": "third"}))
+    put(folder / "doe_LATE_4501_300_again.zip", zipped({"ring.py": "third"}))
     put(folder / "doe_4501_200_lab-1.zip", zipped({"ring.py": "second"}))
     put(folder / "doe_4501_100_lab.zip", zipped({"ring.py": "first"}))
     found = read(folder)
@@ -160,6 +160,13 @@ def test_moodle_groups_are_their_members(read, download):
     assert team.group and not team.keys and team.received == datetime(2026, 11, 20, 19, 30, tzinfo=BERLIN)
     assert len(found["Mo amp; Di"].members) == 1
     assert not exact(found["Team 9"].keys) and found["Team 9"].attention
+    for name, sheet in (
+        ("Team 1", SHEET.replace("li@x.org,Team 1", "li@x.org,Team_1")),
+        ("Max Meier", SHEET.replace("Team 1", "Max Meier")),
+    ):
+        files = {f"{who}_assignsubmission_file/ring.py": RING for who in ("Jane Doe_501", f"{name}_77")}
+        one = next(one for one in read(download(files), sheet).arrivals if one.label == name)
+        assert not one.members and one.attention, "two groups, or a group and a person, have this folder's name"
     files = {f"{name}_501_assignsubmission_file/ring.py": RING for name in ("Team 1", "Jane Doe")}
     assert who(read(download(files))) == {"Team 1": "", "Jane Doe": "Doe, Jane"}, "without the worksheet either"
 
@@ -356,6 +363,7 @@ def test_a_submission_in_somebody_elses_name_is_reported(tmp_path, inbound, read
         pw_uid = os.getuid() + 1
 
     monkeypatch.setattr("grading.intake.attempts.pwd.getpwnam", lambda name: Account)
+    assert not read(tmp_path / "exchange").arrivals[0].attention, "the instructor's own copy"
     monkeypatch.setattr("grading.intake.attempts.os.getuid", lambda: 4321)
     assert any("another account" in sentence for sentence in read(tmp_path / "exchange").arrivals[0].attention)
 

@@ -94,20 +94,30 @@ def test_the_course_directory_can_be_made_again_without_a_loss(ready, week, cour
     assert typed(ready.folder, week)[1, "91.2"].comment == "Fine."
 
 
+def test_rows_of_submissions_that_are_not_here_are_left_alone(ready, week, course):
+    """The folder was another class's."""
+    type_in(course, 2, CELL, 4)
+    ready.db.execute("DELETE FROM submission WHERE id = 2")
+    assert read_back(ready, week) == [] and hand_marks(ready, "week91") == {}
+
+
 def test_what_is_typed_while_the_screen_is_filled_is_not_written_over(ready, week, course, monkeypatch):
+    """Nor lost with a submission that counts no more."""
     from grading.marking import screen
 
     real = screen.read_submission
 
     def meanwhile(*words):
-        type_in(course, 1, CELL, 3)
+        for number in (1, 2):
+            type_in(course, number, CELL, 3)
         return real(*words)
 
+    hand_in(ready, ["ben", "cleo"], mark(), files=handed(answer="Another."), days_late=1)
     monkeypatch.setattr(screen, "read_submission", meanwhile)
     prepare(ready, week)
-    assert scores(ready.folder, 1)[CELL] == (None, 3, False)
+    assert scores(ready.folder, 1)[CELL] == scores(ready.folder, 2)[CELL] == (None, 3, False)
     read_back(ready, week)
-    assert given(ready, 1)[0] == 3
+    assert given(ready, 1)[0] == given(ready, 2)[0] == 3
 
 
 # -- looked at again --------------------------------------------------------------------------------------------------

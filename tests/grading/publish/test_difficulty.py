@@ -39,6 +39,8 @@ def test_difficulty_and_discrimination_of_a_class_that_is_known():
     assert not any(task.suspect for task in found.values())
     found = asked([student(f"s{n}", {**own, "13.3": 1 - own["13.2"]}) for n, own in enumerate(shares)])
     assert found["13.3"].discrimination < -0.9 and found["13.3"].suspect and not found["13.2"].suspect
+    found = asked([student(f"s{n}", dict.fromkeys(("13.1", "13.2", "13.4"), n % 2)) for n in range(12)])
+    assert found["13.2"].discrimination > 0.9, "who has nothing counts"
 
 
 def test_what_was_lost_is_shown_as_lost_and_few_students_have_no_correlation():

@@ -62,7 +62,9 @@ def test_lateness(tmp_path, hours, factor, late):
 
 
 def test_an_extension_moves_one_persons_deadline_and_the_later_of_two_holds(tmp_path):
-    with opened(tmp_path / "c", rules=f"{DEADLINE}{LATE}[extensions.S001]\nweek13 = {after(48).isoformat()}\n") as cls:
+    own = (("S001", 48), ('"anna@x.org"', 24))  # one person by two names
+    rules = "".join(f"[extensions.{name}]\nweek13 = {after(hours).isoformat()}\n" for name, hours in own)
+    with opened(tmp_path / "c", rules=DEADLINE + LATE + rules) as cls:
         for label, keys in (("a", ANNA), ("s", SEAN)):
             hand_in(cls, label, keys, received=after(47))
         assert of(cls).factor == 1 and of(cls, "S002").factor == 0.8

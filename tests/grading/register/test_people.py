@@ -108,11 +108,16 @@ def test_every_name_of_one_person_extends_and_excuses_the_same_one(tmp_path, nam
         ('[excused]\nweek13 = ["S0033"]\n', '[excused] week13 = ["jane@x.org"]', CANVAS),
         ('[excused]\nweek13 = ["nobody at all"]\n', '[excused] week13 = ["E-MAIL OR ID"]', CANVAS),
         ('[excused]\nweek13 = ["Max Meier"]\n', "name one of max1@x.org", MOODLE),
+        ("[extensions.S001]\nweek13 = 2026-11-01T12:00:00Z\n", "is before the deadline", CANVAS),
+        ("[extensions.S001]\nweek14 = 2026-12-01T12:00:00Z\n", "extends nothing", CANVAS),
+        ("[extensions.S001]\nweek13 = 2026-12-01T12:00:00\n", "needs its offset from UTC", CANVAS),
+        ('[excused]\nweek133 = ["S001"]\n', "there is no week 'week133'; did you mean 'week13'", CANVAS),
+        ('[full_points]\nweek13 = ["13.99"]\n', "week13 has no task '13.99' with points", CANVAS),
+        ("[extensions.Sean OBrien]\n", 'needs quotes: [extensions."Sean OBrien"]', CANVAS),
+        ('[ids]\nanna = "S001"\n', "grade init --migrate", CANVAS),
     ],
 )
-def test_a_name_that_is_not_one_persons_opens_no_class_and_the_refusal_has_the_right_line(
-    tmp_path, rules, right, roster
-):
+def test_what_cannot_be_meant_opens_no_class_and_the_refusal_has_the_right_line(tmp_path, rules, right, roster):
     with opened(tmp_path / "c", roster):
         pass
     (tmp_path / "c" / "course.toml").write_text(DEADLINE + rules)
