@@ -1,6 +1,7 @@
-"""The capstone's trainer under plain torchrun, whose rank 0 and then rank 1 are killed: how long until it goes on?
+"""The capstone's trainer under plain torchrun, whose first and then last rank is killed: how long until it goes on?
 
     python -m studies.killed --out killed.json                       two GPUs, or two CPU ranks where there are none
+    python -m studies.killed --ranks 4 --tp 2 --out killed.json      dp 2 x tp 2
 
 Each rank gets one SIGKILL between two checkpoints. Status 1 if something is wrong.
 """
@@ -37,6 +38,8 @@ mixed_precision = "{precision}"
 parts = "torch"
 [data]
 source = ["{source}"]
+[parallel]
+tp = {tp}
 """
 ON_GPUS = dict(model="124m", seq=1024, batch=32, precision="bf16")
 ON_CPUS = dict(model="tiny", seq=32, batch=8, precision="fp32")
@@ -48,25 +51,28 @@ def main() -> int:
     parser.add_argument(
         "--every", type=int, default=20, help="steps between two checkpoints; it trains 3 times as many"
     )
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--tp", type=int, default=1, help="dp takes the ranks that are left")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds for everything")
     a = parser.parse_args()
     writable(a.out.parent)
     import torch
 
-    device, every = "cuda" if torch.cuda.device_count() >= 2 else "cpu", a.every
+    device, every = "cuda" if torch.cuda.device_count() >= a.ranks else "cpu", a.every
     with tempfile.TemporaryDirectory() as folder:
         run, config = Path(folder) / "run", Path(folder) / "config.toml"
         shape = ON_GPUS if device == "cuda" else ON_CPUS
         source = Path(__file__).parents[1] / "labkit"
-        config.write_text(CONFIG.format(**shape, steps=3 * every, every=every, source=source))
-        words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "-m", "capstone.train"]
+        config.write_text(CONFIG.format(**shape, steps=3 * every, every=every, source=source, tp=a.tp))
+        words = ["--standalone", "--nproc-per-node", str(a.ranks), "--max-restarts", "3", "-m", "capstone.train"]
         command = [sys.executable, "-m", "torch.distributed.run", *words, str(config), "--out", str(run)]
         own = {key: value for key, value in os.environ.items() if key != "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
         begin = time.monotonic()
         over = begin + a.limit
         agent = subprocess.Popen([*command, "--device", device], env={"OMP_NUM_THREADS": "1", **own})
         try:
-            kills = [kill(agent, run, rank, (rank + 1) * every + every // 2, over) for rank in range(2)]
+            victims = (0, a.ranks - 1)
+            kills = [kill(agent, run, rank, k * every + every // 2, over) for k, rank in enumerate(victims, 1)]
             status: int | None = agent.wait(max(1.0, over - time.monotonic()))
         except (TimeoutError, subprocess.TimeoutExpired):
             kills, status = [], None
@@ -79,6 +85,8 @@ def main() -> int:
         "status": record["status"],
         "each step once": steps == list(range(1, 3 * every + 1)),
         "seconds": round(time.monotonic() - begin, 1),
+        "ranks": a.ranks,
+        "tp": a.tp,
         "device": device,
         "hardware": describe(),
         "versions": versions(),
