@@ -306,6 +306,7 @@ def plan(
     ] = None,
 ) -> None:
     """Which degrees of parallelism for this model on these GPUs, how fast, and why not the neighbours."""
+    given = locals()
     if calibrate:
         from labkit.plan.calibrate import calibrate as measure
 
@@ -317,13 +318,7 @@ def plan(
     from labkit.plan.planner import plan as run
     from labkit.plan.request import Request
 
-    shape = dict(
-        model=model, seq=seq, gpus=gpus, gpu=gpu, per_node=per_node, nvlink=nvlink, ib=ib, batch_tokens=batch_tokens
-    )
-    chip = dict(peak=peak, fp8_peak=fp8_peak, fp4_peak=fp4_peak, memory=memory, hbm=hbm)
-    outputs = dict(explain=explain, as_json=as_json, figure=figure, write=write)
-    given: dict[str, Any] = {**shape, **chip, **outputs}
-    raise typer.Exit(run(Request(precision=precision, goal=goal, measured=measured, of=of, **given)))
+    raise typer.Exit(run(Request(**{name: value for name, value in given.items() if name in Request.__match_args__})))
 
 
 # END WITH week15

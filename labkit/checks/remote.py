@@ -78,7 +78,7 @@ def outcome(
         importlib.invalidate_caches()
     boundary.hold(job["task"], job["uses"], job["without"])
     written_in(root)
-    _Here.own = frozenset(f"{package}.{module}" for module in job["own"])
+    _Here.own = frozenset(f"{package}.{module}" for module in job["modules"])
     try:
         _forget(package)
         parts = {}

@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -52,44 +52,55 @@ _ABORT = re.compile(r"^(?:\[rank \d+\] )?(?:terminate called .*|\s*what\(\):.*)\
 MAX_PRINTED = 4000  # characters of what a case printed
 
 
-@dataclass(frozen=True)
-class Job:
-    """What is to be run. Nothing in it says what answer is expected, or for which test.
+@dataclass
+class Setting:
+    """What all calls of a test have in common.
 
     root        the folder that holds the package (a runner may take another tree: a submission's)
-    inputs      positional arguments by rank; their number is the number of ranks
-    with_group  whether the function gets `group=`
     stands_on   "module.function" names that a grading runner replaces by the reference's, so that no mistake counts
                 twice
     timeout     seconds
-    each        without a group: call it once with each of `inputs[0]`'s tuples; the value is the list of values
     task        "task 13.4", for the text where an import is refused
     uses        what it may import of labkit (labkit.checks.boundary)
     without     packages that it must not find, torch among them: then arrays are NumPy's there (labkit.checks.bare)
-    weighed     whether its memory is read at every span of computing, where the runner can (see `call`)
-    own         the task's modules: in grading the course's text stands in for another one that cannot be imported
+    modules     the task's: in grading the course's text stands in for another one that cannot be imported
     """
 
     root: Path
     package: str
+    _: KW_ONLY
+    stands_on: tuple[str, ...] = ()
+    timeout: float = 5.0
+    task: str = "this task"
+    uses: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+
+
+@dataclass
+class Job(Setting):
+    """What is to be run. Nothing in it says what answer is expected, or for which test.
+
+    inputs      positional arguments by rank; their number is the number of ranks
+    with_group  whether the function gets `group=`
+    each        without a group: call it once with each of `inputs[0]`'s tuples; the value is the list of values
+    weighed     whether its memory is read at every span of computing, where the runner can (see `call`)
+    """
+
     function: str
     inputs: tuple[tuple, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     with_group: bool = True
-    stands_on: tuple[str, ...] = ()
-    timeout: float = 5.0
     each: bool = False
-    task: str = "this task"
-    uses: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
     weighed: bool = False
-    own: tuple[str, ...] = ()
 
 
 def describe(job: Job, root: str) -> dict[str, Any]:
     """A job as plain data for its ranks: everything but the values."""
-    names = ("package", "function", "with_group", "stands_on", "each", "task", "uses", "without", "weighed", "own")
-    return {"root": root, **{name: getattr(job, name) for name in names}}
+    return {
+        **{key: value for key, value in vars(job).items() if key not in ("inputs", "kwargs", "timeout")},
+        "root": root,
+    }
 
 
 @dataclass
@@ -128,17 +139,9 @@ class Answers(list):
 
 
 @dataclass
-class Case:
-    """The test that is running: its part of a Job; what its calls printed, and whether one has been answered."""
+class Case(Setting):
+    """The test that is running: what its calls printed, and whether one has been answered."""
 
-    root: Path
-    package: str
-    stands_on: tuple[str, ...] = ()
-    timeout: float = 5.0
-    task: str = "this task"
-    uses: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()  # the task's: `own` of its jobs
     printed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what a case that passes says (labkit.checks.judge.note)
     answered: bool = False
@@ -237,10 +240,10 @@ def here() -> tuple[Runner, Case]:
 def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, in_place: bool = False, **more: Any) -> Reply:
     """Run a job of the case at hand. `more` are fields of the Job that the case does not give."""
     runner, case = here()
-    own = {field: getattr(case, field) for field in ("root", "package", "stands_on", "task", "uses", "without")}
-    timeout = case.timeout if timeout is None else timeout
+    common = {each.name: getattr(case, each.name) for each in fields(Setting)}
+    common |= {} if timeout is None else {"timeout": timeout}
     try:
-        reply = runner.run(Job(function=name, inputs=inputs, timeout=timeout, own=case.modules, **own, **more))
+        reply = runner.run(Job(function=name, inputs=inputs, **common, **more))
     except values.TooMuch as error:  # of a value that came back and is handed on
         raise CheckFailed(NO_RESULT if case.answered else FAULT, f"it cannot be handed on: {error}") from None
     except LabError as error:  # the ranks could not be started, say: not the student's doing

@@ -5,7 +5,7 @@ The same command goes on with what was stopped. Under torchrun rank 0 plans, wri
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,16 @@ class Request:
     fresh: bool = False
     detach: bool = False
     stop: bool = False
+
+    def words(self, out: Path) -> list[str]:
+        """The command line of this comparison in `out`, without `lab`, and without `fresh`, `detach` and `stop`."""
+        words = ["compare", "--preset", self.preset]
+        words += ["--arms", ",".join(self.arms)] if self.arms is not None else []
+        words += [word for setting in self.settings for word in ("--set", setting)]
+        words += ["--part", self.part] if self.part else []
+        words += ["--budget-minutes", repr(self.budget_minutes)] if self.budget_minutes else []
+        words += ["--price-per-hour", repr(self.price_per_hour)] if self.price_per_hour else []
+        return [*words, "--out", str(out)]
 
 
 def compare(request: Request, console: Console | None = None) -> int:
@@ -95,7 +105,7 @@ def compare(request: Request, console: Console | None = None) -> int:
     if leader and whole.device == "cuda" and plan.todo and budget.minutes is None:
         ask_without_budget(plan, console, budget)
     if request.detach:
-        return _detach(plan, console, budget, request, settings)
+        return _detach(plan, console, budget, replace(request, settings=settings))
     if leader:
         background.begin(out)
     return Session(plan, budget, console, leader).run(few=named or parts == ("speed",))
@@ -110,16 +120,10 @@ def ask_without_budget(plan: Plan, console: Console, budget: Budget) -> None:
         raise LabError("nothing was started: --budget-minutes sets a limit, and `lab follow` shows a run that goes on")
 
 
-def _detach(plan: Plan, console: Console, budget: Budget, request: Request, settings: Sequence[str]) -> int:
+def _detach(plan: Plan, console: Console, budget: Budget, request: Request) -> int:
     """Start this call again, apart from the terminal, once the plan has shown that it can run."""
-    words = ["compare", "--preset", request.preset, "--out", str(plan.out)]
-    words += ["--arms", ",".join(request.arms)] if request.arms is not None else []
-    words += [word for setting in settings for word in ("--set", setting)]
-    words += ["--part", request.part] if request.part else []
-    words += ["--budget-minutes", repr(budget.minutes)] if budget.minutes else []
-    words += ["--price-per-hour", repr(budget.price)] if budget.price else []
     announce(plan, console, budget)
-    process = background.detach(plan.out, words)
+    process = background.detach(plan.out, request.words(plan.out))
     say(
         console,
         f"Detached, process {process.pid}: it goes on when this terminal closes. The same command shows it, "

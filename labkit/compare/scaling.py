@@ -71,7 +71,7 @@ def scaling(request: Request, counts: str, *, each: bool = False, console: Conso
         elif run:
             status = compare(replace(run, budget_minutes=left), console)
         else:
-            alone = replace(together, settings=runs[1], budget_minutes=left)
+            alone = replace(together, settings=runs[1], budget_minutes=left, price_per_hour=None)
             status = time_each(alone, lone, cuda=cuda, console=console)
         if status:
             break
@@ -150,10 +150,8 @@ def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Con
     cuda: process i sees the i-th GPU; else a share of the cores. Returns 0, or 3 as `scaling`. LabError: one failed.
     """
     arms = list(request.arms or ())
-    command = [sys.executable, "-m", "labkit", "compare", "--preset", request.preset, "--part", "speed"]
-    command += ["--arms", ",".join(arms), *(word for setting in request.settings for word in ("--set", setting))]
-    if request.budget_minutes is not None:
-        command += ["--budget-minutes", str(max(0.01, round(request.budget_minutes, 2)))]
+    left = request.budget_minutes and max(0.01, round(request.budget_minutes, 2))
+    request = replace(request, part="speed", budget_minutes=left)
     gpus, said = visible(len(folders)) if cuda else [], (began := time.monotonic())
     running: dict[int, psutil.Popen] = {}
     try:
@@ -161,7 +159,7 @@ def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Con
             if not measured(folder, arms):
                 own = {"CUDA_VISIBLE_DEVICES": gpus[i]} if cuda else {}
                 # On a CPU each would start a thread on every core, and they would wait for one another.
-                running[i] = start(command, folder, own, None if cuda else cores(i, len(folders)))
+                running[i] = start(request, folder, own, None if cuda else cores(i, len(folders)))
         while True:
             codes = {i: process.poll() for i, process in running.items()}
             ended = [code for code in codes.values() if code is not None]
@@ -185,11 +183,11 @@ def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Con
         psutil.wait_procs(running.values())
 
 
-def start(command: list[str], folder: Path, own: dict[str, str], share: list[int] | None) -> psutil.Popen:
+def start(request: Request, folder: Path, own: dict[str, str], share: list[int] | None) -> psutil.Popen:
     """The process whose record goes to `folder`, on these cores alone, with this environment of its own."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     pin: Callable[[], object] | None = partial(os.sched_setaffinity, 0, share) if share else None
-    command, env = [*command, "--out", str(folder)], {**os.environ, **own}
+    command, env = [sys.executable, "-m", "labkit", *request.words(folder)], {**os.environ, **own}
     with folder.with_name("log").open("a", encoding="utf-8") as log:
         return psutil.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, preexec_fn=pin)
 

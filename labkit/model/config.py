@@ -66,10 +66,14 @@ class ModelConfig(Config):
             f"d_model / n_heads ({self.d_head}) must be even: rotary embedding turns the features in pairs",
         )
         require(len(self.rope_scaling) in (0, 4), "rope_scaling is [factor, low, high, original], or empty")
-        require(self.experts != 1, "experts is 0 for one feed-forward network a layer, or at least 2")
-        chosen = 1 <= self.topk <= self.experts if self.experts else self.topk == 0
-        require(chosen, f"topk ({self.topk}) must lie between 1 and experts ({self.experts}), or both be 0")
+        check_experts(self.experts, self.topk)
         return self
+
+
+def check_experts(experts: int, topk: int) -> None:
+    require(experts != 1, "experts is 0 for one feed-forward network a layer, or at least 2")
+    chosen = 1 <= topk <= experts if experts else topk == 0
+    require(chosen, f"topk ({topk}) must lie between 1 and experts ({experts}), or both be 0")
 
 
 def sizes() -> dict[str, ModelConfig]:

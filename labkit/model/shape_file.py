@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field, model_validator
 
 from labkit.errors import LabError
-from labkit.model.config import ModelConfig
+from labkit.model.config import ModelConfig, check_experts
 from labkit.strict import Config, Count, CountOrOff, load_toml, read_file, require, strict_validate
 
 
@@ -48,9 +48,7 @@ class Model(Config):
         require(
             self.heads % self.kv_heads == 0, f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})"
         )
-        require(self.experts != 1, "experts is 0 for one MLP a layer, or at least 2")
-        chosen = 1 <= self.topk <= self.experts if self.experts else self.topk == 0
-        require(chosen, f"topk ({self.topk}) must lie between 1 and experts ({self.experts}), or both be 0")
+        check_experts(self.experts, self.topk)
         return self
 
     @property
@@ -63,6 +61,19 @@ class Model(Config):
         return self.layers * layer + self.vocab * self.hidden * (1 if self.tied else 2)
 
 
+# What the decoder calls what both shapes have.
+DECODER = {
+    "layers": "n_layers",
+    "hidden": "d_model",
+    "heads": "n_heads",
+    "kv_heads": "n_kv_heads",
+    "ffn": "d_ffn",
+    "vocab": "vocab_size",
+    "tied": "tie_embeddings",
+    "rope_theta": "rope_theta",
+    "rope_scaling": "rope_scaling",
+    "norm_eps": "norm_eps",
+}
 SUFFIXES = (".toml", ".json")
 # model_type of a config.json that has Llama's blocks, and what sets it apart for the decoder; "": nothing.
 TYPES = {
@@ -114,15 +125,8 @@ def load_decoder(path: Path, seq: int | None = None) -> ModelConfig:
         others.append("gated is false, and the decoder's MLP is gated: SwiGLU")
     if others:
         raise LabError(f"{path} is no model that can be trained here: {others[0]}")
-    shape = {"vocab_size": model.vocab, "d_model": model.hidden, "n_layers": model.layers, "n_heads": model.heads}
-    shape |= {"n_kv_heads": model.kv_heads, "d_ffn": model.ffn, "max_seq_len": model.seq}
-    rest = {
-        "rope_theta": model.rope_theta,
-        "rope_scaling": model.rope_scaling,
-        "norm_eps": model.norm_eps,
-        "tie_embeddings": model.tied,
-    }
-    return strict_validate(ModelConfig, {**shape, **rest}, str(path))
+    shape = {theirs: getattr(model, ours) for ours, theirs in DECODER.items()}
+    return strict_validate(ModelConfig, {**shape, "max_seq_len": model.seq}, str(path))
 
 
 def _read(path: Path, seq: int | None) -> tuple[Model, list[str]]:

@@ -5,23 +5,14 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.model.config import sizes
-from labkit.model.shape_file import Model, is_file, load_model
+from labkit.model.shape_file import DECODER, Model, is_file, load_model
 from labkit.strict import nearest
 
 
 def _trained_here(name: str, seq: int) -> Model:
     """The shape of a decoder that is trained here, on sequences as the comparison's presets have them."""
     shape = sizes()[name]
-    return Model(
-        layers=shape.n_layers,
-        hidden=shape.d_model,
-        heads=shape.n_heads,
-        kv_heads=shape.n_kv_heads,
-        ffn=shape.d_ffn,
-        vocab=shape.vocab_size,
-        seq=seq,
-        tied=shape.tie_embeddings,
-    )
+    return Model(seq=seq, **{ours: getattr(shape, theirs) for ours, theirs in DECODER.items()})
 
 
 def _published(layers: int, hidden: int, heads: int, kv: int, ffn: int, vocab: int = 128256, **more: Any) -> Model:

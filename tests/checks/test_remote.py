@@ -36,7 +36,7 @@ def asked(tmp_path, monkeypatch):
     (tmp_path / "whole" / PACKAGE / "ops.py").write_text("def seven():\n    return 7\n")
 
     def ask(root, name, own=()):
-        job = Job(tmp_path / root, PACKAGE, name, ((),), with_group=False, own=own)
+        job = Job(tmp_path / root, PACKAGE, name, ((),), with_group=False, modules=own)
 
         def one(group):
             return remote.answer(group, describe(job, str(tmp_path / root)), (), {})
