@@ -23,17 +23,23 @@ class Before(At):
 
 cost = Before("13.1", "cost_model")
 COST = [
-    cost("naive: all arrive at once", "naive_all_reduce_cost", "", "return Cost(messages=2, share=2 * (N - 1))"),
-    cost("naive: every wire at once", "naive_all_reduce_cost", "", "return Cost(messages=2 * (N - 1), share=2)"),
+    cost("naive: all arrive at once", "naive_all_reduce_cost", "", "return Cost(messages=2, share=2 * (N - 1))",
+        "all at the same time"),
+    cost("naive: every wire at once", "naive_all_reduce_cost", "", "return Cost(messages=2 * (N - 1), share=2)",
+        "all at the same time"),
     cost("naive: the way there only", "naive_all_reduce_cost", "",
         "return Cost(messages=N - 1, share=N - 1)",
         "only the way to rank 0"),
-    cost("naive: N ranks, not N-1", "naive_all_reduce_cost", "", "return Cost(messages=2 * N, share=2 * N)"),
+    cost("naive: N ranks, not N-1", "naive_all_reduce_cost", "", "return Cost(messages=2 * N, share=2 * N)",
+        "N each way"),
     cost("naive: one rank pays", "naive_all_reduce_cost", "", "return Cost(max(1, 2 * (N - 1)), max(1, 2 * (N - 1)))"),
-    cost("one-shot: all wires at once", "one_shot_all_reduce_cost", "", "return Cost(messages=1, share=1)"),
+    cost("one-shot: all wires at once", "one_shot_all_reduce_cost", "", "return Cost(messages=1, share=1)",
+        "one vector"),
     cost("one-shot: all ranks' messages", "one_shot_all_reduce_cost", "", "return Cost(N * (N - 1), N * (N - 1))"),
-    cost("one-shot: chunks", "one_shot_all_reduce_cost", "", "return Cost(messages=N - 1, share=(N - 1) / N)"),
-    cost("one-shot: there and back", "one_shot_all_reduce_cost", "", "return Cost(2 * (N - 1), 2 * (N - 1))"),
+    cost("one-shot: chunks", "one_shot_all_reduce_cost", "", "return Cost(messages=N - 1, share=(N - 1) / N)",
+        "a chunk a step"),
+    cost("one-shot: there and back", "one_shot_all_reduce_cost", "", "return Cost(2 * (N - 1), 2 * (N - 1))",
+        "in and out one after"),
     cost("reduce-scatter: all of n", "ring_reduce_scatter_cost", "",
         "return Cost(messages=N - 1, share=1)",
         "whole vectors a lap"),
@@ -47,7 +53,8 @@ COST = [
     cost("ring: about two", "ring_all_reduce_cost", "",
         "return Cost(messages=2 * (N - 1), share=2)",
         "whole vectors a lap"),
-    cost("ring: whole division", "ring_all_reduce_cost", "", "return Cost(2 * (N - 1), 2 * (N - 1) // N)"),
+    cost("ring: whole division", "ring_all_reduce_cost", "", "return Cost(2 * (N - 1), 2 * (N - 1) // N)",
+        "rounded down"),
     cost("ring: 2N-1 steps", "ring_all_reduce_cost", "", "return Cost(2 * N - 1, (2 * N - 1) / N)"),
     cost("crossover: alpha and beta swapped", "crossover_bytes", "",
         """
@@ -75,7 +82,7 @@ COST = [
             return 0.0 if large.messages <= small.messages else math.inf
         return max(0.0, (large.messages - small.messages) * alpha / ((small.share - large.share) * beta))
         """,
-        "the lines' formula alone"),
+        "the lines' formula alone", "a larger share"),
     cost("crossover: equal costs never cross", "crossover_bytes", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
@@ -84,14 +91,14 @@ COST = [
         if saved_share < 0:
             return math.inf
         return max(0.0, extra_messages * alpha / (saved_share * beta)) if saved_share else 0.0
-        """),
+        """, "equal counts too"),
     cost("crossover: equal shares are inf", "crossover_bytes", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
         if saved_share <= 0:
             return math.inf
         return max(0.0, extra_messages * alpha / (saved_share * beta))
-        """),
+        """, "equal counts too"),
     cost("crossover: fewer messages are enough", "crossover_bytes", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
@@ -100,7 +107,7 @@ COST = [
         if saved_share <= 0:
             return math.inf
         return extra_messages * alpha / (saved_share * beta)
-        """),
+        """, "a larger share"),
     cost("crossover: whichever way round", "crossover_bytes", "",
         """
         extra_messages, saved_share = abs(large.messages - small.messages), abs(small.share - large.share)
@@ -114,7 +121,7 @@ COST = [
         if extra_messages <= 0 or saved_share <= 0:
             return 0.0
         return extra_messages * alpha / (saved_share * beta)
-        """),
+        """, "a larger share"),
     cost("crossover: whole bytes", "crossover_bytes", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
