@@ -4,11 +4,9 @@ What is known already is not there twice, so a download may be collected again, 
 goes on by the same command. An attempt's archive is in place before the store has it.
 """
 
-import contextlib
 import shlex
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -31,7 +29,6 @@ from labkit.errors import LabError
 
 SCRATCH = ".collecting"  # beside what is kept
 LONG = timedelta(days=100)  # before a deadline nobody hands in so early: it is a slip in the year, or the month
-EVERY = 10.0  # seconds between two lines of progress
 Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
 
 
@@ -162,8 +159,10 @@ def _slips(cls: Class, week: Week, received: datetime | None, report: Report) ->
 def command(cls: Class, week: Week, source: Path, worksheet: Path | None, received: str | None) -> int:
     """`grade collect`: the collection with its progress, and one summary. Status 1: something was passed over."""
     console = Console()
-    with _shown(Console(stderr=True)) as progress:
-        report = collect(cls, week, source, worksheet, read_time(cls, received) if received else None, progress)
+    with Console(stderr=True).status("reading ...") as line:
+        given = read_time(cls, received) if received else None
+        words = (cls, week, source, worksheet, given)
+        report = collect(*words, lambda what, done, total: line.update(f"{what} {done} of {total}"))
     for sentence in dict.fromkeys(report.notes):
         console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
     people = {one.id for _, added in report.kept for one in added.members}
@@ -174,26 +173,3 @@ def command(cls: Class, week: Week, source: Path, worksheet: Path | None, receiv
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
     return 1 if report.download.notes else 0
-
-
-@contextlib.contextmanager
-def _shown(console: Console) -> Iterator[Progress]:
-    """The progress function: a bar on a terminal, else a line now and then."""
-    if console.is_terminal:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as Bar
-
-        columns = TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn()
-        with Bar(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("reading", total=None)
-            yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-        return
-    last = time.monotonic()
-
-    def report(what: str, done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= EVERY:
-            last = time.monotonic()
-            console.print(f"{what}: {done} of {total}", highlight=False)
-
-    yield report

@@ -1,22 +1,15 @@
 """The commands of `grade` from marking on: points by hand, what leaves, questions. Each imports what it needs when it
 runs."""
 
-from __future__ import annotations
-
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from grading.intake.names import printable
 from grading.options import HERE, Anyway, Folder, WeekName, blocking, opened, say
 from labkit.errors import LabError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def mark(
@@ -37,8 +30,8 @@ def mark(
 
     console = Console()
     with opened(folder, week) as (cls, [found], _):
-        with _watch(console) as progress:
-            ready = session.prepare(cls, found, progress)
+        with console.status("preparing ...") as line:
+            ready = session.prepare(cls, found, lambda done, total: line.update(f"preparing {done} of {total}"))
         session.show(cls, found, ready, console)
         odd = ready.typed
         if jupyter and sys.stdin.isatty():
@@ -48,13 +41,6 @@ def mark(
         else:
             typer.echo(f"formgrader is ready: cd {ready.course.root}; jupyter lab; menu Nbgrader, Formgrader")
     raise typer.Exit(1 if odd or ready.report.human else 0)
-
-
-@contextlib.contextmanager
-def _watch(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """A progress line on a terminal."""
-    with console.status("preparing ...") as line:
-        yield lambda done, total: line.update(f"preparing {done} of {total}")
 
 
 def publish(
@@ -95,16 +81,13 @@ def publish(
     from rich.console import Console
 
     from grading.publish import publishing
-    from grading.publish.class_page import render
     from grading.publish.status import tell
     from grading.register.problems import problems
 
-    console = Console()
     with opened(folder, week) as (cls, [found], odd):
         wishes = publishing.Wishes(table, assignment, zeros, pages=anyway, printed=printed)
         made = publishing.publish(cls, found, wishes)
-        render(made.overview, console)
-        tell(problems(cls, found), console)
+        tell(problems(cls, found), Console())
         say([*odd, *publishing.sentences(cls, found, made)])
     raise typer.Exit(1 if made.notes or odd else 0)
 
@@ -199,12 +182,6 @@ def similar(
     earlier: Annotated[
         list[Path] | None, typer.Option(metavar="DIR", help="The class's folder of an earlier year. Repeatable.")
     ] = None,
-    share: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Show pairs that share so much of the smaller one. Default: what was measured."
-        ),
-    ] = None,
     folder: Folder = HERE,
 ) -> None:
     """Find pairs of submissions that share more than the given code and the class's habits explain, side by side.
@@ -217,7 +194,7 @@ def similar(
     from grading.similar.search import search
 
     with opened(folder, week) as (cls, [found], _):
-        search(cls, found, earlier or (), share, Console())
+        search(cls, found, earlier or (), Console())
 
 
 def forget(

@@ -8,16 +8,15 @@ wrong       one index of the ring is off by one
 hanging     every rank sends before it receives
 """
 
-import io
 import shutil
 import sys
 import tempfile
 import webbrowser
-import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from grading.files import zipped
 from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError, run_command
 
@@ -105,17 +104,15 @@ def submissions(released: Path, week: Week) -> Iterator[tuple[str, bytes]]:
     }
     names = {f"{module}.py" for task in week.tasks if task.kind == "auto" for module in task.modules}
     for student, edit in (("reference", None), ("blank", None), ("wrong", WRONG), ("hanging", HANGING)):
-        whole = io.BytesIO()
-        with zipfile.ZipFile(whole, "w") as archive:
-            archive.write(released / week.notebook.name, week.notebook.name)
-            for name in sorted(names):
-                text = (released / name).read_text(encoding="utf-8") if student == "blank" else solved[name]
-                if edit is not None and edit[0] == name:
-                    if edit[1] not in text:
-                        raise LabError(f"the demo's {student} submission changes a line of {name} that is gone")
-                    text = text.replace(edit[1], edit[2])
-                archive.writestr(name, text)
-        yield student, whole.getvalue()
+        files = {week.notebook.name: (released / week.notebook.name).read_bytes()}
+        for name in sorted(names):
+            text = (released / name).read_text(encoding="utf-8") if student == "blank" else solved[name]
+            if edit is not None and edit[0] == name:
+                if edit[1] not in text:
+                    raise LabError(f"the demo's {student} submission changes a line of {name} that is gone")
+                text = text.replace(edit[1], edit[2])
+            files[name] = text.encode()
+        yield student, zipped(files)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@
 """
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -77,10 +78,7 @@ class Mark:
 
     def verdicts(self) -> dict[str, int]:
         """How often each verdict came: {"passed": 40, "hung": 2}."""
-        count: dict[str, int] = {}
-        for case in self.cases:
-            count[case["verdict"]] = count.get(case["verdict"], 0) + 1
-        return count
+        return dict(Counter(case["verdict"] for case in self.cases))
 
     def to_json(self) -> str:
         """As text that UTF-8 can hold, whatever a submission printed."""

@@ -2,8 +2,7 @@
 
     python -m grading.benchmarks.against_nbgrader --jobs 2,3 --out results/2026-11-21-grading-29.json
 
-`--only good01,hang-loop` takes fewer of them; `--nbgrader FILE` takes nbgrader's half from an earlier record of the
-same machine and versions, since it takes seven minutes.
+`--only good01,hang-loop` takes fewer of them. nbgrader's half takes seven minutes.
 
 nbgrader is set up as its documentation says: a source notebook with locked test cells, `generate_assignment`, then
 `autograde`, which executes every submission's notebook in a kernel, one after the other. The test cells run this week's
@@ -20,10 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import date
+from importlib import metadata
 from pathlib import Path
 
 from grading.benchmarks.classroom import CLASS, Made, grade_run, make_class, marks_in, write
+from grading.marking.cells import FORMAT, code_cell, tag
 from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import run_command
 from labkit.record import hardware
@@ -40,7 +42,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", default="2,3", help="of grade run; several, by comma, one after the other")
-    parser.add_argument("--nbgrader", type=Path, help="an earlier record, for its half")
     parser.add_argument("--only", default="", help="names of submissions, by comma")
     args = parser.parse_args()
     writable(args.out.parent)
@@ -49,8 +50,7 @@ def main() -> None:
     record = {
         "kind": "grading 29",
         "command": f"python -m grading.benchmarks.against_nbgrader --jobs {args.jobs}"
-        + (f" --only {args.only}" if args.only else "")
-        + (" --nbgrader EARLIER" if args.nbgrader else ""),
+        + (f" --only {args.only}" if args.only else ""),
         "date": date.today().isoformat(),
         **hardware_and_versions(),
         "submissions": {made.name: made.kind for made in chosen},
@@ -60,9 +60,7 @@ def main() -> None:
         for jobs in args.jobs.split(","):
             record["grade_run"][jobs] = ours(week, Path(folder, f"jobs{jobs}"), chosen, int(jobs))
             show(f"grade run --jobs {jobs}", record["grade_run"][jobs])
-        record["nbgrader"] = (
-            theirs(week, Path(folder), chosen) if args.nbgrader is None else earlier(args.nbgrader, record)
-        )
+        record["nbgrader"] = theirs(week, Path(folder), chosen)
         show("nbgrader", record["nbgrader"])
     record["times_faster"] = {
         jobs: round(record["nbgrader"]["seconds"] / one["seconds"], 2) for jobs, one in record["grade_run"].items()
@@ -71,30 +69,12 @@ def main() -> None:
     print(f"times faster, by jobs: {record['times_faster']}")
 
 
-def earlier(path: Path, record: dict) -> dict:
-    """nbgrader's half of an earlier record: of the same submissions, machine and versions."""
-    before = json.loads(path.read_text())
-    for name in ("hardware", "versions", "submissions"):
-        if before[name] != record[name]:
-            raise SystemExit(f"{path} has other {name}: measure nbgrader again")
-    return {**before["nbgrader"], "measured": f"before, on {before['date']}, by {before['command']}"}
-
-
 def hardware_and_versions() -> dict:
-    from importlib import metadata
-
-    found = {name: metadata.version(name) for name in ("torch", "numpy", "nbgrader") if _installed(name)}
+    found = {}
+    for name in ("torch", "numpy", "nbgrader"):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
     return {"hardware": hardware.describe(), "versions": {"python": sys.version.split()[0], **found}}
-
-
-def _installed(name: str) -> bool:
-    from importlib import metadata
-
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def ours(week: Week, folder: Path, chosen: list[Made], jobs: int) -> dict:
@@ -157,38 +137,12 @@ def theirs(week: Week, folder: Path, chosen: list[Made]) -> dict:
 
 def notebook(week: Week) -> dict:
     """One locked test cell a task: the last value is the points, which nbgrader takes as partial credit."""
-
-    def cell(id: str, source: str, metadata: dict | None = None) -> dict:
-        return {
-            "cell_type": "code",
-            "id": id,
-            "metadata": metadata or {},
-            "source": source,
-            "outputs": [],
-            "execution_count": None,
-        }
-
-    cells = [cell("start", "from labkit.checks import check")]
+    cells = [code_cell("start", "from labkit.checks import check")]
     for task in week.tasks:
         if task.kind == "auto":
-            grade = {
-                "nbgrader": {
-                    "schema_version": 3,
-                    "grade": True,
-                    "grade_id": task.cell,
-                    "points": task.points,
-                    "locked": True,
-                    "solution": False,
-                    "task": False,
-                }
-            }
-            cells.append(cell(task.cell, f'outcome = check("{task.id}", seed=13)\nfloat(outcome.earned)', grade))
-    return {
-        "cells": cells,
-        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
+            source = f'outcome = check("{task.id}", seed=13)\nfloat(outcome.earned)'
+            cells.append(code_cell(task.cell, source, nbgrader=tag(task)))
+    return {**FORMAT, "cells": cells}
 
 
 def run(command: list[str], root: Path, check: bool = True) -> None:

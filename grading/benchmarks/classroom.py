@@ -3,13 +3,12 @@
 Each is the reference with one edit, so what it must earn is known.
 """
 
-import io
 import sys
-import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from grading.files import zipped
 from grading.intake.arrival import Arrival, Key
 from grading.mark import Mark
 from grading.register.classes import init_class, open_class
@@ -113,11 +112,8 @@ def make_class(week: Week, folder: Path, chosen: Iterable[tuple[str, Made]]) -> 
     init_class(folder, roster, "UTC", [week])
     with open_class(folder, [week]) as cls:
         for student, made in every.items():
-            whole = io.BytesIO()
-            with zipfile.ZipFile(whole, "w") as archive:
-                for name, text in files(week, made):
-                    archive.writestr(name, text)
-            arrival = Arrival(student, [Key("id", student)], whole.getvalue(), None, "folder", "the benchmark")
+            whole = zipped({name: text.encode() for name, text in files(week, made)})
+            arrival = Arrival(student, [Key("id", student)], whole, None, "folder", "the benchmark")
             add_submission(cls, week, arrival)
 
 

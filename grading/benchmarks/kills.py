@@ -117,9 +117,9 @@ def verdicts(week: Week, folder: Path) -> dict:
     }
 
 
-def left(word: str) -> int:
-    """Processes with this word in their command line, five seconds after the kill at most."""
-    deadline = time.monotonic() + 5
+def left(word: str, seconds: float = 5.0) -> int:
+    """Processes with this word in their command line, so long after the kill at most."""
+    deadline = time.monotonic() + seconds
     while True:
         found = 0
         for pid in filter(str.isdigit, os.listdir("/proc")):

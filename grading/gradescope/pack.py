@@ -4,14 +4,12 @@ It holds the tests and the solutions, as `grade run` needs them, and the class's
 Later weeks and records stay out.
 """
 
-import io
 import json
 import re
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from grading.files import put
+from grading.files import put, zipped
 from grading.tree import RESULTS, tracked_files
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -30,22 +28,13 @@ def pack(week: Week, weeks: Sequence[Week], to: Path, seed: int, *, unsandboxed:
     course = week.folder.parent
     earlier = weeks[: [one.name for one in weeks].index(week.name) + 1]
     settings = {"week": week.name, "seed": seed, "unsandboxed": unsandboxed}
-    files: dict[str, tuple[bytes, bool]] = {
-        "setup.sh": ((HERE / "setup.sh").read_bytes(), True),
-        "run_autograder": ((HERE / "run_autograder").read_bytes(), True),
-        "requirements.txt": (_pins(course).encode(), False),
-        f"course/{SETTINGS}": (json.dumps(settings).encode(), False),
-    }
+    tops = ("setup.sh", "run_autograder")
+    files = {name: (HERE / name).read_bytes() for name in tops}
+    files |= {"requirements.txt": _pins(course).encode(), f"course/{SETTINGS}": json.dumps(settings).encode()}
     for path in _course_files(course, earlier):
-        files[f"course/{path.relative_to(course).as_posix()}"] = (path.read_bytes(), False)
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w") as archive:
-        for name, (data, executable) in sorted(files.items()):
-            info = zipfile.ZipInfo(name)
-            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, (0o100755 if executable else 0o100644) << 16
-            archive.writestr(info, data)
+        files[f"course/{path.relative_to(course).as_posix()}"] = path.read_bytes()
     to.parent.mkdir(parents=True, exist_ok=True)
-    put(to, whole.getvalue(), 0o600)  # it holds the solutions and the seed
+    put(to, zipped(dict(sorted(files.items())), tops), 0o600)  # it holds the solutions and the seed
     return len(files)
 
 

@@ -1,4 +1,4 @@
-"""The output of an automatic task's grade cell: points, every verdict, and why, as HTML and as plain text.
+"""The output of an automatic task's grade cell: points, every verdict, and why, as HTML.
 
 Texts of a mark come from runs of a student's code. They are escaped, and stand in <pre>, which formula typesetting
 leaves alone."""
@@ -17,11 +17,7 @@ _PRE = "margin:2px 0 6px 0;padding:4px 8px;background:#f6f8fa;border:0;white-spa
 
 def output(task: dict[str, Any] | None, remark: str = "") -> dict[str, Any]:
     """A display output for one task of a mark (`Mark.tasks`); None: the mark says nothing about it."""
-    return {
-        "output_type": "display_data",
-        "metadata": {},
-        "data": {"text/html": _html(task, remark), "text/plain": _text(task, remark)},
-    }
+    return {"output_type": "display_data", "metadata": {}, "data": {"text/html": _html(task, remark)}}
 
 
 def headline(task: dict[str, Any]) -> str:
@@ -69,14 +65,3 @@ def _detail(case: dict[str, Any], shown: set[str]) -> str:
 
 def _line(text: str) -> str:
     return f'<code style="background:none;color:inherit">{escape(plain(text, 500))}</code>'
-
-
-def _text(task: dict[str, Any] | None, remark: str) -> str:
-    lines = [plain(remark)] if remark else []
-    if task is not None:
-        lines.append(headline(task))
-        for case in task["cases"]:
-            lines.append(f"{case['verdict']}: {plain(case['behaviour'], 500)}")
-            if text := plain(case.get("text", ""), 4_000).rstrip():
-                lines.append("    " + text.replace("\n", "\n    "))
-    return "\n".join(lines)

@@ -1,9 +1,7 @@
-"""The class's pictures, in the look of the run reports: behaviours, distribution, tasks. Hatching and words tell apart
-what colours do."""
+"""The class's pictures, in the look of the run reports: behaviours, distribution. Hatching and words tell apart what
+colours do."""
 
-import math
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ from grading.publish import page
 from grading.publish.mistakes import Behaviour
 from grading.publish.overview import Overview
 from labkit.checks.outcome import number
-from labkit.record.plotting import INK, MUTED, PAPER, WIDTH, Picture, look, save, ticks
+from labkit.record.plotting import INK, PAPER, WIDTH, Picture, look, save, ticks
 
 FAILED, UNTRIED, EARNED = "#a11212", "#8a6100", "#005a9c"  # names of the palette: they change in the dark
 MOST = 12
@@ -19,7 +17,7 @@ MOST = 12
 
 def draw_all(overview: Overview, folder: Path) -> list[Picture]:
     """Pictures as SVG and PNG in `folder`; none for an empty class."""
-    drawn = [behaviours(overview, folder), distribution(overview, folder), tasks(overview, folder)]
+    drawn = [behaviours(overview, folder), distribution(overview, folder)]
     return [picture for picture in drawn if picture is not None]
 
 
@@ -29,8 +27,12 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
     if not rows:
         return None
     with look() as figure:
-        fig, ax = _bars(figure, [f"{e.task}  {_named(e)}" for e in rows], each=0.4, rest=0.62, above=0.34, right=0.97)
-        places = range(len(rows))
+        height, places = 0.62 + 0.4 * len(rows), range(len(rows))  # inches
+        fig = figure(WIDTH, height)
+        ax = fig.subplots()
+        fig.subplots_adjust(left=0.43, right=0.97, top=1 - 0.34 / height, bottom=0.44 / height)
+        ax.set_yticks(places, [_label(f"{e.task}  {_named(e)}") for e in rows], fontsize=8, color=INK)
+        ax.invert_yaxis()
         ax.barh(places, [100 * e.rate for e in rows], color=FAILED, height=0.62, label="tried and failed")
         ax.barh(
             places,
@@ -114,51 +116,8 @@ def distribution(overview: Overview, folder: Path) -> Picture | None:
         )
 
 
-def tasks(overview: Overview, folder: Path) -> Picture | None:
-    """Mean share of each task's points, with the number who have all of them."""
-    rows = [row for row in overview.by_task() if row["mean"] is not None]
-    if not rows:
-        return None
-    with look() as figure:
-        fig, ax = _bars(
-            figure, [f"{row['id']}  {row['title']}" for row in rows], each=0.34, rest=0.6, above=0.12, right=0.9
-        )
-        places = range(len(rows))
-        ax.barh(places, [100] * len(rows), color=PAPER, edgecolor=MUTED, height=0.6, linewidth=0.6)
-        ax.barh(places, [100 * row["mean"] for row in rows], color=EARNED, height=0.6)
-        for place, row in enumerate(rows):
-            _beside(ax, f"{math.floor(100 * row['mean'] + 0.5)} %", (100, place), (5, 0))
-        ax.set_xlim(0, 100)
-        ax.set_xlabel("mean percent of the task's points")
-        ax.grid(False, axis="y")
-        return save(
-            fig,
-            folder,
-            "tasks",
-            "Tasks",
-            "Mean share of the points by task: "
-            + "; ".join(f"{row['id']} {row['title']} {100 * row['mean']:.0f} percent" for row in rows)
-            + ".",
-            "Only points that are decided count.",
-        )
-
-
 def _named(entry: Behaviour) -> str:
     return entry.title + (f", and {len(entry.also)} more" if entry.also else "")
-
-
-def _bars(
-    figure: Callable[..., Any], names: list[str], *, each: float, rest: float, above: float, right: float
-) -> tuple[Any, Any]:
-    """A figure and axes for horizontal bars with these names, the first on top. Inches: of `each` bar, of the `rest` of
-    the figure, of which `above` them."""
-    height = rest + each * len(names)
-    fig = figure(WIDTH, height)
-    ax = fig.subplots()
-    fig.subplots_adjust(left=0.43, right=right, top=1 - above / height, bottom=0.44 / height)
-    ax.set_yticks(range(len(names)), [_label(name) for name in names], fontsize=8, color=INK)
-    ax.invert_yaxis()
-    return fig, ax
 
 
 def _beside(ax: Any, text: str, place: tuple[float, float], offset: tuple[int, int], **how: Any) -> None:

@@ -1,5 +1,5 @@
-"""The class in numbers and lists: what it has not understood, how it did, whom to look at. The page, its figures and
-the terminal's table read it."""
+"""The class in numbers and lists: what it has not understood, how it did, whom to look at. The page and its figures
+read it."""
 
 import statistics
 from collections.abc import Iterator

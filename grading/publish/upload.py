@@ -10,13 +10,11 @@ Canvas   USER_ATTACHMENT_week13.html                       a user's number, and 
          comment's attachment)
 """
 
-import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grading.files import put
+from grading.files import put, zipped
 from grading.here import not_the_students
 from grading.register.people import Person
 from grading.register.schema import Class
@@ -43,23 +41,22 @@ def pack(cls: Class, week: Week, pages: Sequence[tuple[Person, int, Path]], to: 
         return None
     # What a group submitted is every member's: each page goes to the file that one of them handed in.
     attached = {number: files[who.id] for who, number, _ in pages if who.id in files}
-    packed, whole = Packed(to, system), io.BytesIO()
-    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
-        for who, submission, path in pages:
-            if system == "Moodle":
-                plain = "".join(" " if c in '_/\\:*?"<>|' or not c.isprintable() else c for c in who.name) or "student"
-                name = f"{plain}_{moodle[who.id]}_assignsubmission_file_" if who.id in moodle else ""
-            else:
-                own = files.get(who.id, attached.get(submission))
-                name = f"{canvas[who.id]}_{own}_" if own and who.id in canvas else ""
-            if not name:
-                packed.without.append(who)
-                continue
-            archive.writestr(_stamped(f"{name}{week.name}.html"), path.read_bytes())
-            packed.people.append(who)
+    packed, found = Packed(to, system), dict[str, bytes]()
+    for who, submission, path in pages:
+        if system == "Moodle":
+            plain = "".join(" " if c in '_/\\:*?"<>|' or not c.isprintable() else c for c in who.name) or "student"
+            name = f"{plain}_{moodle[who.id]}_assignsubmission_file_" if who.id in moodle else ""
+        else:
+            own = files.get(who.id, attached.get(submission))
+            name = f"{canvas[who.id]}_{own}_" if own and who.id in canvas else ""
+        if not name:
+            packed.without.append(who)
+            continue
+        found[f"{name}{week.name}.html"] = path.read_bytes()
+        packed.people.append(who)
     not_the_students(to)
     to.parent.mkdir(parents=True, exist_ok=True)
-    put(to, whole.getvalue(), 0o640)
+    put(to, zipped(found), 0o640)
     return packed
 
 
@@ -71,10 +68,3 @@ def _numbers(cls: Class, platform: str, assignment: str) -> Mapping[int, str]:
         (platform, assignment),
     )
     return {row["person"]: row["value"] for row in rows if row["value"].isdigit()}
-
-
-def _stamped(name: str) -> zipfile.ZipInfo:
-    """The same pages give the same archive: no time of today in it."""
-    info = zipfile.ZipInfo(name)
-    info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-    return info

@@ -186,14 +186,14 @@ def without(works: Sequence[Work], handed_out: Mapping[str, set[int]], *, habits
                 own.token_coverage = get_token_coverage(own.hash_idx, K, len(own.filtered_code))
 
 
-def pairs(works: Sequence[Work], share: float = SHARE) -> list[Pair]:
-    """Pairs that share at least so much, the most alike first; one of two students. Two of an earlier year are not
+def pairs(works: Sequence[Work]) -> list[Pair]:
+    """Pairs that share much, the most alike first; one of two students. Two of an earlier year are not
     compared."""
     found = [
         pair
         for first, second in combinations(works, 2)
         if first.person != second.person and not first.owners & second.owners and not (first.year and second.year)
-        if (pair := alike(first, second)).shared >= LEAST and (pair.share >= share or pair.one >= ONE)
+        if (pair := alike(first, second)).shared >= LEAST and (pair.share >= SHARE or pair.one >= ONE)
     ]
     return _ordered(found)
 
@@ -237,7 +237,6 @@ def compare(
     week: Week,
     here: Callable[[], Iterator[Source]],
     *,
-    share: float = SHARE,
     ours: Submission | None = None,
     progress: Callable[[str], None] = lambda student: None,
 ) -> tuple[list[Pair], list[Work], list[str]]:
@@ -267,6 +266,6 @@ def compare(
     without(works, handed_out, habits=False)
     own = works[:1] if ours is not None and ours.name not in unread else []
     others = works[len(own) :]
-    seen = [pair for work in others if not work.year for pair in pairs([*own, work], share)]
+    seen = [pair for work in others if not work.year for pair in pairs([*own, work])]
     without(works, handed_out)
-    return _ordered([*seen, *pairs(others, share)]), others, unread
+    return _ordered([*seen, *pairs(others)]), others, unread

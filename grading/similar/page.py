@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from grading.publish import page
-from grading.similar.compare import ONE, Pair, Work
+from grading.similar.compare import ONE, SHARE, Pair, Work
 from labkit.checks.tasks import Week
 
 SHOWN = 40  # pairs side by side; the rest are in the table
 LINES = 120  # of one function
 
 
-def write(week: Week, pairs: Sequence[Pair], compared: int, unread: Sequence[str], share: float, to: Path) -> Path:
+def write(week: Week, pairs: Sequence[Pair], compared: int, unread: Sequence[str], to: Path) -> Path:
     """One self-contained HTML file."""
     shown = [{**vars(pair), "sides": _sides(pair) if n < SHOWN else []} for n, pair in enumerate(pairs)]
     text = page.render(
-        "similar.html.j2", week=week, pairs=shown, compared=compared, unread=unread, share=share, one=ONE
+        "similar.html.j2", week=week, pairs=shown, compared=compared, unread=unread, share=SHARE, one=ONE
     )
     return page.write(to, text)
 

@@ -21,22 +21,20 @@ from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
 
-def search(cls: Class, week: Week, earlier: Sequence[Path], share: float | None, console: Console) -> Path:
-    """Write the page of the pairs, and print the most alike. earlier: class folders; share: of the smaller one.
+def search(cls: Class, week: Week, earlier: Sequence[Path], console: Console) -> Path:
+    """Write the page of the pairs, and print the most alike. earlier: class folders.
 
     LabError without copydetect, and for a folder that is no class's."""
     if importlib.util.find_spec("copydetect") is None:
         raise LabError("copydetect is not installed: run `make grading`, or pip install copydetect==0.5.0")
-    least = compare.SHARE if share is None else share
     with console.status("reading ...") as status:
         pairs, works, unread = compare.compare(
             week,
             lambda: _every(cls, week, earlier),
-            share=least,
             ours=reference_submission(week),
             progress=lambda who: status.update(f"reading {who}"),
         )
-    to = page.write(week, pairs, len(works), unread, least, cls.folder / PUBLISHED / week.name / "similar.html")
+    to = page.write(week, pairs, len(works), unread, cls.folder / PUBLISHED / week.name / "similar.html")
     for pair in pairs[:20]:
         most = f"most alike: {pair.functions[0][0]}, {pair.functions[0][1]:.0%}"
         console.print(Text(f"{pair.first.name} and {pair.second.name}: {pair.share:.0%}, {pair.shared} nodes; {most}"))

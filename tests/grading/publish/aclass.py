@@ -7,12 +7,12 @@ import csv
 import io
 import json
 import random
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 
+from grading.files import zipped
 from grading.intake.arrival import Arrival, Key
 from grading.mark import UNSANDBOXED, Mark
 from grading.register.classes import init_class, open_class
@@ -118,14 +118,6 @@ def a_class(
     (folder / "course.toml").write_text(rules)
     with open_class(folder, weeks) as cls:
         yield cls
-
-
-def zipped(files: Mapping[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return out.getvalue()
 
 
 def hand_in(

@@ -1,13 +1,10 @@
-"""The class's page and its short form: what most students failed comes first, and everybody to look at is named."""
+"""The class's page: what most students failed comes first, and everybody to look at is named."""
 
 import base64
-import io
 import re
 
-from rich.console import Console
-
 from grading.mark import UNSANDBOXED
-from grading.publish.class_page import html, render, write_page
+from grading.publish.class_page import html, write_page
 from grading.publish.figures import draw_all
 from grading.publish.overview import overview
 from labkit.checks.verdict import FAULT, OUT_OF_MEMORY
@@ -35,11 +32,11 @@ def section(page: str, title: str) -> str:
     return words(part(page, title))
 
 
-def test_the_page_of_forty_is_one_harmless_file_with_three_pictures(klass, tmp_path):
+def test_the_page_of_forty_is_one_harmless_file_with_two_pictures(klass, tmp_path):
     text = write_page(overview(WEEK, klass), tmp_path / "class.html").read_text()
     assert_one_harmless_file(text)
     images = Tags(text).all("img")
-    assert len(images) == 3
+    assert len(images) == 2
     for image in images:
         assert len(image["alt"]) > 60
         svg = base64.b64decode(image["src"].split(",", 1)[1]).decode()
@@ -137,7 +134,7 @@ def test_pictures_of_odd_classes_do_not_fail(tmp_path):
 
 
 def test_the_alt_text_tells_the_numbers(tmp_path):
-    bars, histogram, tasks = draw_all(overview(WEEK, small()), tmp_path)
+    bars, histogram = draw_all(overview(WEEK, small()), tmp_path)
     assert re.search(r"13\.5 [^:;]*, and 2 more: 2 of 6 failed, 0 left it blank", bars.alt)
     assert bars.alt.count("13.5") == 1
     # Two of six are a third of the axis, whose end is the whole class.
@@ -147,7 +144,6 @@ def test_the_alt_text_tells_the_numbers(tmp_path):
     ]
     assert len(ends) == 6
     assert "72 to 80: 3" in histogram.alt and "of 5 students" in histogram.alt
-    assert "13.5 timing a collective" in tasks.alt
 
 
 def test_foreign_names_and_texts_are_harmless_in_the_page():
@@ -156,14 +152,3 @@ def test_foreign_names_and_texts_are_harmless_in_the_page():
     page = html(overview(WEEK, [made]))
     assert_one_harmless_file(page)
     assert "<script>x</script>" in words(page) and "\x1b" not in page and "/srv/box" not in page
-
-
-def test_the_short_form_for_a_terminal():
-    out, wicked = io.StringIO(), stand("\x1b[2Jevil [bold]", "13.3 endless loop")
-    render(overview(WEEK, [*small(), wicked]), Console(file=out, width=100))
-    seen = out.getvalue()
-    assert seen.index("What the class has not understood") < seen.index("13.5") < seen.index("Automatic points: median")
-    assert "2 of 7" in seen and "2 hung: ben, " in seen and "1 crashed: dov" in seen and "1 out of memory: cai" in seen
-    assert "\x1b[2J" not in seen and "evil [bold]" in seen
-    assert "1 used a forbidden call: eva" in seen and "1 need a human, the grader failed: fay" in seen
-    assert "1 UNSANDBOXED: ann" in seen

@@ -72,7 +72,7 @@ def test_a_later_attempt_hides_no_earlier_one(week):
 def search(cls, **how):
     """What the command finds: (names of each pair, the page)."""
     out = io.StringIO()
-    to = searching.search(cls, PUBLISHED_WEEK, how.get("earlier", ()), None, Console(file=out, width=200))
+    to = searching.search(cls, PUBLISHED_WEEK, how.get("earlier", ()), Console(file=out, width=200))
     found = re.findall(r"(?m)^(.*) and (.*): \d+%", out.getvalue())
     return found, to.read_text()
 
@@ -218,7 +218,7 @@ def test_the_page_shows_both_sides_and_nothing_of_theirs_is_active(week, tmp_pat
     wicked = student(0)
     wicked["timing.py"] = wicked["timing.py"].replace(b"    bad = 0\n", b"    bad = 0  # <script>alert(1)</script>\n")
     pairs, works, unread = compared(week, {"<b>anna": wicked, "ben": renamed(student(0))})
-    text = page.write(week, pairs, len(works), unread, compare.SHARE, tmp_path / "p.html").read_text()
+    text = page.write(week, pairs, len(works), unread, tmp_path / "p.html").read_text()
     assert_one_harmless_file(text)
     assert "<mark>" in text and "&lt;b&gt;anna" in text and "timing.time_collective" in words(text)
 
