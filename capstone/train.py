@@ -62,9 +62,9 @@ def job(group: Any, values: dict[str, Any], out: str, typed: str | None = None, 
         from capstone.running.torch_way import run
     else:
         from capstone.running.mine import run
-    with sole_trainer(Path(out)) if group.rank == 0 else nullcontext():
+    with listening() as heard, sole_trainer(Path(out)) if group.rank == 0 else nullcontext():
         try:
-            summary = run(group, config, Path(out), opened, **drawn)
+            summary = run(group, config, Path(out), opened, heard=heard, **drawn)
             if summary["unsaved"] is not None:
                 raise LabError(summary["unsaved"])
         except BaseException as error:
@@ -75,6 +75,22 @@ def job(group: Any, values: dict[str, Any], out: str, typed: str | None = None, 
             record.results(**{key: summary[key] for key in ("heldout", "skipped", "steps")})
             record.finish("paused" if summary["paused"] else "finished")
     return {key: summary[key] for key in ("losses", "heldout", "skipped", "steps", "paused", "evidence")}
+
+
+@contextmanager
+def listening() -> Iterator[list[int]]:
+    """The SIGTERMs that come meanwhile: they grow a list, and end nothing. So run.json says how a run ended, whenever in
+    it, or before its first step or behind its last one, the signal came."""
+    heard: list[int] = []
+    try:
+        before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    except ValueError:  # ranks that are threads hear nothing
+        yield heard
+        return
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def refuse_another(out: Path, config: CapstoneConfig) -> None:

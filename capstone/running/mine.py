@@ -9,8 +9,8 @@ on, goes back, stops when it is asked to, and ends when a rank hangs, is `surviv
 
 from __future__ import annotations
 
-import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -36,11 +36,18 @@ NEVER = 10**9  # bad steps in a row
 
 
 def run(
-    group: Any, config: CapstoneConfig, run_dir: Path, opened: Any, corpus: Any = None, weights: Any = None
+    group: Any,
+    config: CapstoneConfig,
+    run_dir: Path,
+    opened: Any,
+    corpus: Any = None,
+    weights: Any = None,
+    heard: Any = (),
 ) -> dict[str, Any]:
     """Train; a summary of plain values, the same on every rank. `opened(about, step)` gives rank 0 its record.
 
-    corpus, weights: in place of the configuration's text and of the seed's first values."""
+    corpus, weights: in place of the configuration's text and of the seed's first values. heard: the SIGTERMs that have
+    come."""
     corpus = build_corpus(config.data) if corpus is None else corpus
     trainer = assemble.assemble(setup_of(config)._replace(weights=weights), group)
     if config.products == "tensor-cores":
@@ -56,7 +63,7 @@ def run(
         "corpus": corpus.describe(),
         "parameters": sum(torch.Size(shape).numel() for shape in config.resolved_model.weight_shapes().values()),
     }
-    return {**Loop(group, config, corpus, trainer, run_dir).run(opened, about), **about}
+    return {**Loop(group, config, corpus, trainer, run_dir, heard).run(opened, about), **about}
 
 
 def on_tensor_cores(model: Any) -> None:
@@ -78,7 +85,9 @@ class Loop:
     history               {"losses": {step: loss}, "heldout": {step: loss}, "skipped": [steps]}
     """
 
-    def __init__(self, group: Any, config: CapstoneConfig, corpus: Any, trainer: Any, run_dir: Path) -> None:
+    def __init__(
+        self, group: Any, config: CapstoneConfig, corpus: Any, trainer: Any, run_dir: Path, heard: Any = ()
+    ) -> None:
         self.group, self.config, self.corpus, self.trainer, self.run_dir = group, config, corpus, trainer, run_dir
         self.store = Folder(run_dir / "checkpoints", config.keep_checkpoints)
         r = config.recovery
@@ -89,7 +98,7 @@ class Loop:
         self.action, self.paused = "step", False
         self.unsaved: str | None = None  # why the newest checkpoint is not there
         self.record: Any = None  # rank 0's
-        self.asked_to_stop = False
+        self.heard = heard  # grows when a SIGTERM comes
         self.rows: list[list[float]] = []  # of the newest steps: every rank's own seconds
         self.slow: int | None = None
 
@@ -102,8 +111,7 @@ class Loop:
             self.say("corrupt_checkpoint", sentence)
         if self.step:
             self.say("loaded", f"went on from the checkpoint of step {self.step}")
-        before = self.listen()
-        watchdog = self.watchdog() if before is not None else None
+        watchdog = self.watchdog()
         try:
             while self.step < self.config.steps and not self.paused:
                 self.step += 1
@@ -111,8 +119,6 @@ class Loop:
         finally:
             if watchdog is not None:
                 watchdog.over.set()
-            if before is not None:
-                signal.signal(signal.SIGTERM, before)
         return {**self.history, "steps": self.step, "paused": self.paused, "unsaved": self.unsaved}
 
     def one(self) -> None:
@@ -132,7 +138,7 @@ class Loop:
         last = self.step == config.steps
         if config.eval_every and (self.step % config.eval_every == 0 or last):
             fields["heldout"] = self.history["heldout"][self.step] = self.evaluate()
-        heard = survive.tell(self.asked_to_stop, own, self.group)
+        heard = survive.tell(bool(self.heard), own, self.group)
         if self.group.device.type == "cpu":  # on a GPU a call returns to the host before it is done: it times nothing
             fields["rank_seconds"] = heard.seconds
             self.name_the_slow(heard.seconds)
@@ -200,20 +206,11 @@ class Loop:
         if self.record:
             self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)
 
-    def listen(self) -> Any:
-        """Hear SIGTERM; what was there before. None where this thread may not (ranks that are threads)."""
-
-        def heard(*_: Any) -> None:
-            self.asked_to_stop = True
-
-        try:
-            return signal.signal(signal.SIGTERM, heard)
-        except ValueError:
-            return None
-
     def watchdog(self) -> survive.Watchdog | None:
-        """This rank's watchdog, at work; None if the configuration wants none, or there is nobody to wait for."""
-        if not self.config.hang_after or self.group.size == 1:
+        """This rank's watchdog, at work; None if the configuration wants none, there is nobody to wait for, or the rank
+        is a thread."""
+        thread = threading.current_thread() is not threading.main_thread()  # the process is not its own to end
+        if not self.config.hang_after or self.group.size == 1 or thread:
             return None
         above = self.run_dir / "standing"
         if self.group.rank == 0:

@@ -6,9 +6,7 @@ mesh. (labkit.train.job builds a model on data-parallel ranks alone.)
 
 from __future__ import annotations
 
-import signal
 import warnings
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,33 +28,24 @@ from labkit.train.loop import Hook, Loop, Parts, train
 
 
 class Asked(Hook):
-    """Pauses the run when one of its ranks gets a SIGTERM. The ranks tell each other in each step, behind the backward:
-    there the loop waits for the GPU anyway, and behind the optimizer it would be one wait more."""
+    """Pauses the run when one of its ranks has `heard` a SIGTERM. The ranks tell each other in each step, behind the
+    backward: there the loop waits for the GPU anyway, and behind the optimizer it would be one wait more."""
 
-    heard = agreed = False
-
-    def on_start(self, loop: Loop) -> None:
-        with suppress(ValueError):  # ranks that are threads hear nothing
-            signal.signal(signal.SIGTERM, self.hear)
-
-    def hear(self, *_: Any) -> None:
-        self.heard = True
+    def __init__(self, heard: list[int]) -> None:
+        self.heard, self.agreed = heard, False
 
     def after_backward(self, loop: Loop) -> None:
-        said = torch.full((1,), float(self.heard), device=loop.group.device)
+        said = torch.full((1,), float(bool(self.heard)), device=loop.group.device)
         self.agreed = bool(loop.group.all_reduce(said).item())
 
     def after_step(self, loop: Loop) -> None:
         if self.agreed:
             loop.pause("SIGTERM: the same command goes on")
 
-    def on_end(self, loop: Loop) -> None:
-        with suppress(ValueError):
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-
-def run(group: Group, config: CapstoneConfig, run_dir: Path, opened: Any) -> dict[str, Any]:
-    """Train; a summary of plain values, the same on every rank. `opened(about)` gives rank 0 its record."""
+def run(group: Group, config: CapstoneConfig, run_dir: Path, opened: Any, *, heard: list[int]) -> dict[str, Any]:
+    """Train; a summary of plain values, the same on every rank. `opened(about)` gives rank 0 its record; heard: the
+    SIGTERMs that have come."""
     # The head's output is a view under tensor parallelism; what follows it, the loss, works on nothing in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     seed_generators(config.seed, group.rank)
@@ -75,6 +64,6 @@ def run(group: Group, config: CapstoneConfig, run_dir: Path, opened: Any) -> dic
     }
     record = opened(about)
     plain = TrainConfig(**{key: getattr(config, key) for key in TrainConfig.model_fields})
-    parts = Parts(model, backend=backend, hooks=[Asked()], record=record, data_share=mesh.data_share)
+    parts = Parts(model, backend=backend, hooks=[Asked(heard)], record=record, data_share=mesh.data_share)
     result = train(group, plain, corpus, parts, run_dir=run_dir)
     return {**asdict(result), **about, "evidence": backend.evidence(model), "unsaved": None}

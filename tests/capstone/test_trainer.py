@@ -179,17 +179,19 @@ def test_a_rank_killed_under_torchrun_and_then_a_sigterm(tmp_path):
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "killed" / "events.jsonl").read_text().splitlines()]
     assert "loaded" in kinds and "resume" in kinds
 
-    command = [sys.executable, "-m", "capstone.train", str(config), "--out", str(tmp_path / "asked"), "--ranks", "1"]
+    command[-1] = str(tmp_path / "asked")
     gate = Gate(tmp_path / "second gate", "asked", 3)
-    process = subprocess.Popen(command, cwd=ROOT, env={**environment(), **gate.environment})
+    own = {**environment(), **gate.environment, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, cwd=ROOT, env=own)
     wait_for(tmp_path / "asked", 3, process)
-    for pid in ranks_of(process.pid):
+    for pid in (*ranks_of(process.pid), process.pid):  # torchrun last: what it passes on comes when it comes
         os.kill(pid, signal.SIGTERM)
     gate.open()
-    process.wait(timeout=100)
-    assert json.loads((tmp_path / "asked" / "run.json").read_text())["status"] in ("paused", "interrupted")
-    assert train(config, "--out", tmp_path / "asked", ranks=1).returncode == 0
-    assert losses(tmp_path / "asked") == pytest.approx(want, rel=0.05)  # one rank: FP8 rounds other micro-batches
+    # The cluster's files stand on these two: a pod that paused comes again, and the record says why it ended.
+    assert process.wait(timeout=100) == 1
+    assert json.loads((tmp_path / "asked" / "run.json").read_text())["status"] == "paused"
+    assert train(config, "--out", tmp_path / "asked", ranks=2).returncode == 0
+    assert losses(tmp_path / "asked") == want
 
 
 def test_it_is_shown_how_long_a_training_still_takes(tmp_path, capsys):
