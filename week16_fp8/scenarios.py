@@ -99,14 +99,20 @@ def mx_kept(x, w, dy, needs):
     from .stretch import mxfp8
 
     x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
-    return _given_and_kept(mxfp8.MXProduct.apply(x, w), dy, w)
+    return _given_and_kept(mxfp8.MXProduct.apply(x, w), dy)
 
 
 def nv_there(x, square, u):
-    """16.12: x in NVFP4, with these numbers for noise."""
+    """16.12: x in NVFP4, with these numbers for noise; the dtype and shape of each tensor that noise was asked for."""
     from .stretch import nvfp4
 
-    return nvfp4.to_nvfp4(x, square, None if u is None else lambda y: u)
+    asked = []
+
+    def noise(y):
+        asked.append((str(y.dtype), tuple(y.shape)))
+        return u
+
+    return nvfp4.to_nvfp4(x, square, None if u is None else noise), asked
 
 
 def nv_transformed(x, signs):
@@ -140,16 +146,16 @@ def nv_kept(x, w, dy, needs):
     from .stretch import nvfp4
 
     x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
-    return _given_and_kept(nvfp4.NVFP4Product.apply(x, w, nvfp4.Tricks()), dy, w)
+    return _given_and_kept(nvfp4.NVFP4Product.apply(x, w, nvfp4.Tricks()), dy)
 
 
-def _given_and_kept(y, dy, master):
-    """Of x and w whether the backward gives a gradient; the bytes of all memory that its node reaches, without the
-    master's."""
+def _given_and_kept(y, dy, master=None):
+    """Of x and w whether the backward gives a gradient; the bytes of all memory that its node reaches, `master`'s apart."""
     found = (*y.grad_fn.saved_tensors, *reached(y.grad_fn, package=__package__))
     stores = [one.untyped_storage() for one in found if one is not None]
     memory = {store.data_ptr(): store.nbytes() for store in stores}
-    memory.pop(master.untyped_storage().data_ptr(), None)
+    if master is not None:
+        memory.pop(master.untyped_storage().data_ptr(), None)
     with torch.no_grad():
         given = y.grad_fn.apply(dy)  # the student's own backward: autograd would drop what nobody wants
     return [one is not None for one in given[:2]], sum(memory.values())
@@ -448,13 +454,16 @@ def _lies(x):
 
 
 def turned(x, order, slot, forward, backward, power_of_two, epsilon):
-    """16.10: what `both_ways` gives for x, stored along its columns if `order`: both copies as (dtype, strides, codes), and the inverse scale."""
+    """16.10: what `both_ways` gives for x, stored along its columns if `order`: both copies as (dtype, strides, codes), the
+    inverse scale, and by which methods values were looked at."""
     from . import casts
     from .stretch import tensor_cores
 
     recipe = casts.Recipe(forward, backward, power_of_two=power_of_two, epsilon=epsilon)
-    *copies, inverse = tensor_cores.both_ways(x.t().contiguous().t() if order else x, slot, recipe)
-    return [(str(one.dtype), one.stride(), one.contiguous().view(torch.uint8)) for one in copies], inverse
+    with Watch() as watch:
+        *copies, inverse = tensor_cores.both_ways(x.t().contiguous().t() if order else x, slot, recipe)
+    there = [(str(one.dtype), one.stride(), one.contiguous().view(torch.uint8)) for one in copies]
+    return there, inverse, watch.looked
 
 
 def one_product(a, b, fmt_a, fmt_b, inverse_a, inverse_b, dtype, fast):
@@ -473,17 +482,22 @@ def one_product(a, b, fmt_a, fmt_b, inverse_a, inverse_b, dtype, fast):
     return got, products.seen
 
 
-def on_tensor_cores(x, w, dy, forward="e4m3", backward="e5m2", turned=False):
-    """16.10: forward and backward of `TensorCoreProduct`: y, dx, dw, and the products seen in each direction; or the name
-    of the error, and whether it came in the forward."""
+def on_tensor_cores(x, w, dy, turned=False, needs_weight=True, **recipe):
+    """16.10: forward and backward of `TensorCoreProduct`, after a forward of another w in the same memory: y, dx, dw,
+    and the products seen in each direction; or the name of the error, and whether it came in the forward."""
     from . import casts
     from .stretch import tensor_cores
 
-    x, w, dy = x.requires_grad_(), w.requires_grad_(), dy.t().contiguous().t() if turned else dy
-    there, back = Products(), Products()
+    multiply, asked = tensor_cores.TensorCoreProduct.apply, casts.Recipe(**recipe)
+    dy, there, back = dy.t().contiguous().t() if turned else dy, Products(), Products()
     try:
+        w.mul_(2)
+        try:
+            multiply(x, w, asked)
+        finally:
+            w.div_(2)
         with there:
-            y = tensor_cores.TensorCoreProduct.apply(x, w, casts.Recipe(forward, backward))
+            y = multiply(x.requires_grad_(), w.requires_grad_(needs_weight), asked)
         with back:
             y.backward(dy)
     except NotImplementedError:

@@ -4,64 +4,61 @@ What is expected is found in float64. Two ways to write the same quotient may di
 are drawn anew until none lies so near a border that this would decide (`clear`)."""
 
 import math
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 import pytest
 import torch
 
 from labkit.checks import call_alone, expect, field, same, task
-from week16_fp8.test_stretch import drawn, random
+from week16_fp8.test_stretch import drawn, operands, random
 from week16_fp8.test_week16 import close, kept_and_given
 
 NEAR = 2e-5  # float32's last bit is 1e-7, and a transform adds 16 numbers
 VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
+# codes, scales and S as NVFP4 has them; the scales before rounding; x after a way there and back, float64; whether no border is near.
+Rounded = namedtuple("Rounded", "codes scales S wanted back clear")
+
+
+def neighbour(y):
+    """Of float64 numbers: the number in VALUES of the one at or below |y|, and |y|'s place between it and the next."""
+    size = y.abs().clamp(0, 6)
+    low = torch.searchsorted(VALUES, size, right=True) - 1
+    return low, (size - VALUES[low]) / (VALUES[(low + 1).clamp(max=7)] - VALUES[low]).clamp(min=0.5)
 
 
 def e2m1(y, u=None):
-    """(codes, clear) of float64 numbers: by the two neighbours among VALUES."""
-    size = y.abs().clamp(0, 6)
-    low = torch.searchsorted(VALUES, size, right=True) - 1
-    place = (size - VALUES[low]) / (VALUES[(low + 1).clamp(max=7)] - VALUES[low]).clamp(min=0.5)
-    at = torch.full_like(y, 0.5) if u is None else u.double()
-    up = (place > at) | ((place == at) & (low % 2 == 1)) if u is None else at < place
-    return (low + up + 8 * torch.signbit(y)).to(torch.uint8), (place - at).abs() > NEAR
+    """(codes, clear) of float64 numbers."""
+    low, place = neighbour(y)
+    up = (place > 0.5) | ((place == 0.5) & (low % 2 == 1)) if u is None else u < place
+    return (low + up + 8 * torch.signbit(y)).to(torch.uint8), (place - (0.5 if u is None else u)).abs() > NEAR
 
 
-class Rounded(NamedTuple):
-    """codes, scales and S as NVFP4 has them; x after a way there and back, float64; whether no border is near."""
-
-    codes: torch.Tensor
-    scales: torch.Tensor
-    S: float
-    back: torch.Tensor
-    clear: bool
+def e4m3(scales):
+    return scales.clamp(max=448).float().to(torch.float8_e4m3fn)
 
 
-def nv(x, square=False, u=None, *, S=None, saved=None):
-    """x in NVFP4. S, saved: a mistake's scale of the tensor, and of blocks."""
+def nv(x, square=False, u=None, exact=False):
+    """x in NVFP4; `exact`: with scales that are not rounded."""
     x, rows = x.double(), 16 if square else 1
     whole = torch.nn.functional.pad(x.abs(), (0, -x.shape[1] % 16, 0, -len(x) % rows))
     amax = whole.unflatten(1, (-1, 16)).unflatten(0, (-1, rows)).amax((1, 3))
     most = float(amax.max())
-    S = S or (most / (6 * 448) if math.isfinite(most) and most > 0 else 1.0)
+    S = most / (6 * 448) if math.isfinite(most) and most > 0 else 1.0
     wanted = torch.where(amax.isfinite(), amax / 6 / S, math.nan)
-    low, scales, high = ((wanted * f).clamp(max=448).float().to(torch.float8_e4m3fn) for f in (1 - NEAR, 1, 1 + NEAR))
-    clear = torch.equal(low.view(torch.uint8), high.view(torch.uint8))
-    scales = scales if saved is None else saved(amax / 6 / S)
+    scales = wanted if exact else e4m3(wanted)
     scale = scales.double().repeat_interleave(rows, 0)[: len(x)].repeat_interleave(16, 1)[:, : x.shape[1]] * S
     codes, apart = e2m1(torch.where(scale > 0, x / scale, 0.0), u)
+    clear = torch.equal(*(e4m3(wanted * f).view(torch.uint8) for f in (1 - NEAR, 1 + NEAR)))
     clear &= bool((apart | ~(scale > 0) | (x == 0)).all())
-    return Rounded(codes, scales, S, VALUES[(codes & 7).long()] * (1 - 2 * (codes >> 3).double()) * scale, clear)
+    back = VALUES[(codes & 7).long()] * (1 - 2 * (codes >> 3).double()) * scale
+    return Rounded(codes, scales, S, wanted, back, clear)
 
 
 def settled(seed, make):
-    """What `make` gives for the first seed from this one on whose roundings, and `make`'s values, are all clear."""
-    for offset in range(200):
-        made = make(seed + 7919 * offset)
-        if all(one.clear for one in made if isinstance(one, Rounded)):
-            return made
-    raise AssertionError("200 draws, and each has a number beside a border")
+    """What `make` gives for the first seed from this one on whose roundings are all clear."""
+    draws = (make(seed + 7919 * offset) for offset in range(200))
+    return next(made for made in draws if all(one.clear for one in made if isinstance(one, Rounded)))
 
 
 @task("16.12", points=0)
@@ -73,18 +70,15 @@ def test_to_e2m1(way, seed):
     y = torch.cat([y, -torch.zeros(3), torch.tensor([1e30, -1e30, 1e-30, 0.25, 2.5, 5.0, -3.5])])
     if way == "nearest":
         y = torch.cat([y, torch.nextafter(y, torch.tensor(9.0)), torch.nextafter(y, torch.tensor(-9.0))])
-    u = None if way == "nearest" else torch.from_numpy(draw.integers(0, 64, y.shape) / 64.0).float()
+    u = None if way == "nearest" else torch.from_numpy(draw.integers(0, 64, y.shape) / 64.0)
     x, sign = y.double(), 8 * torch.signbit(y).byte()
-    want, size = e2m1(x, u)[0], x.abs().clamp(max=6)
-    low = torch.searchsorted(VALUES, size, right=True) - 1
-    half = (VALUES[low] + VALUES[(low + 1).clamp(max=7)]) / 2
+    want, (low, place) = e2m1(x, u)[0], neighbour(x)
     added = want if u is None else e2m1(x, 1 - u - 2.0**-9)[0]  # it goes up where noise is at least 1 - place
-    halves = (low + ((size >= half) & (low < 7))).byte() + sign
-    same(call_alone("stretch.nvfp4.to_e2m1", y, u), want, what=f"the codes, {way},", looks_like={
+    same(call_alone("stretch.nvfp4.to_e2m1", y, u if u is None else u.float()), want, what=f"the codes, {way},", looks_like={
         "rounded towards zero": low.byte() + sign,
         "steps of 0.5 throughout: they are 1 from 2 on, and 2 from 4 on": e2m1((x * 2).round() / 2)[0],
         "the sign is lost": want & 7, "minus zero is code 8": torch.where((want & 7) == 0, 0, want),
-        "halves go up: half way goes to the even code": halves if u is None else None,
+        "halves go up: half way goes to the even code": (low + (place >= 0.5)).byte() + sign if u is None else None,
         "to nearest: noise is not looked at": e2m1(x)[0] if u is not None else None,
         "noise is added, and the sum rounded down: it goes up where noise is *below* the place": added,
         "by the sign: it is |y| that goes up": torch.where(sign > 0, added, want),
@@ -95,7 +89,6 @@ def test_to_e2m1(way, seed):
 @pytest.mark.parametrize("square", [False, True], ids=["1 x 16", "16 x 16"])
 def test_to_nvfp4(square, seed):
     """Ragged ends, an outlier, zeros, tiny values; stochastic and to nearest; NaN, infinity; BF16"""
-    rows = 16 if square else 1
     for dtype, stochastic in ((torch.float32, True), (torch.bfloat16, False)):
 
         def make(seed, dtype=dtype, stochastic=stochastic):
@@ -109,58 +102,56 @@ def test_to_nvfp4(square, seed):
             return x, u, nv(x, square, u)
 
         x, u, want = settled(seed, make)
-        got = call_alone("scenarios.nv_there", x, square, u)
-        told, most = f" of {tuple(x.shape)}, blocks of {rows} x 16", float(x.abs().max())
+        got, asked = call_alone("scenarios.nv_there", x, square, u)
+        told, most = f" of {tuple(x.shape)}, blocks of {16 if square else 1} x 16", float(x.abs().max())
         S = float(field(got, "S"))
         same(S, want.S, tol=want.S * 2.0**-22, what="S" + told, looks_like={
             cause: S for cause, other in {
                 "S is amax / 6: the block scales reach 448": most / 6, "S is amax / 448: elements reach 6": most / 448,
                 "upside down: x ~ element * s * S": 1 / want.S, "S is left out": 1.0,
             }.items() if abs(S / other - 1) < 1e-5})  # fmt: skip
-
-        def saved(scales, x=x):
-            return nv(x, square, saved=lambda s: scales(s).float().to(torch.float8_e4m3fn)).scales
-
         same(field(got, "scales"), want.scales, what="the scales" + told, looks_like={
             "the other kind of block": nv(x, not square).scales,
-            "powers of two: an E4M3 scale has a mantissa":
-                saved(lambda s: torch.exp2(torch.floor(torch.log2(s))).nan_to_num(0, neginf=0)),
-            "to 448: a block's amax goes to 6": saved(lambda s: s * 6 / 448),
-            "a scale of 0 is raised to 2^-6, the smallest normal one": saved(lambda s: s.clamp(2.0**-6, 448)),
+            "powers of two: an E4M3 scale has a mantissa": e4m3(torch.exp2(want.wanted.log2().floor())),
+            "to 448: a block's amax goes to 6": e4m3(want.wanted * 6 / 448),
+            "a scale of 0 is raised to 2^-6, the smallest normal one": e4m3(want.wanted.clamp(min=2.0**-6)),
         })  # fmt: skip
         same(field(got, "codes_RC"), want.codes, what="the codes" + told, looks_like={
             "to nearest: noise is not looked at": nv(x, square).codes if stochastic else None,
-            "divided by the scale before it was rounded": nv(x, square, u, saved=lambda s: s).codes,
+            "divided by the scale before it was rounded": nv(x, square, u, exact=True).codes,
         })  # fmt: skip
+        once = [["torch.float32", list(x.shape)]] * stochastic
+        asked = [[dtype, list(shape)] for dtype, shape in asked]
+        expect(asked == once, f"noise is called with {asked}, and with {once} is asked for", known=True)
     for bad in (-math.inf, math.nan):
         x[1, 1] = bad
-        got, want = call_alone("scenarios.nv_there", x, square, None), nv(x, square)
+        (got, _), want = call_alone("scenarios.nv_there", x, square, None), nv(x, square)
         same(float(field(got, "S")), 1.0, what=f"S of a tensor with {bad}")
         same(field(got, "scales").isnan(), want.scales.isnan(), what=f"which scales are NaN, for one {bad} in x,")
-    got = call_alone("scenarios.nv_there", torch.zeros(5, 40), square, None)
+    got, _ = call_alone("scenarios.nv_there", torch.zeros(5, 40), square, None)
     same(float(field(got, "S")), 1.0, what="S of zeros")
     expect(not any(field(got, p).float().any() for p in ("codes_RC", "scales")), "codes and scales of zeros are 0")
 
 
 def hadamard(x, signs):
     """x D H, float64: the sign of an entry of H is the parity of the bits that both its indices have."""
-    i = torch.arange(16)
-    odd = torch.tensor([[bin(int(a) & int(b)).count("1") % 2 for b in i] for a in i])
+    odd = torch.tensor([[bin(a & b).count("1") % 2 for b in range(16)] for a in range(16)])
     return ((x.double().unflatten(1, (-1, 16)) * signs) @ ((1 - 2.0 * odd) / 4).double()).flatten(1)
 
 
 @task("16.12", points=0)
 def test_transformed(seed):
-    """Small whole numbers, whose sums are exact; no signs; a length that does not divide"""
+    """Small whole numbers, which BF16 has and whose sums are exact; no signs; a length that does not divide"""
     draw = random(seed, 5)
-    x = torch.from_numpy(draw.integers(-99, 100, (int(draw.integers(3, 9)), 16 * int(draw.integers(2, 5))))).float()
-    signs = signs_of(seed)
+    x = torch.from_numpy(draw.integers(-99, 100, (int(draw.integers(3, 9)), 16 * int(draw.integers(2, 5)))))
+    x, signs, ones = x.bfloat16(), signs_of(seed), torch.ones(16)
     got, alone, error = call_alone("scenarios.nv_transformed", x, signs)
-    same(got, hadamard(x, signs).float(), what="x D H", looks_like={
-        "the signs are not looked at": hadamard(x, torch.ones(16)).float(),
-        "H D: the signs come first": (hadamard(x, torch.ones(16)).unflatten(1, (-1, 16)) * signs).flatten(1).float(),
-        "not divided by 4: H's columns have length 1": 4 * hadamard(x, signs).float(),
-        "divided by 16: H's columns have length 1": hadamard(x, signs).float() / 4,
+    want = hadamard(x, signs).float()
+    same(got, want, what="x D H", looks_like={
+        "the signs are not looked at": hadamard(x, ones).float(),
+        "H D: the signs come first": (hadamard(x, ones).unflatten(1, (-1, 16)) * signs).flatten(1).float(),
+        "not divided by 4: H's columns have length 1": 4 * want,
+        "divided by 16: H's columns have length 1": want / 4,
     })  # fmt: skip
     same(alone, x, what="x without signs, which stays as it is,")
     wrong = f"a length that 16 does not divide must be a ValueError, and {error} came"
@@ -176,40 +167,43 @@ def signs_of(seed):
 @task("16.12", points=0)
 @pytest.mark.parametrize("tricks", ["all", "none", "no squares"])
 def test_nv_product(tricks, seed):
-    """Three products, with each trick where it belongs"""
-    square = tricks == "all"
-    signs = signs_of(seed) if tricks != "none" else None
+    """Three products, with each trick where it belongs; dw in the master's dtype"""
+    square, signs = tricks == "all", signs_of(seed) if tricks != "none" else None
 
     def turn(t):
-        return t if signs is None else hadamard(t, signs)
+        return t.double() if signs is None else hadamard(t, signs)
 
     def make(seed):
         draw = random(seed, 7)
         M, K, N = 16 * int(draw.integers(2, 4)), *(int(draw.integers(18, 32)) for _ in range(2))
         N += N == M
-        x, w, dy = drawn(seed, M, K), drawn(seed + 1, N, K), drawn(seed + 2, M, N)
-        u = [torch.from_numpy(draw.random(s, dtype=np.float32)) if tricks != "none" else None for s in ((M, N), (N, M))]
-        first = nv(x), nv(w, square), nv(dy, u=u[0]), nv(w.t(), square), nv(turn(dy.t()), u=u[1]), nv(turn(x.t()))
-        return *first, x, w, dy, u
+        x, w, dy = operands(seed, M, K, N)
+        u, v = (
+            torch.from_numpy(draw.random(shape, dtype=np.float32)) if tricks != "none" else None
+            for shape in ((M, N), (N, M))
+        )
+        first = nv(x), nv(w, square), nv(dy, u=u), nv(w.t(), square), nv(turn(dy.t()), u=v), nv(turn(x.t()))
+        return *first, x, w, dy, u, v
 
-    *roundings, x, w, dy, (u, v) = settled(seed, make)
+    *roundings, x, w, dy, u, v = settled(seed, make)
     qx, qw, qdy, qwt, qdyt, qxt = (one.back for one in roundings)
     y, dx, dw = call_alone("scenarios.nv_product", x, w, dy, square, signs, u, v)
-    close(y, qx, qw.t(), "y", {
-        "the other kind of block for w": qx @ nv(w, not square).back.t(),
-    })  # fmt: skip
+    block, nearest = "the other kind of block for w", "dy is rounded to nearest"
+    close(y, qx, qw.t(), "y", {block: qx @ nv(w, not square).back.t()})
     close(dx, qdy, qwt.t(), "dx", {
-        "dy is rounded to nearest": nv(dy).back @ qwt.t(),
-        "the other kind of block for w": qdy @ nv(w.t(), not square).back.t(),
+        nearest: nv(dy).back @ qwt.t(), block: qdy @ nv(w.t(), not square).back.t(),
     })  # fmt: skip
     close(dw, qdyt, qxt.t(), "dw", {
-        "dy is rounded to nearest": nv(turn(dy.t())).back @ qxt.t(),
+        nearest: nv(turn(dy.t())).back @ qxt.t(),
         "without the transform": nv(dy.t(), u=v).back @ nv(x.t()).back.t(),
         "the transform on one side alone: it does not cancel": qdyt @ nv(x.t()).back.t(),
     })  # fmt: skip
+    y, _, dw = call_alone("scenarios.nv_product", x.bfloat16(), w, dy.bfloat16(), square, signs, u, v)
+    expect(y.dtype == torch.bfloat16, f"y of a BF16 x is {y.dtype}", known=True)
+    expect(not torch.equal(dw, dw.bfloat16().float()), "dw of an FP32 master has BF16 values alone", known=True)
 
 
 @task("16.12", points=0)
 def test_nv_product_keeps(seed):
     """What is kept for the backward, and no gradient that nobody wants"""
-    kept_and_given("scenarios.nv_kept", drawn(seed, 70, 80), drawn(seed + 1, 60, 80), drawn(seed + 2, 70, 60))
+    kept_and_given("scenarios.nv_kept", *operands(seed, 140, 150, 130))

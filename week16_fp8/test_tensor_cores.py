@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from labkit.checks import call_alone, expect, same, task
-from week16_fp8.test_week16 import DTYPES, back, cast, drawn, size, sums, ulps, whole
+from week16_fp8.test_week16 import DTYPES, cast, drawn, size, sums, ulps, unseen, whole
 
 NAMES = {fmt: str(dtype) for fmt, dtype in DTYPES.items()}
 
@@ -37,8 +37,10 @@ def test_both_ways(seed):
         fmt = "e5m2" if slot == "grad" else "e4m3"
         s = whole(x, fmt, epsilon[slot], powers[slot])[1]
         order = bool(number % 2)  # any order in memory
-        copies, inverse = call_alone("scenarios.turned", x, order, slot, "e4m3", "e5m2", powers, epsilon)
+        copies, inverse, looked = call_alone("scenarios.turned", x, order, slot, "e4m3", "e5m2", powers, epsilon)
         what = f"of {slot!r} {list(x.shape)}"
+        unseen(looked, "both_ways")
+        expect(inverse.shape == (), f"the inverse scale has shape {list(inverse.shape)}: a scalar is asked for")
         same(
             float(inverse),
             float(1 / s),
@@ -62,7 +64,7 @@ def test_both_ways(seed):
             ("input", "e4m3"),
             ("grad", "e5m2"),
         ):  # E5M2 has an infinity of its own: saturated all the same
-            copies, inverse = call_alone("scenarios.turned", x, False, slot, "e4m3", "e5m2", False, {})
+            copies, inverse, _ = call_alone("scenarios.turned", x, False, slot, "e4m3", "e5m2", False, {})
             same(float(inverse), 1.0, what=f"the inverse scale of an operand with {what}")
             same(copies[0][2], codes(x, torch.tensor(1.0), fmt), what=f"the codes in {fmt} of an operand with {what}")
 
@@ -147,20 +149,28 @@ def held(got, a, b, what):
 @pytest.mark.parametrize("backward", ["e5m2", "e4m3"], ids=["hybrid", "E4M3 only"])
 def test_linear(backward, seed):
     """Output and gradients: three FP8 products, each along what it sums"""
-    for number, dtype in enumerate((torch.float32, torch.bfloat16)):
+    for number, (dtype, master) in enumerate(((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32))):
         M, K, N = by_16(seed + number, 1)
-        x, w = drawn(seed, M, K, spread=0.5).to(dtype), drawn(seed + 1, N, K, spread=0.5) * 0.05
+        x, w = drawn(seed, M, K, spread=0.5).to(dtype), (drawn(seed + 1, N, K, spread=0.5) * 0.05).to(master)
         dy = (drawn(seed + 2, M, N) * 1e-5).to(dtype)
         turned = bool((seed + number) % 2)  # a gradient comes in any order
-        got = call_alone("scenarios.on_tensor_cores", x, w, dy, backward=backward, turned=turned)
+        powers = {"input": not number, "weight": bool(number), "grad": not number}
+        epsilon = {"grad": 3 * float(dy.abs().max())}
+        how = {"backward": backward, "power_of_two": powers, "epsilon": epsilon}
+        got = call_alone("scenarios.on_tensor_cores", x, w, dy, turned, **how)
         expect(len(got) == 5, f"forward and backward of [{M}, {K}] and [{N}, {K}] fail with {got[0]}")
         y, dx, dw, there, again = got
-        x8, w8, dy8 = back(x, "e4m3"), back(w, "e4m3"), back(dy, backward)
+
+        def back(one, slot, fmt="e4m3", powers=powers, epsilon=epsilon):
+            q, s = whole(one, fmt, epsilon.get(slot, 0.0), powers[slot])
+            return q / s.double()
+
+        x8, w8, dy8 = back(x, "input"), back(w, "weight"), back(dy, "grad", backward)
         seen_rightly(there, "y", (M, K, N), "e4m3", "e4m3", dtype, True)
         first = [one for one in again if tuple(one[1][1]) == (M, N)]
         second = [one for one in again if tuple(one[1][1]) != (M, N)]
         seen_rightly(first, "dx", (M, N, K), backward, "e4m3", dtype, False)
-        seen_rightly(second, "dw", (N, M, K), backward, "e4m3", torch.float32, False)
+        seen_rightly(second, "dw", (N, M, K), backward, "e4m3", master, False)
         held(y, x8, w8.t(), "y")
         held(dx, dy8, w8, "dx")
         held(dw, dy8.t(), x8, "dw")
@@ -192,9 +202,10 @@ def test_what_is_kept(seed):
 @task("16.10", points=0)
 def test_odd_sizes(seed):
     """ValueError in the forward, whichever of the three does not divide by 16"""
-    for odd in range(3):
+    for odd, needs_weight in ((0, True), (0, False), (1, True), (2, True)):
         M, K, N = (16 * size(seed + i, 2, 5) + 8 * (i == odd) for i in range(3))
-        got = call_alone("scenarios.on_tensor_cores", drawn(seed, M, K), drawn(seed, N, K), drawn(seed, M, N))
+        x, w, dy = drawn(seed, M, K), drawn(seed, N, K), drawn(seed, M, N)
+        got = call_alone("scenarios.on_tensor_cores", x, w, dy, needs_weight=needs_weight)
         name, early = got if len(got) == 2 else ("none", True)
         expect(
             name == "ValueError" and early,

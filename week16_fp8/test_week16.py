@@ -271,6 +271,16 @@ def floored(amax, fmt):
     return torch.exp2(torch.floor(torch.log2((LARGEST[fmt] / amax.double()).float().clamp(max=LARGEST_FLOAT32))))
 
 
+def unseen(looked, name):
+    """No value was looked at from Python."""
+    expect(
+        not looked,
+        f"{name} may not look at a value from Python, and it called {', '.join(sorted(set(looked)))}: a GPU "
+        "would have to be waited for, once a tensor",
+        known=True,
+    )
+
+
 @task("16.4", points=2)
 def test_scale_of(seed):
     """The scale as a tensor: 16.2's rules"""
@@ -296,12 +306,7 @@ def test_scale_of(seed):
                 FLOOR_OF_LOG: torch.where(want == 1, want, floored(amax, fmt)) if power_of_two else None,
             },
         )
-        expect(
-            not looked,
-            f"scale_of may not look at a value from Python, and it called {', '.join(sorted(set(looked)))}: a GPU "
-            "would have to be waited for, once a tensor",
-            known=True,
-        )
+        unseen(looked, "scale_of")
 
 
 @task("16.4", points=3)

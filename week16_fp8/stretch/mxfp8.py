@@ -123,7 +123,7 @@ class MXProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_MK: Tensor, w_NK: Tensor, rule: str = "rceil") -> Tensor:
-        """y [M, N] in x's dtype. Save for backward no more than x and w."""
+        """y [M, N]; x, w and y have one dtype. Save for backward no more than x and w."""
         ### BEGIN SOLUTION 16.11 the forward product
         ctx.save_for_backward(x_MK, w_NK)
         ctx.rule = rule

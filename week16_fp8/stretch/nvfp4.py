@@ -165,7 +165,7 @@ class NVFP4Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy_MN: Tensor) -> tuple[Tensor | None, ...]:
-        """(dx [M, K], dw [N, K], None); None for what needs no gradient. Without squares w has blocks along N here."""
+        """(dx [M, K], dw [N, K] in w's dtype, None); None for what needs no gradient. Without squares w has blocks along N."""
         ### BEGIN SOLUTION 16.12 the backward products
         (x_MK, w_NK), t = ctx.saved_tensors, ctx.tricks
         dx_MK = dw_NK = None
