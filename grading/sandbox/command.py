@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 import labkit
+from grading.sandbox.inside.jail import NODES
 from labkit.checks import boundary
 from labkit.comm.callsite import students
 from labkit.errors import LabError
@@ -103,7 +104,7 @@ def walls(
         argv += ["--dev", "/dev"]
     else:  # no terminals: through /dev/pts two ranks could talk past the broker
         argv += ["--perms", "0755", "--size", "4096", "--tmpfs", "/dev"]
-        for name in ("null", "zero", "full", "random", "urandom"):
+        for name in NODES:
             argv += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     for path in ("/dev/shm", scratch()):
         argv += ["--perms", "1777", *(["--size", str(disk)] if "limits" not in off else []), "--tmpfs", path]

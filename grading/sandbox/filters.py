@@ -5,9 +5,10 @@ a name that this machine's libseccomp does not know. Left out is what shows or c
 past all namespaces: the machine's memory and load (sysinfo), priorities and processors, which pages of a file are in
 memory (mincore, preadv2, io_submit, hints), locks and watches on files, futexes on a file's pages, keys, terminals,
 numbers that the kernel deals to all from one row (of process descriptors, socket cookies, unnamed addresses),
-memory barriers of the whole machine, other namespaces, memory that no process's size shows (memfd, System V, locked pages; and what waits in the kernel for
-whoever comes: a connection that nobody has accepted, a datagram whose sender is gone, an open file on its way to
-another process). No task needs any of it: a rank has one socket, and speaks to the broker.
+memory barriers of the whole machine, other namespaces, memory that no process's size shows (memfd, System V, locked
+pages, shared memory of no file, which stays when a process lets go of its pages; a thread's own open files; and what
+waits in the kernel for whoever comes: a connection that nobody has accepted, a datagram whose sender is gone, an open
+file on its way to another process). No task needs any of it: a rank has one socket, and speaks to the broker.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ALLOWED = """
     umask statfs fstatfs getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr copy_file_range sendfile
     dup dup2 dup3 pipe pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait
     epoll_pwait2 eventfd eventfd2 timerfd_create timerfd_settime timerfd_gettime signalfd signalfd4
-    connect getsockname getpeername sendto recvfrom shutdown mmap munmap mremap mprotect brk msync get_mempolicy
+    connect getsockname getpeername sendto recvfrom shutdown munmap mremap mprotect brk msync get_mempolicy
     fork vfork execve execveat wait4 waitid exit exit_group getpid gettid getppid getpgrp getpgid setpgid getsid setsid
     getuid geteuid getgid getegid getresuid getresgid getgroups arch_prctl set_tid_address set_robust_list
     get_robust_list rseq capget getrlimit getrusage times uname getcpu
@@ -41,6 +42,8 @@ ALLOWED = """
 """
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # what there is a filter for, and how the kernel calls it
 _NAMESPACES = 0x7E021000  # clone's flags: user, pid, net, ipc, uts, cgroup, mount; and a process's descriptor
+_THREAD, _FILES = 0x10000, 0x400  # clone's flags, too: a thread, the same table of open files
+_SHARED, _NO_FILE = 1, 0x20  # mmap's flags
 _PRIVATE, _CLOCK = 128, 256  # futex's flags: of this process alone; by the wall clock
 _FAMILIES = 1, 2, 10  # unix, IPv4, IPv6; others (vsock!) know no network namespace
 _SOCKET_FLAGS = 0x80800  # close-on-exec and non-blocking, which come with a socket's kind
@@ -77,7 +80,10 @@ def rules() -> list[tuple[str, int, tuple[Where, ...]]]:
     cannot be read."""
     found: list[tuple[str, int, tuple[Where, ...]]] = [(name, _ALLOW, ()) for name in ALLOWED.split()]
     found += [(name, _ALLOW, (Where(n, value),)) for name, (n, values) in _VALUES.items() for value in values]
-    found.append(("clone", _ALLOW, (Where(0, 0, _NAMESPACES),)))
+    found.append(("clone", _ALLOW, (Where(0, 0, _NAMESPACES | _THREAD),)))
+    found.append(("clone", _ALLOW, (Where(0, _THREAD | _FILES, _NAMESPACES | _THREAD | _FILES),)))
+    found.append(("mmap", _ALLOW, (Where(3, 0, _SHARED),)))
+    found.append(("mmap", _ALLOW, (Where(3, _SHARED, _SHARED | _NO_FILE),)))
     found.append(("prlimit64", _ALLOW, (Where(2, 0, 2**64 - 1),)))  # may read limits: sets none
     for name in ("socket", "socketpair"):
         found += [(name, _ALLOW, (Where(0, one), Where(1, 1, _WORD ^ _SOCKET_FLAGS))) for one in _FAMILIES]

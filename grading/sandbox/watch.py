@@ -114,9 +114,19 @@ def _quota() -> float:
 def files(pid: int) -> int:
     """How many files it has open; 0 where that cannot be read."""
     try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
+        return len(os.listdir(f"{_living(pid)[0]}/fd"))
     except OSError:
         return 0
+
+
+def _living(pid: int) -> tuple[str, str]:
+    """The folder of a thread of the process that lives, and its status. Of a process whose first thread has ended,
+    /proc/PID itself shows neither memory nor files."""
+    for task in _tasks(pid):
+        folder = f"/proc/{pid}/task/{task}"
+        if "RssAnon:" in (status := _read(f"{folder}/status")):
+            return folder, status
+    return f"/proc/{pid}", ""
 
 
 def _tasks(pid: int) -> list[str]:
@@ -145,7 +155,7 @@ def at_most(pids: list[int]) -> int:
     price of `memory_of`, which looks at every page."""
     total = 0
     for pid in pids:
-        for line in _read(f"/proc/{pid}/status").splitlines():
+        for line in _living(pid)[1].splitlines():
             if line.startswith(("RssAnon:", "RssShmem:")):
                 total += 1024 * int(line.split()[1])
     return total
@@ -158,9 +168,10 @@ def unnamed(pid: int) -> frozenset[str]:
     """The pipes, sockets and the like that it has open, as the kernel calls them."""
     found = set()
     with suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
+        folder = f"{_living(pid)[0]}/fd"
+        for name in os.listdir(folder):
             with suppress(OSError):
-                found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+                found.add(os.readlink(f"{folder}/{name}"))
     return frozenset(one for one in found if not one.startswith("/"))
 
 
@@ -170,7 +181,7 @@ def held(pid: int, own: frozenset[str] = frozenset()) -> int:
     that cannot be read, or once it is gone."""
     every, total = tree(pid), 0
     for one in every:
-        for line in _read(f"/proc/{one}/status").splitlines():
+        for line in _living(one)[1].splitlines():
             if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:", "HugetlbPages:")):
                 total += 1024 * int(line.split()[1])
     return total + IN_A_FILE * len(frozenset().union(*map(unnamed, every)) - own) if total else 0
@@ -186,14 +197,15 @@ def inside(pid: int) -> list[int]:
 
 def memory(pid: int) -> int:
     """Bytes that are its own. Where that cannot be read: all that is resident, shared or not."""
+    folder = _living(pid)[0]
     try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
+        with open(f"{folder}/smaps_rollup") as file:
             sizes = {name: rest.split()[0] for name, _, rest in (line.partition(":") for line in file) if rest}
         return 1024 * (int(sizes["Pss_Anon"]) + int(sizes["Pss_Shmem"]))
     except (OSError, KeyError, ValueError):
         pass
     try:
-        with open(f"/proc/{pid}/statm") as file:
+        with open(f"{folder}/statm") as file:
             return int(file.read().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return 0

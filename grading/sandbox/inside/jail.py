@@ -52,7 +52,7 @@ _python.syscall.restype = ctypes.c_long
 _libc.mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
 _MS_NOSUID, _MS_NODEV, _MS_RDONLY = 2, 4, 1
 _REMOUNT = 0x20 | 0x1000 | _MS_RDONLY | _MS_NOSUID  # MS_REMOUNT, MS_BIND: this mount alone
-NODES = ("null", "zero", "full", "random", "urandom")  # of /dev
+NODES = ("null", "full", "random", "urandom")  # of /dev; not zero: mapped, it is shared memory of no file
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_KEEPCAPS = 22, 24, 38, 8
 
 

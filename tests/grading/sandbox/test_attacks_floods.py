@@ -56,8 +56,9 @@ def test_processes_of_all_ranks_together(field, monkeypatch):
     assert field.ask("floods.forks", ranks=3, count=15, runner=small(field, "watch")).values == [15] * 3
 
 
-def test_memory_of_many_processes(field):
-    attack = {"name": "floods.memory", "children": 4, "size": 48 * MIB}
+@pytest.mark.parametrize("headless", [False, True])
+def test_memory_of_many_processes(headless, field):
+    attack = {"name": "floods.memory", "children": 4, "size": 48 * MIB, "headless": headless}
     reply = field.ask(**attack, stay=STAYS, runner=small(field))
     assert reply.verdict == "out of memory" and "a submission may use 0.1" in reply.text
     assert field.ask(**attack, stay=0.0, runner=small(field, "watch")).values == ["there was room"]
@@ -71,13 +72,20 @@ def test_the_kernels_memory(field, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name, arguments", [("backlog", {"size": 120 * MIB}), ("datagrams", {"count": 70}), ("on_the_way", {"count": 100})]
+    "name, off, arguments",
+    [
+        ("backlog", "syscalls", {"size": 120 * MIB}),
+        ("datagrams", "syscalls", {"count": 70}),
+        ("on_the_way", "syscalls", {"count": 100}),
+        ("let_go", "syscalls", {"size": 120 * MIB, "path": ""}),
+        ("let_go", "devices", {"size": 120 * MIB, "path": "/dev/zero"}),
+    ],
 )
-def test_the_kernels_memory_that_no_open_file_shows(field, name, arguments):
+def test_the_kernels_memory_that_no_open_file_shows(field, name, off, arguments):
     """As much as the limit and more, and nobody sees it: neither a size nor a count of files."""
     reply = field.ask(f"floods.{name}", runner=small(field), **arguments)
     assert reply.verdict == "passed" and reply.values[0] < MIB, reply.text
-    reply = field.ask(f"floods.{name}", runner=small(field, "syscalls"), **arguments)
+    reply = field.ask(f"floods.{name}", runner=small(field, off), **arguments)
     assert reply.verdict == "passed", reply.text
     assert reply.values[0] > (8 * MIB if name == "on_the_way" else SMALL.tree)
 

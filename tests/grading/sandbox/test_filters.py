@@ -64,6 +64,11 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
         ("clone", (0x10000000,), ABSENT),
         ("clone", (0x1011,), ABSENT),  # with a descriptor of the process
         ("clone3", (), ABSENT),
+        ("clone", (0x3D0F00,), ALLOW),  # a thread
+        ("clone", (0x3D0B00,), ABSENT),  # with open files of its own
+        ("mmap", (0, 0, 3, 0x22), ALLOW),
+        ("mmap", (0, 0, 3, 0x01), ALLOW),
+        *(("mmap", (0, 0, 3, flags), ABSENT) for flags in (0x21, 0x23, 0x4021, 0x21 + HIGH)),  # shared, of no file
         ("getsockopt", (0, 1, 3), ALLOW),
         ("getsockopt", (0, 1, 57), ABSENT),  # a cookie
         ("prctl", (15,), ALLOW),

@@ -2,6 +2,7 @@
 so that they are harmless where their defence is off."""
 
 import contextlib
+import ctypes
 import mmap
 import os
 import signal
@@ -46,21 +47,44 @@ def threads(group, count):
 def address_space(group, size):
     """Ask for memory without touching it. Whether it was given."""
     try:
-        mmap.mmap(-1, size).close()
+        mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
         return True
     except OSError:
         return False
 
 
-def memory(group, children, size, stay):
-    """Each of several processes takes a little, and together it is much, for so many seconds."""
+def memory(group, children, size, stay, headless=False):
+    """Each of several processes takes a little, and together it is much, for so many seconds. headless: its first thread
+    ends, and /proc/PID shows no memory."""
+
+    def take():
+        block = bytearray(os.urandom(1) * size)
+        time.sleep(200)
+        os._exit(len(block) & 1)
+
     for _ in range(children):
         if os.fork() == 0:
-            block = bytearray(os.urandom(1) * size)
-            time.sleep(200)
-            os._exit(len(block) & 1)
+            if headless:
+                threading.Thread(target=take).start()
+                ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+            take()
     time.sleep(stay)
     return "there was room"
+
+
+def let_go(group, size, path):
+    """Shared memory of no file (path: "", or a device that gives it), let go of: it stays, and no process's size shows
+    it. How many bytes lie there, by what is read again."""
+    try:
+        file = os.open(path, os.O_RDWR) if path else -1
+        kept = mmap.mmap(file, size)
+    except OSError:
+        return 0
+    for at in range(0, size, 1 << 20):
+        kept[at : at + (1 << 20)] = b"x" * (1 << 20)
+        kept.madvise(mmap.MADV_DONTNEED)
+    time.sleep(0.7)
+    return sum(kept[at] == ord("x") for at in range(0, size, mmap.PAGESIZE)) * mmap.PAGESIZE
 
 
 def disk(group, size, path):
