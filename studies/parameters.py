@@ -26,16 +26,16 @@ from labkit.compare.preset import load_preset
 from labkit.errors import LabError, run_command
 from labkit.precision.base import pieces
 from labkit.precision.registry import get_backend
-from labkit.record import hardware, measure
+from labkit.record import measure
 from labkit.record.clean import jsonable
 from labkit.record.files import replace_file, writable
-from labkit.record.run import now, versions
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import build_corpus
 from labkit.train.job import build_model, seed_generators, train_job
 from labkit.train.loop import Hook, Loop, Parts, train
 from labkit.train.reformat import reformat
+from studies.writing import about
 
 BLOCK = {"recipe": "block"}
 ARMS: dict[str, dict[str, Any]] = {
@@ -169,16 +169,8 @@ def study(
     whole = preset.speed_config(preset.baseline(), world=size).model_dump()
     whole |= {"steps": WARMUP + COUNTED, "warmup_steps": 2}
     what = ["--round-trip", trip] if trip is not None else ["--arms", ",".join(names)]
-    out: dict[str, Any] = {
-        "kind": "fp8 parameters",
-        "date": now(),
-        "command": " ".join(["python -m studies.parameters OUT", *what, *(f"--set {s}" for s in settings)]),
-        "hardware": hardware.describe(),
-        "versions": versions(),
-        "ranks": size,
-        "train": whole,
-        "arms": {},
-    }
+    command = " ".join(["python -m studies.parameters OUT", *what, *(f"--set {s}" for s in settings)])
+    out = {**about("fp8 parameters", command), "ranks": size, "train": whole, "arms": {}}
     if trip is not None:
         out["round trip"] = round_trip({**whole, "precision": ARMS[trip]}, size, device)
         print(json.dumps(out["round trip"]), flush=True)

@@ -3,7 +3,14 @@
 import json
 from typing import Any
 
+from labkit.record import hardware
 from labkit.record.clean import jsonable
+from labkit.record.run import now, versions
+
+
+def about(kind: str, command: str) -> dict[str, Any]:
+    """What a study's record begins with."""
+    return {"kind": kind, "command": command, "date": now(), "hardware": hardware.describe(), "versions": versions()}
 
 
 def as_lines(record: dict[str, Any]) -> str:

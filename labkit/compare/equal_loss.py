@@ -5,7 +5,7 @@
     speed    = times * S / (S + steps)      S: the steps that were trained; times: tokens/s over the baseline's
 
 The interval is a bootstrap over the runs that the verdict rests on: the gap is drawn from the verdict's own interval,
-the slope from the baseline's runs. `python -m studies.verdict.tokens` measures how often it holds the true steps.
+the slope from the baseline's runs. `python -m studies.verdict.operating` measures how often it holds the true steps.
 """
 
 import math

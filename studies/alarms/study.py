@@ -38,7 +38,7 @@ from labkit.strict import strict_validate
 from labkit.watch.alarms import OVER_SCALES
 from labkit.watch.folder import QUANTITIES, Record
 from labkit.watch.learning import OF_TRAINING
-from studies.writing import as_lines
+from studies.writing import about, as_lines
 
 FAULTS = ("rate", "batch", "growth", "epsilon", "stale")
 CLEAN, FAULTY, STEPS = 100, 200, 260
@@ -251,14 +251,10 @@ def in_time(row: dict[str, Any], without: str = "") -> list[int]:
 
 def record(found: list[dict[str, Any]], command: str) -> dict[str, Any]:
     """Return what is committed: what came of it, under which conditions, and each run in a line."""
-    from labkit.record import hardware
-    from labkit.record.run import now, versions
-
-    about: dict[str, Any] = {"kind": "alarm study", "command": command, "date": now(), "hardware": hardware.describe()}
     plan = dict(clean=CLEAN, faulty=FAULTY, steps=STEPS, harm=HARM, after=AFTER, model=MODEL)
     seen, new = ([row for row in found if (int(row["run"][:4]) < SEEN) == early] for early in (True, False))
-    about |= {"versions": versions(), "planned": plan, "done": len(found)}
-    return {**about, **judge(new), "looked_at_before": judge(seen), "first_rules": FIRST, "rows": found}
+    done = {"planned": plan, "done": len(found), **judge(new), "looked_at_before": judge(seen)}
+    return {**about("alarm study", command), **done, "first_rules": FIRST, "rows": found}
 
 
 def main() -> None:

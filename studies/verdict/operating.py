@@ -1,10 +1,12 @@
 """How often the verdict says each of its words, by how large the gap really is: measured on a pool of real trainings.
 
-    python -m studies.verdict.operating POOL OUT       writes the record OUT, and prints its rates
+    python -m studies.verdict.operating POOL OUT       writes the record OUT
+    python -m studies.verdict.show OUT                 prints its rates
 
 A comparison is drawn from the pool (studies.verdict.pool) as it would have been run, and judged by
 labkit.compare.statistic; the pool's means are the true gap. Every rate is computed again on pools drawn from the pool;
-the range reported holds 90 % of those rates.
+the range reported holds 90 % of those rates. Of each kind it is also measured how often the interval of the further
+steps (labkit.compare.equal_loss) holds their true number, the mean gap over BF16's mean slope.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.compare.equal_loss import further_steps, slope
 from labkit.compare.statistic import ACCEPTED, Answer, Spread, answers, tail
 from labkit.errors import run_command
 from studies.verdict.pool import read_pool
@@ -66,25 +69,26 @@ def drawn(rng: np.random.Generator, ys: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a comparison's runs come from: y of each run of three pools; for BF16 [y, slope], or y."""
+    """Where a comparison's runs come from: y of each run of three pools. sloped: [y, slope] of BF16's, in their place."""
 
     bf16: np.ndarray
     candidate: np.ndarray
     companion: np.ndarray
     records: tuple[float, float]  # standard deviation of one run in BF16 and in FP8, as records know it
     gap: float | None = None  # per cent: the candidate's runs are moved until their true gap is this
+    sloped: np.ndarray | None = None
 
     @property
     def there(self) -> float:
         """The pools' gap, per cent."""
-        return float(self.candidate.mean() - self.bf16.reshape(len(self.bf16), -1)[:, 0].mean())
+        return float(self.candidate.mean() - self.bf16.mean())
 
     def redraw(self, rng: np.random.Generator) -> "Scene":
         """Draw new pools from these; one that serves twice is drawn once."""
         pools = {id(ys): ys for ys in (self.bf16, self.candidate, self.companion)}
         new = {key: ys[rng.integers(len(ys), size=len(ys))] for key, ys in pools.items()}
         bf16, candidate, companion = (new[id(ys)] for ys in (self.bf16, self.candidate, self.companion))
-        return replace(self, bf16=bf16, candidate=candidate, companion=companion)
+        return replace(self, bf16=bf16, candidate=candidate, companion=companion, sloped=None)
 
 
 def judged(
@@ -96,7 +100,7 @@ def judged(
     moved = 0.0 if scene.gap is None else scene.gap - scene.there
     first, each = design.first, design.first + design.more
     for _ in range(comparisons):
-        base = drawn(rng, scene.bf16, design.base)
+        base = drawn(rng, scene.bf16 if scene.sloped is None else scene.sloped, design.base)
         tested = drawn(rng, scene.candidate, each) + moved
         companion = list(drawn(rng, scene.companion, first))
         for runs in (first, each):
@@ -109,17 +113,32 @@ def judged(
 
 
 def simulate(rng: np.random.Generator, design: Design, scene: Scene, comparisons: int) -> dict[str, float]:
-    """Rates over so many comparisons: of each word, of intervals that hold the true gap; mean runs; median half-width."""
+    """Rates over so many comparisons: of each word, of intervals that hold the true gap; mean runs; median half-width;
+    where BF16's runs have slopes the same of the further steps."""
     true = scene.there if scene.gap is None else scene.gap
-    words, covered, trained, widths = dict.fromkeys(WORDS, 0), 0, 0, []
-    for answer, _ in judged(rng, design, scene, comparisons):
-        words[answer.word] += 1
-        covered += answer.low <= true <= answer.high
-        trained += answer.runs
-        widths.append((answer.high - answer.low) / 2)
-    rates = {word: count / comparisons for word, count in words.items()}
-    more = {"covered": covered / comparisons, "runs": trained / comparisons, "half_width": float(np.median(widths))}
-    return {**rates, **more}
+    found = list(judged(rng, design, scene, comparisons))
+    gaps = [(answer.low, answer.high) for answer, _ in found]
+    words = [answer.word for answer, _ in found]
+    rates = {word: words.count(word) / comparisons for word in WORDS}
+    rates |= {"covered": share_that_holds(true, gaps), "runs": sum(answer.runs for answer, _ in found) / comparisons}
+    rates["half_width"] = median_half_width(gaps)
+    if scene.sloped is None:
+        return rates
+    steps, ends = true / float(scene.sloped[:, 1].mean()), []
+    for answer, base in found:
+        curves = [{1: math.exp(own / 100), 2: 1.0} for own in base[:, 1]]  # two evaluations have any slope
+        further = further_steps(curves, 1, answer.gap, answer.low, answer.high)
+        ends.append((further.low, further.high) if further else (math.inf, math.inf))
+    held, width = share_that_holds(steps, ends), median_half_width(ends)
+    return {**rates, "steps": steps, "steps covered": held, "steps half_width": width}
+
+
+def share_that_holds(true: float, intervals: list[tuple[float, float]]) -> float:
+    return sum(low <= true <= high for low, high in intervals) / len(intervals)
+
+
+def median_half_width(intervals: list[tuple[float, float]]) -> float:
+    return float(np.median([(high - low) / 2 if high < math.inf else high for low, high in intervals]))
 
 
 def simulate_ranges(rng: np.random.Generator, design: Design, scene: Scene) -> dict[str, Any]:
@@ -144,8 +163,10 @@ def study(about: dict[str, Any], runs: list[dict[str, Any]], seed: int = 0) -> d
         kinds.setdefault((run["kind"], run["dose"], run["blocks"]), []).append(tail(run["heldout"], half))
     ys = {kind: np.array(values) for kind, values in kinds.items()}
     every, correct = ys[BF16], ys[CORRECT]
+    slopes = [slope(run["heldout"], half) for run in runs if run["kind"] == BF16[0]]
     records = std(every[::2]), std(correct[::2])
     bf16, fp8, chosen = every[1::2], correct[1::2], DESIGNS[CHOSEN]
+    sloped = np.stack([every, slopes], axis=1)[1::2]
     out: dict[str, Any] = {
         **about,
         "kind": "verdict study",
@@ -161,18 +182,16 @@ def study(about: dict[str, Any], runs: list[dict[str, Any]], seed: int = 0) -> d
         row = {"kind": kind, "dose": dose, "blocks": blocks, "runs": len(values), "gap": gap, "error": error}
         row["spread"] = std(values)
         if (kind, dose, blocks) == BF16:
-            row["rates"] = simulate_ranges(rng, chosen, Scene(bf16, bf16, bf16, records))
+            row["rates"] = simulate_ranges(rng, chosen, Scene(bf16, bf16, bf16, records, sloped=sloped))
         elif np.isfinite(values).all():
             own = fp8 if (kind, dose, blocks) == CORRECT else values
-            row["rates"] = simulate_ranges(rng, chosen, Scene(bf16, own, fp8, records))
+            row["rates"] = simulate_ranges(rng, chosen, Scene(bf16, own, fp8, records, sloped=sloped))
         out["kinds"].append(row)
-        print(describe_kind(row), flush=True)
     for name, design in DESIGNS.items():
         row = {"design": name, "BF16": simulate_ranges(rng, design, Scene(bf16, bf16, bf16, records))}
         for gap in (0.0, ACCEPTED, COSTS):
             row[f"FP8 at {gap:g} %"] = simulate_ranges(rng, design, Scene(bf16, fp8, fp8, records, gap))
         out["designs"].append(row)
-        print("\n".join(describe_design(row)), flush=True)
     scenes = [Scene(bf16, fp8, fp8, records, gap) for gap in GAPS]
     out["curve"] = [{"gap": scene.gap, **simulate_ranges(rng, chosen, scene)} for scene in scenes]
     out["steps"] = list(runs[0]["heldout"])
@@ -180,36 +199,13 @@ def study(about: dict[str, Any], runs: list[dict[str, Any]], seed: int = 0) -> d
     return out
 
 
-def describe_rates(rates: dict[str, Any]) -> str:
-    """List each rate with its range, in per cent."""
-    ends = {word: rates["range"][word] for word in (*WORDS, "covered")}
-    return ", ".join(
-        f"{word} {100 * rates[word]:.1f} ({100 * low:.1f} to {100 * high:.1f})" for word, (low, high) in ends.items()
-    )
-
-
-def describe_kind(row: dict[str, Any]) -> str:
-    """Describe a kind of run in a line."""
-    what = f"{row['kind']} {row['dose']:.4g}, {row['blocks']} blocks, {row['runs']} runs"
-    head = f"{what:<38} gap {row['gap']:+.3f} +- {row['error']:.3f} %, spread {row['spread']:.3f} %"
-    return f"{head}: {describe_rates(row['rates'])}" if "rates" in row else head
-
-
-def describe_design(row: dict[str, Any]) -> list[str]:
-    """Describe a design in lines, one for each true gap."""
-    return [str(row["design"])] + [
-        f"    {at:<14} {describe_rates(rates)}; {rates['runs']:.2f} runs, half width {rates['half_width']:.3f} %"
-        for at, rates in row.items()
-        if at != "design"
-    ]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.verdict.operating", description="Error rates on a pool.")
     parser.add_argument("pool", type=Path, help="what studies.verdict.pool wrote")
     parser.add_argument("out", type=Path, help="JSON: the rates, and the held-out losses that they come from")
     a = parser.parse_args()
-    a.out.write_text(as_lines(study(*read_pool(a.pool))), encoding="utf-8")
+    found = study(*read_pool(a.pool))
+    a.out.write_text(as_lines(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

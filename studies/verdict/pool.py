@@ -19,6 +19,7 @@ from typing import Any
 from labkit.errors import LabError, run_command
 from labkit.record.files import writable
 from studies.verdict.faults import Fault
+from studies.writing import about
 
 TOGETHER = 8  # runs trained as one: studies.verdict.together
 BASELINES = 6  # times TOGETHER
@@ -85,19 +86,19 @@ def train_job(job: Job) -> list[dict[str, Any]]:
     heldout = train_together(config, build_corpus(config.data), fault, seeds)
     seconds = round((time.process_time() - begin) / TOGETHER, 2)
     rounded = [{step: round(loss, 6) for step, loss in losses.items()} for losses in heldout]
-    about = {**describe(fault), "core_seconds": seconds}
-    return [{**about, "seed": seed, "heldout": losses} for seed, losses in zip(seeds, rounded)]
+    what = {**describe(fault), "core_seconds": seconds}
+    return [{**what, "seed": seed, "heldout": losses} for seed, losses in zip(seeds, rounded)]
 
 
 def read_pool(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(what the pool is, its runs). Steps of `heldout` are numbers; a line cut short is left out. LabError: no pool."""
     try:
-        about, *runs = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line[-1:] == "}"]
+        head, *runs = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line[-1:] == "}"]
         for run in runs:
             run["heldout"] = {int(step): loss for step, loss in run["heldout"].items()}
     except (OSError, ValueError, KeyError) as error:
         raise LabError(f"{file} is no pool of runs: {error}") from None
-    return about, runs
+    return head, runs
 
 
 def lacking(runs: list[dict[str, Any]]) -> list[Job]:
@@ -108,14 +109,10 @@ def lacking(runs: list[dict[str, Any]]) -> list[Job]:
 
 def train_all(file: Path, at_once: int, until: float) -> None:
     """Train what the file lacks. until: on time.monotonic's clock; a job that has not begun by then is left."""
-    from labkit.record import hardware
-    from labkit.record.run import now, versions
-
     writable(file.parent)
     if not file.exists():
-        about: dict[str, Any] = {"kind": "pool", "command": "python -m studies.verdict.pool", "date": now()}
-        about |= {"hardware": hardware.describe(), "versions": versions(), "train": TRAIN}
-        file.write_text(json.dumps(about) + "\n", encoding="utf-8")
+        head = {**about("pool", "python -m studies.verdict.pool"), "train": TRAIN}
+        file.write_text(json.dumps(head) + "\n", encoding="utf-8")
     todo = lacking(read_pool(file)[1])
     with (
         ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool,

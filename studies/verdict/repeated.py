@@ -1,7 +1,8 @@
 """The verdict repeated on GPUs: comparisons of one training, judged each by itself, and drawn again from all runs.
 
-    python -m studies.verdict.repeated OUT FOLDER[,FOLDER...] ...      writes the record OUT, and prints what it says
+    python -m studies.verdict.repeated OUT FOLDER[,FOLDER...] ...      writes the record OUT
     python -m studies.verdict.repeated OUT RECORD FOLDER ...           goes on from an earlier record
+    python -m studies.verdict.show OUT                                 prints what it says
 
 Each FOLDER is what `lab compare --part safety` left; those with commas between them count as one call. RECORD, a name
 that ends in .json, stands for the calls that it was made from. Repetitions are what somebody who rents that GPU for
@@ -27,7 +28,7 @@ from labkit.record.clean import jsonable, restore
 from labkit.record.read import RunData, read_run
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
-from studies.verdict.operating import CHOSEN, DESIGNS, WORDS, Scene, simulate_ranges, std
+from studies.verdict.operating import CHOSEN, DESIGNS, Scene, simulate_ranges, std
 from studies.writing import as_lines
 
 BF16 = "bf16"
@@ -205,12 +206,6 @@ def main() -> None:
     )
     a = parser.parse_args()
     found = study([list(map(Path, call.split(","))) for call in a.calls])
-    for one in found["repetitions"]:
-        print(f"{one['kind']:<12} {one['word']:<10} {one['value']:+.2f} % [{one['low']:+.2f}, {one['high']:+.2f}]")
-    for row in found["kinds"]:
-        rates = row.get("rates") or {}
-        words = ", ".join(f"{word} {100 * rates[word]:.1f}" for word in WORDS if word in rates)
-        print(f"{row['kind']:<12} {row['runs']:>2} runs, gap {row['gap']:+.3f} % {words}")
     a.out.write_text(as_lines(found), encoding="utf-8")
 
 

@@ -1,5 +1,10 @@
-"""How a study of the verdict's error rates is shown: the operating curve, and two tables."""
+"""How the studies of the verdict are shown: pictures, tables, sentences.
 
+python -m studies.verdict.show RECORD       prints the tables of what studies.verdict.operating or repeated wrote
+"""
+
+import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ from labkit.compare.repeats import interval
 from labkit.compare.statistic import ACCEPTED
 from labkit.compare.table import FURTHER, of_answers
 from labkit.compare.terminal import markdown_table
+from labkit.errors import run_command
 from labkit.record import plotting as plot
 from labkit.record.read import RunData
 from studies.verdict.operating import CHOSEN, COSTS, DESIGNS, GAPS, WORDS
@@ -251,3 +257,15 @@ def calls_table(found: dict[str, Any]) -> str:
         commands = "; ".join(f"`{part['command']}`" for part in parts)
         rows.append([str(number + 1), str(parts[0]["started"])[:10], parts[0]["gpu"], counts, commands])
     return markdown_table(["call", "day", "GPU", "runs", "commands"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m studies.verdict.show", description="A record's tables.")
+    parser.add_argument("record", type=Path, help="what studies.verdict.operating or studies.verdict.repeated wrote")
+    found = json.loads(parser.parse_args().record.read_text(encoding="utf-8"))
+    tables = (kinds_table, designs_table) if "curve" in found else (repetitions_table, repeats_table)
+    print(*(table(found) for table in tables), sep="\n\n")
+
+
+if __name__ == "__main__":
+    run_command("show", main)
