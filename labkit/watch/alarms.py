@@ -86,8 +86,8 @@ def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
     sparse = record.scales["scale"]
     scale, first = sparse.grid.values, max(0, begin - REARM)
     log, reach = past.log2(scale), max(0, first - 1)
-    usual, _, known = past.usual_of_grid(log, reach, PROBES)
-    _, deviation, seen = past.usual_of_grid(log, reach, SHARES)
+    usual, _, known = past.usual(log, reach, PROBES)
+    _, deviation, seen = past.usual(log, reach, SHARES)
     with np.errstate(invalid="ignore"):
         moved = np.where(known >= KNOWN, log[reach:] - usual, 0.0)
         void = ~np.isnan(scale[first:]) & ~((scale[first:] > 0) & (scale[first:] < LARGEST))
@@ -119,7 +119,7 @@ def rising_overflow(record: Record, begin: int) -> Iterator[Alarm]:
 def _rising(record: Record, begin: int, name: str, most: float, what: str, twice: bool) -> Iterator[Alarm]:
     sparse = record.scales[name]
     share, first = sparse.grid.values, max(0, begin - REARM)
-    usual, _, known = past.usual_of_grid(share, first, SHARES)
+    usual, _, known = past.usual(share, first, SHARES)
     with np.errstate(invalid="ignore"):
         rings = (known >= KNOWN) & (share[first:] - usual >= most)
         if twice:

@@ -40,28 +40,16 @@ def log2(x: np.ndarray) -> np.ndarray:
     return out
 
 
-def windows(x: Floats, first: int, width: int) -> np.ndarray:
-    """Return [len(x) - first, width]: for each row from `first` on the `width` values before it, NaN before row 0."""
+def windows(x: np.ndarray, first: int, width: int) -> np.ndarray:
+    """Return [len(x) - first, ..., width]: for each row from `first` on the `width` rows before it, NaN before row 0."""
     begin = max(0, first - width)
-    padded = np.concatenate([np.full(width - (first - begin), np.nan), x[begin:]])
-    return sliding_window_view(padded, width)[: max(0, len(x) - first)]
+    padded = np.concatenate([np.full((width - (first - begin), *x.shape[1:]), np.nan), x[begin:]])
+    return sliding_window_view(padded, width, axis=0)[: max(0, len(x) - first)]
 
 
-def usual(x: Floats, first: int, width: int) -> tuple[Floats, Floats, np.ndarray]:
-    """Of the `width` values before each row from `first` on: median, standard deviation (by the median's), count."""
+def usual(x: np.ndarray, first: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the `width` rows before each row from `first` on: median, standard deviation (by the median's), count."""
     seen = windows(x, first, width)
-    known = (~np.isnan(seen)).sum(1)
-    middle = medians(seen)
-    return middle, SIGMA * medians(np.abs(seen - middle[:, None])), known
-
-
-def usual_of_grid(x: np.ndarray, first: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the same for each column of [rows, names], each [rows - first, names]."""
-    if not x.shape[1] or first >= len(x):
-        return (np.zeros((len(x) - first, x.shape[1])),) * 3
-    begin = max(0, first - width)
-    padded = np.vstack([np.full((width - (first - begin), x.shape[1]), np.nan), x[begin:]])
-    seen = sliding_window_view(padded, width, axis=0)[: len(x) - first]  # [rows, names, width]
     middle = medians(seen)
     return middle, SIGMA * medians(np.abs(seen - middle[..., None])), (~np.isnan(seen)).sum(-1)
 
