@@ -534,8 +534,7 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
     shifts = [row + 2 - EVERY, row + 5 - EVERY]
     shift = shifts[-1]
     for rank in range(RANKS):
-        gate(place, rank, None)
-    gate(place, slow, first + shift - 1)
+        gate(place, rank, first + shift - 1 if rank == slow else None)
     if not reached(place, first - 1, after=2):
         story.wrong["rolled back"] = f"the run does not come back to step {first - 1}"
         return
