@@ -190,7 +190,9 @@ def report(
 
 @app.command()
 def results(
-    folder: Annotated[Path | None, typer.Argument(help="The course's root, or with --pack a run's folder.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="The course's root, one page, or with --pack a run's folder.")
+    ] = None,
     pack: Annotated[bool, typer.Option("--pack", help="Make one compressed file of each finished run there.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; status 1 if a page is out of date.")] = False,
 ) -> None:

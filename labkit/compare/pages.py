@@ -184,7 +184,8 @@ def command(folder: Path | None, pack: bool, check: bool) -> int:
         print(f"{folder}: {pack_runs(folder)} runs packed")
         return 0
     course = folder or Path()
-    if not (found := templates(course)):
+    page = Path(f"{str(course).removesuffix(TEMPLATE)}{TEMPLATE}")
+    if not (found := templates(course) if course.is_dir() else [page] if page.is_file() else []):
         raise LabError(f"there is no *.md{TEMPLATE} in {course}: run this from the course's root folder")
     stale = 0
     for template in found:
