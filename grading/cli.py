@@ -35,7 +35,8 @@ def init(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Who is in the class: Canvas' exported gradebook, Moodle's grading worksheet, or ids, one a line. "
+            help="Who is in the class: Canvas' exported gradebook, Moodle's grading worksheet, Gradescope's "
+            "roster, Brightspace's grades, or ids, one a line. "
             "Again with a newer one: who is new, and who left.",
         ),
     ] = None,
@@ -63,6 +64,8 @@ def init(
             raise LabError(f"who is in the class? grade init {folder} --roster FILE --zone Europe/Berlin")
         made = init_class(folder, roster or folder / ROSTER, zone)
         typer.echo(f"{folder}: {count(made.stay + len(made.new), 'student')}, {len(made.new)} of them new")
+        if made.staff:
+            typer.echo(f"no students, by their role in {roster}: {', '.join(made.staff)}")
         if made.left:
             typer.echo(f"left since, with all that they handed in: {', '.join(one.name for one in made.left)}")
         if made.given:

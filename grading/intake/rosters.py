@@ -4,6 +4,8 @@ Canvas' exported gradebook    Student (or LastName, FirstName), ID, SIS User ID,
 Moodle's grading worksheet    Identifier ("Participant 501"), Full name, Email address, Username, ID number, Group,
                               Status, Last modified (submission), Extension granted until; or the same in German
 Moodle's list of participants First name, Last name, Email address, ID number
+Gradescope's roster or grades First Name, Last Name, SID, Email, Role: who teaches is no student
+Brightspace's exported grades OrgDefinedId, Username, Last Name, First Name, Email, with a "#" before each id
 a list                        a column "student" with ids, and perhaps "name" and "email"; or one id a line; or as
                               `nbgrader db student import` takes it: id, first_name, last_name, email
 """
@@ -36,6 +38,10 @@ _MOODLE = {
     "submitted": ("last modified (submission)", "zuletzt geändert (abgabe)"),
     "due": ("extension granted until", "verlängerung zugelassen bis"),
 }
+# Of lists whose columns have other names: Gradescope's, and Brightspace's.
+_OTHERS = {"sid": "student", "username": "student", "orgdefinedid": "number"}
+_OTHERS |= {"first name": "first_name", "last name": "last_name"}
+_STAFF = ("ta", "instructor", "reader")  # Gradescope's roles beside Student
 _EXTENDED = re.compile(r"(?:extension granted until|verlängerung[^:]*bis)\s*:\s*(.*?)(?= - |$)", re.IGNORECASE)
 _MONTHS = {
     name: number
@@ -70,7 +76,8 @@ class Line:
 
 @dataclass
 class Roster:
-    """A class as a file has it: whose file it is, its lines, and `problems`: what in it was not understood.
+    """A class as a file has it: whose file it is, its lines, `problems`: what in it was not understood, and `staff`: whose
+    role in it is to teach.
 
     columns, delimiter   as they stand in the file;   possible: Canvas' points by column"""
 
@@ -78,6 +85,7 @@ class Roster:
     system: str
     lines: list[Line] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    staff: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     delimiter: str = ","
     possible: dict[str, str] = field(default_factory=dict)
@@ -92,6 +100,10 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
     columns = [cell.casefold() for cell in rows[0]]
     if "id" in columns and not {"student", *_MOODLE["name"], *_MOODLE["status"]} & set(columns):
         columns[columns.index("id")] = "student"  # a list's own: Moodle's "ID" in German stands beside those
+    if "student" not in columns and {"sid", "orgdefinedid", "end-of-line indicator"} & set(columns):
+        columns = [_OTHERS.get(name, name) for name in columns]
+        columns = [*map({"number": "student"}.get, columns, columns)] if "student" not in columns else columns
+        rows = [[cell.removeprefix("#") for cell in row] for row in rows]
     moodle = {what: columns.index(name) for what, names in _MOODLE.items() for name in names if name in columns}
     if "ID" in rows[0] and {"Student", "LastName", "Last name"} & set(rows[0]):
         roster = Roster(path, CANVAS)
@@ -104,7 +116,8 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
     else:
         raise LabError(
             f"{path} is no roster: its first line must name the columns Student and ID (Canvas' gradebook), "
-            "Identifier, Full name and Email address (Moodle's grading worksheet), or student (ids of your own). "
+            "Identifier, Full name and Email address (Moodle's grading worksheet), SID (Gradescope's roster), OrgDefinedId "
+            "or Username (Brightspace's grades), or student (ids of your own). "
             "Is it Moodle's in another language? Set your language in Moodle to English, and download it again"
         )
     roster.columns, roster.delimiter = rows[0], delimiter
@@ -113,6 +126,9 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
             line = _moodle({what: row[at] for what, at in moodle.items()}, zone, roster.problems)
         elif roster.system == LIST:
             line = _listed(dict(zip(columns, row)))
+            if dict(zip(columns, row)).get("role", "").casefold() in _STAFF:
+                roster.staff.append(line.name)
+                continue
         else:
             cells = dict(zip(rows[0], row))
             roster.possible |= cells if "Points Possible" in "".join(row[:2]) and not cells["ID"] else {}
@@ -183,8 +199,9 @@ def _moodle(cells: dict[str, str], zone: tzinfo | None, problems: list[str]) -> 
 def _listed(cells: dict[str, str]) -> Line:
     """One of a list. An id that stands alone may be a whole name: then downloads that write names know it, too."""
     student, parts = cells["student"], (cells.get("first_name"), cells.get("last_name"))
-    name = cells.get("name") or " ".join(filter(None, parts))
-    return _line(name, cells.get("email", ""), ("id", student), *([] if name else [("name", student)]))
+    name = cells.get("name") or " ".join(part for part in parts if part and part != "_")  # Brightspace wants two names
+    ids = (("id", student), ("id", cells.get("number", "")))
+    return _line(name, cells.get("email", ""), *ids, *([] if name else [("name", student)]))
 
 
 def _time(text: str, zone: tzinfo, whose: str, problems: list[str]) -> datetime | None:

@@ -102,4 +102,5 @@ def _zone(name: str) -> None:
     try:
         ZoneInfo(name)
     except (OSError, ValueError, KeyError):
-        raise LabError(f"{name!r} is no time zone: name it as Europe/Berlin or America/New_York are named") from None
+        what = f"{name!r} is no time zone" if name else "a new class needs its time zone, --zone"
+        raise LabError(f"{what}: name it as Europe/Berlin or America/New_York are named") from None

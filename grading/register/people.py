@@ -224,19 +224,21 @@ def keys_of(text: str) -> list[Key]:
 @dataclass
 class Imported:
     """What a roster changed: people who are new, who left, and how many stay; `given`: submissions that have an owner
-    since."""
+    since; staff: names of the file that are no students."""
 
     new: list[Person] = field(default_factory=list)
     left: list[Person] = field(default_factory=list)
     stay: int = 0
     given: int = 0
+    staff: list[str] = field(default_factory=list)
 
 
 def import_roster(cls: Class, path: Path) -> Imported:
     """Take the class from a file: whoever is in it is in the class, and whoever is in it no more has left.
 
     LabError for what is no roster, and where a key of it is two people's."""
-    made, lines = Imported(), [line for line in read_roster(path).lines if line.name or line.keys]
+    roster = read_roster(path)
+    made, lines = Imported(staff=roster.staff), [line for line in roster.lines if line.name or line.keys]
     if not lines:
         raise LabError(f"{path} hides who its people are: take the class from a file that is not of blind marking")
     if not any(line.keys for line in lines):  # names and nothing else: a name is the id

@@ -105,6 +105,7 @@ def test_init_again_takes_a_newer_roster(tmp_path):
     said = grade(tmp_path, "init", "autumn", "--roster", "b.csv")
     assert "2 students, 1 of them new" in said and "left since" in said and "ben" in said
     assert "Berlin" in grade(tmp_path, "init", "other", "--roster", "a.csv", "--zone", "Berlin", status=2)
+    assert "needs its time zone, --zone" in grade(tmp_path, "init", "other", "--roster", "a.csv", status=2)
 
 
 def test_publish_says_what_to_do_with_each_file_and_who_is_left_out(folder):

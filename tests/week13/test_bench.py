@@ -146,6 +146,16 @@ def test_bandwidths_that_are_no_all_reduces_are_refused(tmp_path, share):
         nccl_tests.read(tmp_path / "x.txt")
 
 
+@pytest.mark.parametrize("dtype, size", [("float", 4), ("half", 2), ("f8e4m3", 1), ("uint64", 8)])
+def test_sizes_that_are_no_all_reduces_are_refused(tmp_path, dtype, size):
+    """A gather counts one rank's elements. Its bandwidths say so only where they are large."""
+    (tmp_path / "x.txt").write_text(f"  8192  {8192 // size}  {dtype}  sum  -1  24.01  0.01  0.01  0\n")
+    assert len(nccl_tests.read(tmp_path / "x.txt")["rows"]) == 1
+    (tmp_path / "x.txt").write_text(f"  8192  {8192 // size // 8}  {dtype}  sum  -1  24.01  0.01  0.01  0\n")
+    with pytest.raises(LabError, match="another collective"):
+        nccl_tests.read(tmp_path / "x.txt")
+
+
 def test_the_json_of_nccl_tests(tmp_path):
     call = {"time": 45.46, "alg_bw": 100.0, "bus_bw": 175.0, "nwrong": 0}
     result = {"size": 1024, "count": 256, "type": "float", "redop": "sum", "root": "    -1", "out_of_place": call}

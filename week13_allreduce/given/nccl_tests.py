@@ -41,6 +41,8 @@ LINE = re.compile(
 )  # a launcher may have put its mark in front
 OURS = re.compile(r"^# (?=(?:all_reduce|all_gather|reduce_scatter): \w+\s*$)", re.M)
 BARE = {n: ["redop", "root"][: 1 + n % 2] + ["time", "algbw", "busbw", "#wrong"] * (n // 4 - 1) for n in (8, 9, 12, 13)}
+BYTES = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "f8e4m3": 1, "f8e5m2": 1}
+BYTES |= {f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 32, 64)}
 REFUSED = "{path} holds {what}, and what is compared here is an all-reduce: give the output of one all_reduce_perf."
 
 
@@ -76,8 +78,15 @@ def read(path: str | Path) -> dict[str, Any]:
     alg, bus = largest["algbw"], largest["busbw"]
     apart = 0.011e9 + 0.02 * bus  # by so much the printed digits, or another clock, may set a ratio off
     right = bus == 0 or (abs(bus - 2 * (ranks - 1) / ranks * alg) <= apart if ranks else alg - apart <= bus <= 2 * alg)
-    if next(iter(kinds))[1] == "none" or next(iter(kinds))[2] != "-1" or not right:
-        raise LabError(REFUSED.format(path=path, what="another collective (by its operation, root or bandwidths)"))
+    dtype, redop, root = next(iter(kinds))
+    # A gather or a scatter counts one rank's elements, and its size is that of all of them.
+    right = right and all(
+        row["size"] == row["count"] * BYTES.get(dtype, row["size"] / max(1, row["count"])) for row in out
+    )
+    if redop == "none" or root != "-1" or not right:
+        raise LabError(
+            REFUSED.format(path=path, what="another collective (by its operation, root, sizes or bandwidths)")
+        )
     return {"ranks": ranks or _infer_ranks(alg / 1e9, bus / 1e9), "rows": out, "in_place": inner, "unread": unread}
 
 

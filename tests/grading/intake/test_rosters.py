@@ -107,6 +107,30 @@ def test_a_list_for_nbgraders_database(read, head):
     assert keys(line) == {("id", "anna"), ("email", "a@x.org")}
 
 
+def test_gradescopes_roster_says_who_teaches(read):
+    roster = read(
+        "First Name,Last Name,SID,Email,Role\nJohn,Doe,12345,j@x.edu,Student\nAlice,Brown,2,a@x.edu,TA\n"
+        "Charlie,Wilson,,c@x.edu,Student\nDavid,Lee,3,d@x.edu,Instructor\n"
+    )
+    assert [line.name for line in roster.lines] == ["John Doe", "Charlie Wilson"]
+    assert keys(roster.lines[0]) == {("id", "12345"), ("email", "j@x.edu")}
+    assert keys(roster.lines[1]) == {("email", "c@x.edu")} and roster.staff == ["Alice Brown", "David Lee"]
+
+
+@pytest.mark.parametrize(
+    "head, row, name, ids",
+    [
+        ("OrgDefinedId,Username,Last Name,First Name,", "#400123456,#doej,Doe,John,", "John Doe", {"400123456", "doej"}),
+        ("OrgDefinedId,Username,Last Name,First Name,", "#01,#ping.lee.2023,_,PING LEE,", "PING LEE", {"01", "ping.lee.2023"}),
+        ("OrgDefinedId,Last Name,First Name,", "#01,Li,Selena,", "Selena Li", {"01"}),
+        ("Username,Quiz 1 Points Grade,", "#doej,75.00,", "doej", {"doej"}),
+    ],
+)  # fmt: skip
+def test_brightspaces_grades(read, head, row, name, ids):
+    (line,) = read(f"{head}End-of-Line Indicator\n{row}#\n").lines
+    assert line.name == name and {value for platform, value in keys(line) if platform == "id"} == ids
+
+
 @pytest.mark.parametrize(
     "text, sentence",
     [
@@ -145,7 +169,8 @@ CELL = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12)
 HEADS = [
     "Student", "LastName", "FirstName", "ID", "SIS User ID", "SIS Login ID", "Identifier", "Full name",
     "Email address",
-    "Username", "ID number", "Group", "Status", "Last modified (submission)", "student", "name", "email", "Section",
+    "Username", "SID", "OrgDefinedId", "First Name", "Role", "End-of-Line Indicator",
+    "ID number", "Group", "Status", "Last modified (submission)", "student", "name", "email", "Section",
 ]  # fmt: skip
 
 
