@@ -151,13 +151,14 @@ def _from_hugging_face(values: dict[str, Any], path: Path, seq: int | None) -> t
     if kind not in TYPES:
         known = ", ".join(TYPES)
         raise LabError(f"{path}: model_type {kind!r} is another architecture than the decoder's: known are {known}")
-    made = values.get("architectures") or ["ForCausalLM"]
-    if not (isinstance(made, list) and all(str(name).endswith("ForCausalLM") for name in made)):
+    made, ours = values.get("architectures") or [], {f"{name}forcausallm" for name in TYPES}
+    if not isinstance(made, list) or any(str(name).lower() not in ours for name in made):
         raise LabError(
-            f"{path}: architectures is {made}, and the decoder here is a language model with its head (...ForCausalLM): "
-            "a copy without this key is read as one of the same shape"
+            f"{path}: architectures is {made}, another model than {kind}'s decoder with its head: a copy without this key "
+            "is read as one of the same shape"
         )
-    if missing := [key for key in KEYS.values() if key not in values]:
+    needed = [*KEYS.values(), *(["num_local_experts"] if kind == "mixtral" else [])]
+    if missing := [key for key in needed if key not in values]:
         raise LabError(f"{path}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     shape = {ours: values[theirs] for ours, theirs in KEYS.items()}
     heads, hidden, length = (values[KEYS[key]] for key in ("heads", "hidden", "seq"))

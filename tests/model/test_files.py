@@ -120,6 +120,8 @@ def test_what_the_decoder_cannot_be_is_refused_and_can_be_planned(file, values, 
         ({**LLAMA, "architectures": ["LlamaForCausalLMEagle3"]}, "architectures is"),  # a draft head, of one layer
         ({**LLAMA, "architectures": ["LlamaForSequenceClassification"]}, "architectures is"),
         ({**LLAMA, "architectures": "LlamaForCausalLM"}, "architectures is"),
+        ({**MIXTRAL, "architectures": ["OranginaForCausalLM"]}, "architectures is"),  # of one's own code
+        ({**MIXTRAL, "num_local_experts": None, "num_experts": 128}, "num_local_experts is missing"),
         ({**LLAMA, "head_dim": "128"}, "head_dim"),
         ({**LLAMA, "hidden_act": "gelu"}, "'gelu'"),
         ({**LLAMA, "hidden_size": None, "vocab_size": None}, "hidden_size, vocab_size are missing"),

@@ -191,6 +191,15 @@ def test_a_matrix_however_it_was_pasted(made):
     assert any("socket" in name for name in smi.to_topology(topo).links) == crossing
 
 
+@pytest.mark.parametrize("lost", ["\tGPU1\tNIC0", "\tNIC0\tNIC1"])
+def test_columns_that_a_terminal_joined_are_a_sentence(lost):
+    whole = "\tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\nGPU0\t X \tNV4\tPIX\tSYS\t0-7\nGPU1\tNV4\t X \tSYS\tPIX\t0-7\n"
+    whole += "NIC0\tPIX\tSYS\t X \tSYS\nNIC1\tSYS\tPIX\tSYS\t X \n"
+    assert smi.parse_topo(whole).nics == ["NIC0", "NIC1"]
+    with pytest.raises(LabError, match="joined"):
+        smi.parse_topo(whole.replace(lost, lost[:5] + lost[6:], 1))
+
+
 @pytest.mark.parametrize("symbol", ["N/A", "XGMI", "OKAY", "?", "nv4", "ERR"])
 def test_an_unknown_symbol_is_a_sentence(symbol):
     with pytest.raises(LabError, match="no symbol"):

@@ -101,6 +101,8 @@ def parse_topo(text: str) -> Topo:
         words, N = line.split()[1:], len(devices)
         if len(words) < N:
             raise LabError(f"row {name} has {len(words)} cells, and there are {N} devices.")
+        if any(word == "X" or SYMBOL.fullmatch(OLDER.get(word, word)) for word in words[N:]):
+            raise LabError(f"row {name} has more cells than the {N} devices of the titles: were two of these joined?")
         for other, symbol in zip(devices, words):
             symbol = OLDER.get(symbol, symbol)
             if (symbol != "X") if other == name else not SYMBOL.fullmatch(symbol):
