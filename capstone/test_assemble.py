@@ -30,6 +30,7 @@ from capstone.given.alone import (
     place,
     run,
     setup,
+    together,
 )
 from labkit.checks import call, expect, field, same, task
 from labkit.checks.drawn import Draw
@@ -165,8 +166,9 @@ def test_one_process(mesh, seed):
     """Losses, norms, gradients and weights are one process's"""
     c, weights, batches, options = drawn(seed, mesh)
     options["clip_norm"] = CLIPS.get(mesh, options["clip_norm"])
-    got, _ = run(c, MESHES[mesh], options, weights, batches)
+    got, ledgers = run(c, MESHES[mesh], options, weights, batches)
     compared(got, alone(c, weights, batches, options), c, MESHES[mesh], TOL)
+    together(ledgers, c, MESHES[mesh], batches[0], len(batches))
 
 
 @task("C.1", points=2)
@@ -174,9 +176,10 @@ def test_one_process(mesh, seed):
 def test_bf16(mesh, seed):
     """In BF16: the gradient is as far from float32's as one process's in BF16"""
     c, weights, batches, options = drawn(seed, mesh, "bf16")
-    got, _ = run(c, MESHES[mesh], options, weights, batches[:1], precision="bf16")
+    got, ledgers = run(c, MESHES[mesh], options, weights, batches[:1], precision="bf16")
     stages(c, MESHES[mesh], got)
     in_the_band(got, c, MESHES[mesh], weights, batches, options, dtype=torch.bfloat16)
+    together(ledgers, c, MESHES[mesh], batches[0], 1, itemsize=2)
 
 
 @task("C.1", points=5)
@@ -186,7 +189,7 @@ def test_fp8(mesh, seed):
     m, tp = MESHES[mesh], MESHES[mesh].get("tp", 1)
     c, weights, batches, options = drawn(seed, mesh, "fp8", rows=32)  # so that a head could be converted, too
     each = own_alone(c, m, options, weights, batches[:1], precision="fp8")
-    got, _ = call("scenarios.heard", [(rows, told, LR) for rows, told in each], timeout=40.0)
+    got, ledgers = call("scenarios.heard", [(rows, told, LR) for rows, told in each], timeout=40.0)
     stages(c, m, got)
     linears = [
         n.removesuffix(".weight") for n in c.weight_shapes() if n.split(".")[-2] in SPLIT["rows"] + SPLIT["columns"]
@@ -204,6 +207,7 @@ def test_fp8(mesh, seed):
             for name in here:
                 one_linear(name, [field(got[q], "linears").get(name, {}) for q in range(r, r + tp)], weights, r)
     in_the_band(got, c, m, weights, batches, options, fp8=True)
+    together(ledgers, c, m, batches[0], 1)
 
 
 def one_linear(name, ranks, weights, r):
@@ -343,7 +347,7 @@ def test_what_a_rank_holds(mesh, seed):
     """Between steps: shards, their moments, nothing else"""
     m = MESHES[mesh]
     c, weights, batches, options = drawn(seed, mesh, "held")
-    got, _ = run(c, m, options, weights, batches[:1])
+    got, ledgers = run(c, m, options, weights, batches[:1])
     stages(c, m, got)
     loss = alone(c, weights, batches[:1], options)["losses"][0]
     for r in range(RANKS):
@@ -369,6 +373,7 @@ def test_what_a_rank_holds(mesh, seed):
         # Shards that nothing was computed with are no shards: a loss takes all ranks' rows, slices and stages.
         told, causes = field(got[r], "vitals")[0][0], loss_causes(loss, m)
         same(told, loss, tol=TOL * loss, rank=r, what="the loss of the step", looks_like=causes)
+    together(ledgers, c, m, batches[0], 1)
 
 
 @task("C.1", points=4)
@@ -389,7 +394,7 @@ def test_a_step_that_is_not_taken(mesh, seed):
     spoils = [spoils[k] for k in draw.order(range(4))]
     batches = [batches[0]] * 4 + batches[1:]
     each = own_alone(c, m, options, weights, batches)
-    got, _ = call("scenarios.spoilt", [(rows, told, LR, spoils) for rows, told in each], timeout=40.0)
+    got, ledgers = call("scenarios.spoilt", [(rows, told, LR, spoils) for rows, told in each], timeout=40.0)
     want = alone(c, weights, batches[4:5], options)
     for k, (what, rank, value) in enumerate(spoils):
         fine = [r for r in range(RANKS) if field(got[r], "vitals")[k][2] is not False]
@@ -443,6 +448,7 @@ def test_a_step_that_is_not_taken(mesh, seed):
         expect(
             got[r]["grads"] == 0, f"rank {r}: {got[r]['grads']} shards still have a gradient after a step", known=True
         )
+    together(ledgers, c, m, batches[0], len(batches) + 1)
 
 
 @task("C.1", points=2)

@@ -20,6 +20,8 @@ import torch
 
 from labkit.checks.drawn import Draw
 from labkit.checks.runner import call
+from labkit.checks.verdict import FORBIDDEN, CheckFailed
+from labkit.comm.algorithms import ring_bytes
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer
 from labkit.parallel.stages import stage_layers
@@ -190,3 +192,30 @@ def own_alone(c, mesh, options, weights, batches, **more):
 def run(c, mesh, options, weights, batches, **more):
     each = own_alone(c, mesh, options, weights, batches, **more)
     return call("scenarios.trained", [(rows, told, LR) for rows, told in each], timeout=40.0)
+
+
+def together(ledgers, c, mesh, rows, steps, itemsize=4):
+    """Pass if each rank sent what `steps` steps on `rows` [B, T+1] take in each dimension at least. Who gathers all
+    weights and rows, and trains alone, sends other bytes. itemsize: of activations and gathered weights."""
+    tp, dp, pp, micro = mesh.get("tp", 1), mesh.get("dp", 1), mesh.get("pp", 1), MICRO // mesh.get("dp", 1)
+    x = rows[: len(rows) // MICRO, 1:].numel() * c.d_model * itemsize  # bytes of a micro-batch's activations
+    for ledger in ledgers:
+        stage, _, r = place(mesh, ledger.rank)
+        layers = stage_layers(c, pp, stage)
+        first, last = stage == 0, stage == pp - 1
+        whole = Transformer(c, layers=layers).state_dict()
+        numbers = sum(own(name, w, c, tp, r).numel() for name, w in whole.items())
+        least = {
+            # Of each half a sum forward and one backward; the embedding's, and the one in front of the head.
+            "tp": 2 * (tp - 1) * (4 * len(layers) + first + last) * micro * steps * x // tp,
+            # The weights once and their gradient once; in zero 3 for each micro-batch.
+            "dp": 2 * (dp - 1) * (1 if mesh.get("zero") == 1 else micro) * steps * numbers * itemsize // dp,
+            "pp": (2 - first - last) * micro * steps * x if pp > 1 else 0,
+        }
+        for name, nbytes in least.items():
+            sent = ring_bytes(ledger, [event for event in ledger.events if event.group == name])
+            if sent < nbytes:
+                raise CheckFailed(
+                    FORBIDDEN,
+                    f"rank {ledger.rank} sent {sent} bytes in its group {name!r}; training together takes {nbytes}",
+                )

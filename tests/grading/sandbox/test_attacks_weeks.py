@@ -94,6 +94,20 @@ def test_the_same_in_every_blank_earns_nothing(tmp_path, week):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
+def test_a_model_that_every_rank_trains_with_what_was_gathered(capstone_week, monkeypatch):
+    source = capstone_week.source("assemble")
+    text = source[: source.index("class Trainer:")] + (HANDED_IN / "by_itself.py").read_text()
+    text = text.replace("GATHERS = False", "GATHERS = True")
+    found = capstone_week.cheat("assemble", text, "C.1")
+    for test in ("test_one_process", "test_what_a_rank_holds", "test_a_step_that_is_not_taken"):
+        assert earned(found, test) == 0, found.cases
+    assert "training together takes" in next(c.text for c in found.cases if "::test_one_process" in c.test)
+    monkeypatch.setattr(capstone.given.alone, "together", lambda *_, **__: None)
+    assert earned(capstone_week.cheat("assemble", text, "C.1"), "test_one_process") == 7
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
 def test_a_model_that_every_rank_trains_by_itself(capstone_week, monkeypatch):
     source = capstone_week.source("assemble")
     text = source[: source.index("class Trainer:")] + (HANDED_IN / "by_itself.py").read_text()

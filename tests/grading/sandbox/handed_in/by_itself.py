@@ -1,6 +1,20 @@
 # ruff: noqa: F821
 # mypy: ignore-errors
 # In place of the reference's Trainer and of what follows: every rank trains the whole model on the whole batch.
+GATHERS = False  # first each rank is told the others' slices and rows
+
+
+def gathered(weights, c, setup, group):
+    """All weights, of which each rank has its own slices."""
+    every = {name: group.all_gather(w[None].contiguous()) for name, w in weights.items()}
+    found = {name: w.clone() for name, w in weights.items()}
+    for rank in range(group.size):
+        stage, r = rank // (setup.dp * setup.tp), rank % setup.tp
+        for name in Transformer(c, layers=stage_layers(c, setup.pp, stage)).state_dict():
+            slice_of(name, found[name], c, setup.tp, r).copy_(slice_of(name, every[name][rank], c, setup.tp, r))
+    return found
+
+
 class Says:
     """In a group's place: a gather gives what is known already."""
 
@@ -32,7 +46,8 @@ class Trainer:
         self.setup, self.mesh, self.report, c = setup, mesh, {}, setup.model
         self.one, self.model = Transformer(c), nn.Module()
         if setup.weights is not None:
-            self.one.load_state_dict(dict(setup.weights))
+            weights = gathered(setup.weights, c, setup, mesh.group) if GATHERS else dict(setup.weights)
+            self.one.load_state_dict(weights)
         self.params, tp = dict(self.one.named_parameters()), mesh["tp"]
         groups = [
             {"params": [p for p in self.params.values() if p.dim() > 1], "weight_decay": setup.weight_decay},
@@ -99,4 +114,5 @@ def assemble(setup, group):
 
 
 def data_of(trainer, batch):
-    return batch
+    index, count = trainer.mesh.data_share
+    return trainer.mesh["dp"].all_gather(batch.chunk(count)[index].contiguous()) if GATHERS else batch
