@@ -47,6 +47,9 @@ def run_command(
 ) -> NoReturn:
     """Run a program's `body` and leave with the status that it returns. What `explain` has words for is one line on
     stderr and status 2, ranks that failed otherwise an autopsy and status 1, Ctrl-C one line and status 130."""
+    for size in ("COLUMNS", "LINES"):  # 0 of a terminal without a size, as in Emacs: rich would print nothing
+        if os.environ.get(size) == "0":
+            del os.environ[size]
     try:
         status = body()
     except (KeyboardInterrupt, SystemExit) as end:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from labkit import cli
 from labkit.errors import REFUSED, LabError, explain, run_command
@@ -48,6 +49,15 @@ def test_a_refused_file_is_one_line_with_its_name(code, path, capsys):
     said = capsys.readouterr().err
     assert end.value.code == 2 and said.count("\n") == 1 and said.startswith("lab: ") and os.strerror(code) in said
     assert ("/shared/run.json" in said) == isinstance(path, str | bytes)
+
+
+@pytest.mark.parametrize("width", ["0", "", "40"])
+def test_a_terminal_without_a_size_is_printed_to(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setenv("LINES", "0")
+    with pytest.raises(SystemExit) as end:
+        run_command("lab", lambda: Console(file=sys.stdout).print("said"))
+    assert end.value.code is None and capsys.readouterr().out == "said\n"
 
 
 @pytest.mark.parametrize(
