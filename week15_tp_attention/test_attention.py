@@ -94,12 +94,14 @@ def test_split_heads(heads, kv, N, seed):
     has = [heads_of(heads, kv, N, r)[1] for r in range(N)]
     ends = [end for r in range(N) for end in field(got[r], "kv")]
     turns = [end for r in range(N) for end in (r % kv, r % kv + 1)] if kv < N else []
+    beyond = [end for r in range(N) for end in (r, r + 1)] if kv < N else []
     same(
         ends,
         [end for pair in has for end in pair],
         what=f"first and end of the key/value heads, rank by rank, {heads} over {kv} on {N} ranks,",
         looks_like={
             "dealt out in turns: query head n reads key/value head n // (n_heads / n_kv_heads)": turns,
+            "one for each rank, beyond the last: with fewer of them several ranks read the same one": beyond,
             "in reversed order: rank 0 has the first ones": [end for pair in reversed(has) for end in pair],
             "the next rank's": [end for pair in (*has[1:], has[0]) for end in pair],
         },
@@ -110,10 +112,12 @@ def test_split_heads(heads, kv, N, seed):
         parts = field(got[r], "replicas")
         told = sorted(sorted(part) for part in parts) if isinstance(parts, list) else parts
         want = sorted({tuple(heads_of(heads, kv, N, s)[2]) for s in range(N)})
+        apart = told == [list(range(s, N, kv)) for s in range(kv)]
         expect(
             told == [list(part) for part in want],
             f"the parts with equal key/value heads, {heads} over {kv} on {N} ranks, are {[list(p) for p in want]}, "
             f"not {told}",
+            cause=("as far apart as there are key/value heads: neighbours read the same one",) if apart else (),
         )
 
 
@@ -129,7 +133,9 @@ def test_heads_that_do_not_divide(seed):
         expect(kind == "LabError", f"{told}: a LabError is asked for, and {kind} came: {text}", known=True)
         numbers = (str(heads) if heads % N else str(kv), str(N))
         expect(
-            all(number in text for number in numbers), f"{told}: the sentence must name {' and '.join(numbers)}: {text}"
+            all(number in text for number in numbers),
+            f"{told}: the sentence must name {' and '.join(numbers)}: {text}",
+            known=True,
         )
 
 
@@ -150,8 +156,16 @@ def test_slices(heads, kv, N, seed):
             name: t[:, r::N] if name == "wo" else t[r :: len(t) // len(want[name])] for name, t in weights.items()
         }
         for name, t in want.items():
+            # By heads, the width in front: [H, heads, ...] in place of [heads, H, ...].
+            first, end = query if name in ("wq", "wo") else keys
+            heads_last = (
+                (weights[name].T if name == "wo" else weights[name]).unflatten(0, (H, -1))[:, first:end].flatten(0, 1)
+            )
+            other = {"wk": "wv", "wv": "wk"}.get(name)
             causes = {
                 "every N-th row: a head's rows stand together": interleaved[name],
+                "head and width swapped: a head's rows stand together": heads_last.T if name == "wo" else heads_last,
+                f"this is {other}'s slice": want[other] if other else None,
                 "the whole weight": weights[name],
                 "the first rank's slice": cut(weights, heads, kv, N, 0, H)[name] if r else None,
                 "W_o by its rows: what a rank's heads give goes into its columns": t_o[query[0] * H : query[1] * H]
@@ -185,6 +199,9 @@ def attention_case(seed, heads, kv, N):
     whole = run(weights)
     through_kv = with_gradients(lambda x_kv: attend(x.double(), doubled, H, cos, sin, x_kv), dy, x_kv=x)
     whole["x through k and v"] = through_kv["x_kv"]
+    whole["sin for cos"] = attend(x.double(), doubled, H, sin, cos)
+    wide = [w | {"wo": w["wo"].unflatten(1, (H, -1)).transpose(1, 2).flatten(1)} for w in slices]
+    whole["width first"] = sum(attend(x.double(), {k: t.double() for k, t in w.items()}, H, cos, sin) for w in wide)
     return (x, dy, cos.float(), sin.float()), slices, whole, [run(w) for w in slices], H
 
 
@@ -214,7 +231,13 @@ def judge_attention(got, want, alone, r, replicas):
         if name == "y":
             causes["its own heads' addend alone: nothing was summed"] = own["y"]
             causes["its own heads' addend N times: right only where all ranks hold the same"] = len(alone) * own["y"]
+            causes["cos and sin swapped"] = want["sin for cos"]
+            causes["head and width swapped in front of W_o"] = want["width first"]
+        elif name == "wo" and len(replicas) > 1:
+            shared = "summed over the replicas: they share W_k and W_v, and each has columns of its own of W_o"
+            causes[shared] = sum(alone[s]["wo"] for s in replicas)
         elif name == "x":
+            causes["N times too much: summed over the ranks more than once"] = len(alone) * want["x"]
             causes["its own heads' part alone: backward's sum is missing"] = own["x"]
             if len(replicas) > 1:
                 # Each replica then brings the gradient of all query heads back through its own W_k and W_v.
@@ -266,6 +289,9 @@ def judge_attention_messages(ledger, x, w, N, copies):
 
 # ---- 15.3
 
+OTHERS = "summed over ranks with other weights"
+GATHERED_AGAIN = "gathered again in backward, though it was kept"
+
 
 @task("15.3", points=2)
 def test_scatter_positions(seed):
@@ -300,18 +326,27 @@ def test_gather_linears(keep, seed):
     whole = torch.cat(x, 1)
     addends = [torch.stack([dy @ w for dy, w in zip(dys[r], weights[r])]).sum(0) for r in range(N)]
     dx = torch.stack(addends).sum(0).split(t, 1)
+    ends = {  # of several products
+        f"the {which} weight's part alone: every product reads x": torch.stack(
+            [dys[s][k] @ weights[s][k] for s in range(N)]
+        ).sum(0)
+        for which, k in (("first", 0), ("last", -1))
+    }
     got, ledgers = call("scenarios.gathered", list(zip(x, dys, weights)), keep=keep)
     size = whole.numel()
     for r in range(N):
         for k, w in enumerate(weights[r]):
             same(got[r]["ys"][k], whole @ w.T, rank=r, what=f"y {k}")
             want = dys[r][k].flatten(0, 1).T @ whole.flatten(0, 1)
-            same(got[r]["weights"][k], want, rank=r, what=f"dL/dW {k}")
+            summed = {
+                f"{OTHERS}: these rows are its own": sum(dy[k].flatten(0, 1).T @ whole.flatten(0, 1) for dy in dys)
+            }
+            same(got[r]["weights"][k], want, rank=r, what=f"dL/dW {k}", looks_like=summed)
         own = {
             "its own addend alone: what the others computed from its positions is missing": addends[r]
             .split(t, 1)[r]
             .contiguous()
-        }
+        } | {cause: part.split(t, 1)[r].contiguous() for cause, part in ends.items()}
         same(got[r]["x"], dx[r].contiguous(), rank=r, what="dL/dx", looks_like=own)
         wanted, text = (size, "the gathered x") if keep else (size // N, "its own positions of x")
         same(
@@ -328,7 +363,10 @@ def test_gather_linears(keep, seed):
         parts, lap = phases(ledgers[r]), ring(4 * size, N, 1)
         moved(ledgers[r], "forward", parts["forward"], calls={"all_gather": 1}, at_most=lap)
         calls = {"reduce_scatter": 1} | ({} if keep else {"all_gather": 1})
-        moved(ledgers[r], "backward", parts["backward"], calls=calls, at_most=lap if keep else 2 * lap)
+        again = {GATHERED_AGAIN: {"all_gather": 1, "reduce_scatter": 1}} if keep else {}
+        moved(
+            ledgers[r], "backward", parts["backward"], calls=calls, at_most=lap if keep else 2 * lap, looks_like=again
+        )
     if not keep:
         judge_memory(draw)
 
@@ -358,9 +396,9 @@ def judge_memory(draw):
         )
 
 
-def whole_block(x, N, H, cos, sin, leaves):
+def whole_block(x, N, H, cos, sin, leaves, first=1, second=1):
     """The block in float64, with a leaf of its own for whatever a rank holds: norms' weights by position, [T, D], so
-    that a rank's part of their gradients is known, and each rank's slices."""
+    that a rank's part of their gradients is known, and each rank's slices. first, second: 0 leaves a residual out."""
 
     def norm(x, weight_TD):
         return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight_TD
@@ -369,9 +407,11 @@ def whole_block(x, N, H, cos, sin, leaves):
         return {name: leaves[f"{name} {r}"] for name in ("wq", "wk", "wv", "wo", "w1", "w3", "w2")}
 
     h = norm(x, leaves["attn_norm"])
-    x = x + sum(attend(h, own(r), H, cos, sin) for r in range(N))
+    x = first * x + sum(attend(h, own(r), H, cos, sin) for r in range(N))
     h = norm(x, leaves["ffn_norm"])
-    return x + sum((torch.nn.functional.silu(h @ w["w1"].T) * (h @ w["w3"].T)) @ w["w2"].T for w in map(own, range(N)))
+    return second * x + sum(
+        (torch.nn.functional.silu(h @ w["w1"].T) * (h @ w["w3"].T)) @ w["w2"].T for w in map(own, range(N))
+    )
 
 
 @task("15.3", points=5)
@@ -396,16 +436,27 @@ def test_block(keep, heads, kv, seed):
     leaves = {f"{name} {r}": w for r in range(N) for name, w in slices[r].items()}
     leaves |= {name: w.expand(T, D) for name, w in norms.items()}
     found = with_gradients(lambda x, **all: whole_block(x, N, H, cos, sin, all), dy, x=x, **leaves)
+    doubled = {name: leaf.double() for name, leaf in leaves.items()}
+    swapped = {f"{a} {r}": doubled[f"{b} {r}"] for r in range(N) for a, b in (("w1", "w3"), ("w3", "w1"))}
+    one_norm = {"ffn_norm": doubled["attn_norm"]}
+    variants = {
+        "the first residual is missing": ({}, 0, 1),
+        "the second residual is missing": ({}, 1, 0),
+        "gate and up swapped": (swapped, 1, 1),
+        "attn_norm in front of both halves": (one_norm, 1, 1),
+    }
+    ys = {c: whole_block(x.double(), N, H, cos, sin, doubled | other, *r) for c, (other, *r) in variants.items()}
     xs, dys = x.split(t, 1), dy.split(t, 1)
     parts = [list(part) for part in sorted({tuple(heads_of(heads, kv, N, r)[2]) for r in range(N)})]
     inputs = [(xs[r].contiguous(), dys[r].contiguous(), slices[r] | norms, cos.float(), sin.float()) for r in range(N)]
     got, ledgers = call("scenarios.block", inputs, parts=parts, d_head=H, keep=keep)
     for r in range(N):
-        judge_block(got[r], found, r, t, heads_of(heads, kv, N, r)[2])
+        own = {cause: y.split(t, 1)[r] for cause, y in ys.items()}
+        judge_block(got[r], found, r, t, heads_of(heads, kv, N, r)[2], own)
         judge_block_messages(ledgers[r], 4 * B * T * D, 4 * D, slices[r], N, len(heads_of(heads, kv, N, r)[2]), keep)
 
 
-def judge_block(got, found, r, t, replicas):
+def judge_block(got, found, r, t, replicas, y_causes):
     tol = ROUNDINGS * max(1.0, *(float(value.abs().max()) for value in found.values()))
 
     def judge(name, want, causes):
@@ -413,26 +464,47 @@ def judge_block(got, found, r, t, replicas):
 
     for name in ("y", "x"):
         want = found[name].split(t, 1)[r]
-        judge(name, want, {"nothing but zeros": torch.zeros_like(want)})
+        judge(name, want, {"nothing but zeros": torch.zeros_like(want)} | (y_causes if name == "y" else {}))
     for name in ("attn_norm", "ffn_norm"):
         parts = found[name].split(t)
-        judge(name, found[name].sum(0), {"its own positions' part alone: the ranks' must be added up": parts[r].sum(0)})
+        causes = {"its own positions' part alone: the ranks' must be added up": parts[r].sum(0)}
+        if len(replicas) > 1:
+            some = sum(parts[s].sum(0) for s in replicas)
+            causes["the replicas' positions alone: every rank's must be added up"] = some
+        judge(name, found[name].sum(0), causes)
     for name in ("wq", "wk", "wv", "wo", "w1", "w3", "w2"):
         copies = replicas if name in ("wk", "wv") else [r]
         own = found[f"{name} {r}"]
         causes = {"its own query heads' part alone: the replicas' gradients must be added up": own}
-        judge(name, torch.stack([found[f"{name} {s}"] for s in copies]).sum(0), causes if len(copies) > 1 else {})
+        if len(copies) == 1:
+            causes = {}
+        causes[OTHERS] = sum(g for other, g in found.items() if other.startswith(f"{name} "))
+        judge(name, torch.stack([found[f"{name} {s}"] for s in copies]).sum(0), causes)
 
 
 def judge_block_messages(ledger, full, norm, w, N, copies, keep):
     """Forward two laps for each half. Backward the same; two gathers more if nothing is kept; the sums of the gradients
     of two norms, and of the replicas' W_k and W_v."""
     parts, lap = phases(ledger), ring(full, N, 1)
-    moved(ledger, "forward", parts["forward"], calls={"all_gather": 2, "reduce_scatter": 2}, at_most=4 * lap)
+    made = sum(event.kind == "all_gather" for event in parts["forward"])
+    each = {
+        "gathered for each product: all of a half read the same x": {"all_gather": max(made, 3), "reduce_scatter": 2}
+    }
+    moved(
+        ledger,
+        "forward",
+        parts["forward"],
+        calls={"all_gather": 2, "reduce_scatter": 2},
+        at_most=4 * lap,
+        looks_like=each,
+    )
     gathers = 2 if keep else 4
     calls = {"all_gather": gathers, "reduce_scatter": 2, "all_reduce": 2}
     kv = 4 * (w["wk"].numel() + w["wv"].numel())
     if copies > 1:
         calls["all_reduce in replicas"] = 2
     most = (gathers + 2) * lap + 2 * ring(norm, N, 2) + ring(kv, copies, 2) + 2 * copies
-    moved(ledger, "backward", parts["backward"], calls=calls, at_most=most)
+    half = "one half keeps its gathered x: `keep` is for both"
+    causes = {half if not keep else GATHERED_AGAIN: calls | {"all_gather": 3}}
+    causes |= {GATHERED_AGAIN: calls | {"all_gather": 4}} if keep else {}
+    moved(ledger, "backward", parts["backward"], calls=calls, at_most=most, looks_like=causes)

@@ -42,19 +42,26 @@ def test_embedding(ragged, seed):
     table, tokens, dy = draw.whole(V, D), draw.ids(V, B, T), draw.whole(B, T, D)
     parts = rows(table, N)
     ends = [sum(map(len, parts[: r + 1])) for r in range(N)]
+    tokens.view(-1)[:N] = torch.tensor(ends) - 1  # every rank's last row, at least
     gradient = rows(torch.zeros(V, D).index_add(0, tokens.flatten(), dy.flatten(0, 1)), N)
     got, ledgers = call("scenarios.embedding", [(tokens, part, dy) for part in parts], V=V)
 
-    def looked_up(r, masked):
-        """What rank r looks up; row 0 of its own for other ranks' tokens, unless these are masked."""
-        index = tokens - (ends[r] - len(parts[r]))
-        mine = (index >= 0) & (index < len(parts[r]))
+    def looked_up(r, masked, first=None, count=None):
+        """What rank r looks up, by default of its own rows; row 0 of its own for other tokens, unless these are masked."""
+        index = tokens - (ends[r] - len(parts[r]) if first is None else first)
+        mine = (index >= 0) & (index < (count or len(parts[r])))
         return parts[r][torch.where(mine, index, 0)] * (mine.unsqueeze(-1) if masked else 1)
 
     for r in range(N):
         causes = {
             "its own rows alone, zeros elsewhere: nothing was summed": looked_up(r, True),
             "for others' tokens a row 0 came too, where zeros are due": sum(looked_up(s, False) for s in range(N)),
+            "V // N rows for every rank: the first ranks have one more": sum(
+                looked_up(s, True, s * (V // N), V // N) for s in range(N)
+            ),
+            "r times its own rows before it: the first ranks have one more": sum(
+                looked_up(s, True, s * len(parts[s])) for s in range(N)
+            ),
         }
         same(got[r]["y"], table[tokens], rank=r, what="y", looks_like=causes)
         times = {"N times too much: the gradient of y is whole already": N * gradient[r]}
@@ -104,6 +111,11 @@ def mean_loss(logits, targets):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def one_hot(targets, V):
+    """1 at each target, as float64; nothing for those that do not count."""
+    return torch.nn.functional.one_hot(targets.clamp_min(0), V).double() * (targets >= 0).unsqueeze(-1)
+
+
 def loss_causes(z, targets, V, N, r):
     """What mistakes of the loss give on rank r, in float64."""
     counts, parts = targets != -100, z.tensor_split(N, -1)
@@ -113,6 +125,10 @@ def loss_causes(z, targets, V, N, r):
     own_maxima = (parts_sum(parts, peaks).log() - (at - peaks.gather(0, owner.unsqueeze(0))[0]))[counts].mean()
     local = (torch.logsumexp(parts[r], -1) - at)[counts].mean()
     right, top = (torch.logsumexp(z, -1) - at)[counts], z.amax(-1)[counts]
+    # What others have at their index 0, less the maximum.
+    heads = torch.stack([part[..., 0] for part in parts])
+    strays = (heads.sum(0) - heads.gather(0, owner.unsqueeze(0))[0])[counts] - (N - 1) * top
+    ignored = (torch.logsumexp(z, -1) - z.amax(-1))[~counts].sum()
     # A part's at_target is 0 for others' tokens: the largest logit of all has been subtracted.
     off = [
         (torch.logsumexp(z, -1) - z.gather(-1, ((targets + d).clamp(0, V - 1)).unsqueeze(-1))[..., 0]) for d in (1, -1)
@@ -121,8 +137,10 @@ def loss_causes(z, targets, V, N, r):
         "each rank subtracted a maximum of its own: the sums do not fit together": own_maxima,
         "the denominator is of this rank's logits alone": local,
         "ignored targets count in the mean": right.sum() / counts.numel(),
-        "ignored targets have a loss": (right.sum() + (torch.logsumexp(z, -1) - z.amax(-1))[~counts].sum())
-        / counts.numel(),
+        "ignored targets have a loss": (right.sum() + ignored) / counts.numel(),
+        "ignored targets' loss is added to the others'": (right.sum() + ignored) / counts.sum(),
+        "a rank that does not have the target adds a logit all the same": (right - strays).mean(),
+        "a target 0 does not count: it is a row like any other": (torch.logsumexp(z, -1) - at)[targets > 0].mean(),
         "the sum over the tokens, expected the mean": right.sum(),
         "the maximum is subtracted twice from the target's logit, or added back once too often": (right + top).mean(),
         "the maximum is subtracted in the sum and not from the target's logit": (right - top).mean(),
@@ -177,7 +195,13 @@ def test_cross_entropy(size, apart, dtype, seed):
             expect(finite, f"the loss of rank {r} is not finite", cause=(OUT_OF_RANGE, *local))
         close(got[r]["y"], want.detach(), tol=tol, rank=r, what="the loss", looks_like=causes)
         counts = (targets != -100).sum()
+        slope = (targets != -100).unsqueeze(-1) * scale / counts
+        p, hot = z.detach().softmax(-1).tensor_split(N, -1)[r], one_hot(targets, V).tensor_split(N, -1)[r]
+        stray = one_hot(torch.zeros_like(targets), p.shape[-1]) * (hot.sum(-1, keepdim=True) == 0)
         unscaled = {
+            "the target's 1 is not subtracted": p * slope,
+            "the 1 is subtracted also where another rank has the target": (p - hot - stray) * slope,
+            "the denominator in backward is of this rank's logits alone": (p / p.sum(-1, keepdim=True) - hot) * slope,
             "the gradient that came from behind is left out": gradient[r] / scale,
             "ignored targets have a gradient": gradient[r]
             + scale / counts * (z.detach().softmax(-1) * (targets == -100).unsqueeze(-1)).tensor_split(N, -1)[r],
@@ -203,8 +227,7 @@ def test_head(seed):
     got, ledgers = call("scenarios.head", [(x, part, targets) for part in rows(weight, N)], V=V)
     tol = 300 * 2.0**-24  # of numbers up to 10 or so: sums over D, V and B T
     p = (x.double() @ weight.double().T).softmax(-1)
-    p[targets != -100] -= torch.nn.functional.one_hot(targets[targets != -100], V)
-    p = p * (targets != -100).unsqueeze(-1) / (targets != -100).sum()
+    p = (p - one_hot(targets, V)) * (targets != -100).unsqueeze(-1) / (targets != -100).sum()
     for r in range(N):
         causes = loss_causes(x.double() @ weight.double().T, targets, V, N, r)
         close(got[r]["y"], want.detach(), tol=10 * tol, rank=r, what="the loss", looks_like=causes)
@@ -286,9 +309,13 @@ def test_overlapped_linear(N, seed):
         own = {"its own outputs' part alone: the others' outputs read the same x": dys[r] @ weights[r]}
         same(got[r]["x"], dx, rank=r, what="dL/dx", looks_like=own)
         dW = dys[r].flatten(0, 1).T @ x.flatten(0, 1)
-        same(
-            got[r]["weight"], dW, rank=r, what="dL/dW", looks_like={"N times too much: it is complete already": N * dW}
-        )
+        causes = {
+            "N times too much: it is complete already": N * dW,
+            "summed over the ranks: each has a weight of its own": torch.stack(dys).sum(0).flatten(0, 1).T
+            @ x.flatten(0, 1),
+            "the first sequence's alone": dys[r][0].T @ x[0],
+        }
+        same(got[r]["weight"], dW, rank=r, what="dL/dW", looks_like=causes)
         halves = phases(ledgers[r])
         moved(ledgers[r], "forward", halves["forward"], calls={}, at_most=0)
         moved(ledgers[r], "backward", halves["backward"], calls={"all_reduce": 1}, at_most=ring(4 * x.numel(), N, 2))
@@ -322,7 +349,8 @@ def test_product_in_chunks(N, seed):
         right = [((r + 1) % N, chunk)] * (N - 1)
         left = ((r - 1) % N, chunk)
         turned = ("to the left: rank r's right neighbour is r+1",) if N > 2 and set(sends(ledgers[r])) == {left} else ()
-        sent(ledgers[r], steps=N - 1, at_most=(N - 1) * chunk, forbid=f"{LIBRARY} barrier", at_least=1)
+        last = {"the last step sends, too: after N-1 steps every chunk has been everywhere": [right[0]] * N}
+        sent(ledgers[r], steps=N - 1, at_most=(N - 1) * chunk, forbid=f"{LIBRARY} barrier", at_least=1, looks_like=last)
         told = f"rank {r} must send one chunk a step to rank {(r + 1) % N}: {sends(ledgers[r])}"
         expect(sends(ledgers[r]) == right, told, cause=turned)
         arrived = torch.cat([x[(r - s) % N] for s in range(N)], 1)

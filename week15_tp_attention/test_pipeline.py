@@ -85,9 +85,11 @@ def plain(stages, P, M):
         expect(
             set(one) == wanted and len(one) == 2 * M,
             f"stage {p} of {P}: each of F0 to F{M - 1} and B0 to B{M - 1} must come once: {words(steps)}",
+            known=True,
         )
         early = [m for m in range(M) if one.index(("B", m)) < one.index(("F", m))]
-        expect(not early, f"stage {p} of {P}: backward of micro-batch {early} before its forward: {words(one)}")
+        text = f"stage {p} of {P}: backward of micro-batch {early} before its forward: {words(one)}"
+        expect(not early, text, known=True)
         told.append(one)
     for p, steps in enumerate(told):
         for kind in "FB":
@@ -177,6 +179,7 @@ def test_bubble(seed):
             "idle over busy: of the whole time is asked for": (P - 1) / M,
             "the busy fraction": 1 - want,
             "P idle steps, not P - 1": P / (M + P),
+            "both ends count, against the forwards alone": 2 * (P - 1) / (M + 2 * (P - 1)),
         }
         same(got, want, tol=1e-9, what=f"the bubble of {P} stages, {M} micro-batches", looks_like=causes)
 
@@ -203,7 +206,14 @@ def test_in_flight(seed):
     uneven = [("F", m) for m in range(held)] + [("B", m) for m in range(held)] + [("F", held), ("B", held)]
     cases = [wandering(draw, M), *one_f_one_b(P, M), *gpipe(2, M), uneven, one_at_a_time(1, M)[0]]
     for steps, got in zip(cases, call_each("pipeline.in_flight", [(steps,) for steps in cases])):
-        same(got, peak(steps), what=f"the micro-batches in flight of {words(steps)}")
+        flying = [sum(1 if kind == "F" else -1 for kind, _ in steps[: k + 1]) for k in range(len(steps))]
+        causes = {
+            "what is left at the end": flying[-1],
+            "all forwards: a backward takes one away": len(steps) // 2,
+            "all steps: a backward takes one away": len(steps),
+            "looked at behind backwards alone": max(n for n, (kind, _) in zip(flying, steps) if kind == "B"),
+        }
+        same(got, peak(steps), what=f"the micro-batches in flight of {words(steps)}", looks_like=causes)
 
 
 # ---- the run

@@ -144,13 +144,18 @@ def linear_causes(kind, N, r, whole_end, data, want, b):
     x, dy, w, _ = (part[r] for part in data)
     if kind == "Column":
         own = dy.chunk(N, -1)[r] if whole_end else dy
-        return {}, {OWN_PART: own @ w}
+        return {"the bias is missing": want[0][r] - data[3][r].repeat(N if whole_end else 1)}, {OWN_PART: own @ w}
     mine = x.chunk(N, -1)[r] if whole_end else x
+    zeros = torch.cat([part * (s == r) for s, part in enumerate(want[1][r].chunk(N, -1))], -1)
     return {
         BIAS_N_TIMES: want[0][r] + (N - 1) * b,
+        "the bias N + 1 times: every rank added it before the sum, and once behind": want[0][r] + N * b,
         "the bias is missing": want[0][r] - b,
         "its own addend alone: nothing was summed": mine @ w.T + b,
-    }, {"N times too much: the gradient of y is whole already": N * want[1][r]}
+    }, {
+        "N times too much: the gradient of y is whole already": N * want[1][r],
+        "its own slice, and zeros: the others' gradients are missing": zeros if whole_end else None,
+    }
 
 
 @task("15.1", points=6)
@@ -226,11 +231,12 @@ def test_sum_dtype(wide, seed):
     for r in range(N):
         # In bfloat16 each of the N-1 sums may be off by 1, half a unit between 256 and 512, and the result's last too.
         want = exact.to(torch.float32).to(BF16)
-        same(got[r]["y"], want, rank=r, tol=0.0 if wide else N, what="y")
         parts, asked = phases(ledgers[r]), "float32" if wide else "bfloat16"
         sums = sorted({event.dtype for event in parts["forward"] if event.kind == "all_reduce"})
-        # How many sums there are, and where, is told below.
-        expect(sums in ([], [asked]), f"rank {r} summed in {' and in '.join(sums)}, and {asked} was asked for")
+        # How many sums there are, and where, is judged below.
+        text = f"rank {r} summed in {' and in '.join(sums)}, and {asked} was asked for"
+        expect(sums in ([], [asked]), text, known=True)
+        same(got[r]["y"], want, rank=r, tol=0.0 if wide else N, what="y")
         size = (4 if wide else 2) * exact.numel()
         moved(ledgers[r], "forward", parts["forward"], calls={"all_reduce": 1}, at_most=ring(size, N, 2))
         moved(ledgers[r], "backward", parts["backward"], calls={}, at_most=0)

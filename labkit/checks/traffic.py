@@ -113,17 +113,20 @@ def moved(
     *,
     calls: Mapping[str, int],
     at_most: int,
-    looks_like: Mapping[str, Calls] | None = None,
+    looks_like: Mapping[str, Calls | Mapping[str, int]] | None = None,
 ) -> None:
     """Pass if the rank made these calls in this phase, and no others, and sent no more; else raise CheckFailed.
 
     calls       {kind, or "kind in group": how often}; groups of one rank do not count
     at_most     ring bytes
-    looks_like  {cause: what `calls_of` gives for this mistake}, named only if it is exactly that
+    looks_like  {cause: what `calls_of` gives for this mistake, or how often as in `calls`}, named only if exactly that
     """
     made = calls_of(ledger, events)
-    cause = tuple(c for c, pattern in (looks_like or {}).items() if made == list(pattern))
     counted = Counter(name for name, _ in made)
+    alike = {c: counted if isinstance(p, Mapping) else made for c, p in (looks_like or {}).items()}
+    cause = tuple(
+        c for c, p in (looks_like or {}).items() if alike[c] == (Counter(p) if isinstance(p, Mapping) else list(p))
+    )
     who = f"rank {ledger.rank}, {phase}"
     if counted != Counter(calls):
         raise wrong(f"{who}: the wrong messages", _count(calls), _count(counted), cause)
