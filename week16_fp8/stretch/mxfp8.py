@@ -28,6 +28,8 @@ is one off. torchao 0.18 computes rceil as ceil(log2(amax / 448)) and is one off
     a NaN in the block                             c = 255: the block comes back as NaN
     an infinity in the block                       counts as 2^128, as its exponent bits say: c = 247. Its element is
                                                    448, and 448 * 2^120 leaves float32: infinite again
+    a finite amax from 2^128 (1 - 1/32) on         no exception. All rules but floor give c = 247, the element 256, and
+                                                   256 * 2^120 is infinite
 
 **What the blocks do to a linear.** The three products sum over K, N and M (16.4). So each operand is rounded twice,
 along its rows and along its columns, both times from the values before rounding:

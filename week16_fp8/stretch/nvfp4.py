@@ -9,9 +9,10 @@ nor NaN: a code is a sign and one of 0, 0.5, 1, 1.5, 2, 3, 4, 6. NVFP4 gives it 
 
 So 4.5 bits a value. A scale with a mantissa puts amax nearly on 6, where MX's power of two may leave it at 4; and as E4M3
 reaches from 2^-9 to 448 only, S moves the block scales there. s itself is rounded, up or down by 1/16: an element can
-come to 6.4, and is 6. Take a pencil: with 6 dB for a mantissa bit (16.2), what SQNR will this have?
+come to 6.4, and is 6. Below 2^-6, where E4M3 has subnormals, it can come to 9. Take a pencil: with 6 dB for a mantissa
+bit (16.2), what SQNR will this have?
 
-    a tensor of zeros        S = 1, s = 0, elements 0             s that rounds to 0: codes 0, whatever the sign
+    S is 0 in FP32           S = 1: a tensor of zeros, say        s that rounds to 0: codes 0, whatever the sign
     a NaN or an infinity     S = 1; its block has s = NaN (0x7f) and comes back as NaN; s of the others ends at 448
 
 The recipe (NVIDIA 2025, arXiv:2509.25149; Transformer Engine's `NVFP4BlockScaling`) has three tricks beside the format:
@@ -115,8 +116,8 @@ def to_nvfp4(x_RC: Tensor, square: bool = False, noise: Noise | None = None) -> 
     rows = BLOCK if square else 1
     blocks = F.pad(x.abs(), (0, -C % BLOCK, 0, -R % rows)).unflatten(1, (-1, BLOCK)).unflatten(0, (-1, rows))
     amax = blocks.amax((1, 3))  # [R/r, r, C/16, 16] -> [R/r, C/16]
-    most = amax.max()
-    S = torch.where(most.isfinite() & (most > 0), most / (6 * 448), 1.0)
+    S = amax.max() / (6 * 448)
+    S = torch.where((S > 0) & S.isfinite(), S, 1.0)
     scales = torch.where(amax.isfinite(), amax / 6 / S, torch.nan).clamp(max=448).to(torch.float8_e4m3fn)
     scale = spread(scales, x, square) * S
     y = torch.where(scale > 0, x / scale, 0.0)  # not where s is 0 or NaN

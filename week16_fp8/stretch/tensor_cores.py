@@ -133,8 +133,8 @@ class TensorCoreProduct(torch.autograd.Function):
 
 
 class TensorCoreLinear(FP8Linear):
-    """16.5's linear, multiplied in FP8 (given). The weight is rounded anew in each forward: kept copies would leave the
-    compiled graph, and cost more than they save."""
+    """16.5's linear, multiplied in FP8 (given), with one scale per tensor: a recipe of blocks is not for it. The weight is
+    rounded anew in each forward: kept copies would leave the compiled graph, and cost more than they save."""
 
     def forward(self, x: Tensor, is_first_microbatch: bool | None = None) -> Tensor:
         """x [..., K] -> y [..., N], in x's dtype."""
