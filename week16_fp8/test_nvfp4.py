@@ -167,8 +167,8 @@ def test_nv_product(tricks, seed):
         M, K, N = 16 * int(draw.integers(2, 4)), *(int(draw.integers(18, 32)) for _ in range(2))
         N += N == M
         x, w, dy = operands(seed, M, K, N)
-        u, v = (torch.from_numpy(draw.random(shape, dtype=np.float32)) for shape in ((M, N), (N, M)))
-        u, v = (None, None) if signs is None else (u, v)
+        some = None if signs is None else draw
+        u, v = (some and torch.from_numpy(some.random(shape, dtype=np.float32)) for shape in ((M, N), (N, M)))
         pairs = ((x,), (w, square)), ((dy, False, u), (w.t(), square)), ((turn(dy.t()), False, v), (turn(x.t()),))
         return x, w, dy, u, v, pairs, [nv(*one) for pair in pairs for one in pair]
 
