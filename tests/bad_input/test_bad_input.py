@@ -7,10 +7,7 @@ import sys
 import pytest
 
 from labkit.record.read import read_run
-from tests.compare.comparing import MICRO, environment, lab, lab_here, one_sentence, preset
-
-# For the tests that train: one rank, the baseline and the candidate.
-ALONE = MICRO[: MICRO.index("[arms.broken]")].replace("world_size = 2", "world_size = 1")
+from tests.compare.comparing import ALONE, MICRO, environment, lab, lab_here, one_sentence, preset
 
 
 @pytest.mark.parametrize(

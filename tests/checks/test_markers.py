@@ -124,8 +124,8 @@ def test_holes_outside_functions_keep_signatures_and_the_import_alive():
     assert namespace["Net"].forward.__doc__ == "[B] -> [B]"
 
 
-def hole(body, indent="    "):
-    return f"def f():\n{indent}### BEGIN SOLUTION 1.1\n{body}{indent}### END SOLUTION\n"
+def hole(body):
+    return f"def f():\n    ### BEGIN SOLUTION 1.1\n{body}    ### END SOLUTION\n"
 
 
 @pytest.mark.parametrize(

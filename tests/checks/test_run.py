@@ -26,6 +26,7 @@ from tests.checks.miniweek import OPS, TESTS, Answering, make_week
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 20.0  # seconds, generous: the machine may be busy
 SUM = "return group.all_reduce(x)"
+ON_TWO = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(2, 4)]")  # 91.1's first test has a single case
 
 
 def honest(job: Job) -> Reply:
@@ -48,16 +49,9 @@ def ranks():
         yield runner
 
 
-def checked(tmp_path, ranks, ops, names=("91.1",), **kwargs):
-    """The outcome for this ops.py, from real processes."""
-    ranks.root = None
-    return run_checks(
-        names,
-        weeks=[load_week(make_week(tmp_path, ops))],
-        runner=ranks,
-        deadline=kwargs.pop("deadline", DEADLINE),
-        **kwargs,
-    )
+def checked(tmp_path, runner, ops=OPS, tests=TESTS, names=("91.1",), deadline=DEADLINE):
+    """The outcome for this ops.py and these tests: with `ranks`, from real processes."""
+    return run_checks(names, weeks=[load_week(make_week(tmp_path, ops, tests))], runner=runner, deadline=deadline)
 
 
 # ---- points and selection ----------------------------------------------
@@ -78,7 +72,7 @@ def test_points_are_shared_by_cases_and_add_up(week):
 
 def test_shares_are_exact(tmp_path):
     tests = TESTS.replace('@task("91.1", points=9)', '@task("91.1", points=0.1)').replace("points=1)", "points=9.9)")
-    outcome = run_checks(["91.1"], weeks=[load_week(make_week(tmp_path, tests=tests))], runner=Answering(honest))
+    outcome = checked(tmp_path, Answering(honest), tests=tests)
     assert outcome.cases[0].possible == Fraction(1, 30) and outcome.full
     assert number(1.005) == 1.01, "half a hundredth is rounded up, though the float next to it lies below"
 
@@ -151,9 +145,8 @@ def test_a_tests_data_tell_nothing_of_another_tests():
     ],
 )
 def test_tests_that_disagree_with_the_registry_are_refused(tmp_path, old, new, part):
-    week = load_week(make_week(tmp_path, tests=TESTS.replace(old, new)))
     with pytest.raises(LabError, match=part):
-        run_checks(["week91"], weeks=[week], runner=Answering(honest))
+        checked(tmp_path, Answering(honest), tests=TESTS.replace(old, new), names=["week91"])
 
 
 def test_what_lies_around_changes_nothing(week, monkeypatch):
@@ -176,28 +169,29 @@ def test_the_test_file_is_read_anew_each_time(week):
 
 
 def test_a_check_that_fails_itself_is_a_fault_and_nobodys_zero(tmp_path):
-    week = load_week(make_week(tmp_path, tests=TESTS.replace('"""Knows its name"""', "raise KeyError('oops')")))
-    outcome = run_checks(["91.1"], weeks=[week], runner=Answering(honest))
+    tests = TESTS.replace('"""Knows its name"""', "raise KeyError('oops')")
+    outcome = checked(tmp_path, Answering(honest), tests=tests)
     assert [c.verdict for c in outcome.faults] == ["grader fault"] and not outcome.full
 
     def cannot(job):
         raise LabError("no ranks to be had")
 
-    outcome = run_checks(["91.2"], weeks=[week], runner=Answering(cannot))
+    outcome = checked(tmp_path, Answering(cannot), names=["91.2"])
     assert outcome.cases[0].verdict == "grader fault" and "no ranks to be had" in outcome.cases[0].text
 
 
-def test_an_answer_that_the_test_cannot_take_apart_is_the_answers_fault(tmp_path):
-    tests = TESTS.replace('assert call_alone("ops.name") == "ops"', 'assert call_alone("ops.name").split() == ["ops"]')
-    week = load_week(make_week(tmp_path, tests=tests, ops=OPS.replace('return "ops"', "return 7")))
-    case = run_checks(["91.1"], weeks=[week]).cases[-1]
-    assert case.verdict == "no result" and "'int' object has no attribute 'split'" in case.text
-    # The reference's answer passes a plain assert; what went wrong before any answer is the check's.
-    week = load_week(make_week(tmp_path, ops=OPS.replace('return "ops"', "return 7")))
-    assert run_checks(["91.1"], weeks=[week]).cases[-1].verdict == "no result"
-    broken = TESTS.replace('assert call_alone("ops.name") ==', "assert 7 ==")
-    week = load_week(make_week(tmp_path, tests=broken))
-    assert run_checks(["91.1"], weeks=[week]).cases[-1].verdict == "grader fault"
+@pytest.mark.parametrize(
+    "line, answers, verdict",
+    [
+        ('assert call_alone("ops.name").split() == ["ops"]', 7, "no result"),
+        ('assert call_alone("ops.name") == "ops"', 7, "no result"),  # the reference's answer passes a plain assert
+        ('assert 7 == "ops"', "ops", "grader fault"),  # what went wrong before any answer is the check's
+    ],
+)
+def test_an_answer_that_the_test_cannot_take_apart_is_the_answers_fault(tmp_path, line, answers, verdict):
+    tests = TESTS.replace('assert call_alone("ops.name") == "ops"', line)
+    case = checked(tmp_path, None, OPS.replace('return "ops"', f"return {answers!r}"), tests).cases[-1]
+    assert case.verdict == verdict and ("split" not in line or "'int' object has no attribute 'split'" in case.text)
 
 
 VERDICTS = [
@@ -240,9 +234,7 @@ VERDICTS = [
 
 @pytest.mark.parametrize("body, verdict, part", [pytest.param(*v[1:], id=v[0]) for v in VERDICTS])
 def test_verdicts_of_two_ranks(tmp_path, ranks, body, verdict, part):
-    tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(2, 4)]")
-    week = load_week(make_week(tmp_path, OPS.replace(SUM, body), tests))
-    outcome = run_checks(["91.1"], weeks=[week], runner=ranks, deadline=DEADLINE)
+    outcome = checked(tmp_path, ranks, OPS.replace(SUM, body), ON_TWO)
     assert outcome.cases[0].verdict == verdict and part in outcome.cases[0].text, outcome.cases[0].text
     assert outcome.cases[1].verdict == "passed", "a failure ends its own case only"
     assert (outcome.earned, outcome.possible, outcome.full) == (1, 10, False)
@@ -250,10 +242,9 @@ def test_verdicts_of_two_ranks(tmp_path, ranks, body, verdict, part):
 
 
 def test_who_writes_to_an_input_fails_unless_the_call_says_so(tmp_path, ranks):
-    tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(2, 4)]").replace(", in_place=True", "")
     for body, verdict in ((SUM, WRONG), ("return group.all_reduce(x.clone())", PASSED)):
-        week = load_week(make_week(tmp_path / verdict, OPS.replace(SUM, body), tests))
-        case = run_checks(["91.1"], weeks=[week], runner=ranks, deadline=DEADLINE).cases[0]
+        tests = ON_TWO.replace(", in_place=True", "")
+        case = checked(tmp_path / verdict, ranks, OPS.replace(SUM, body), tests).cases[0]
         assert case.verdict == verdict and any("overwritten" in c for c in case.cause) == (verdict == WRONG), case.text
 
 
@@ -273,10 +264,7 @@ def test_who_writes_to_an_input_fails_unless_the_call_says_so(tmp_path, ranks):
     ],
 )
 def test_verdicts_of_a_plain_function(tmp_path, ranks, ops, verdict, part):
-    tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(1, 4)]")
-    week = load_week(make_week(tmp_path, ops, tests))
-    deadline = 1.0 if verdict == "hung" else DEADLINE
-    case = run_checks(["91.1"], weeks=[week], runner=ranks, deadline=deadline).cases[1]
+    case = checked(tmp_path, ranks, ops, ON_TWO, deadline=1.0 if verdict == "hung" else DEADLINE).cases[1]
     assert case.verdict == verdict and part in case.text, case.text
     assert verdict != "hung" or not case.cause, "a deadline proves no cause"
 
@@ -297,19 +285,19 @@ def test_cases_do_not_see_each_other(tmp_path, ranks):
         "    return group.all_reduce(x)",
     )
     tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(2, 4), (2, 5), (2, 6)]")  # the same two processes
-    outcome = run_checks(["91.1"], weeks=[load_week(make_week(tmp_path, ops, tests))], runner=ranks, deadline=DEADLINE)
+    outcome = checked(tmp_path, ranks, ops, tests)
     assert outcome.full, [case.text for case in outcome.cases]
 
 
 def test_an_edit_counts_at_once(tmp_path, ranks):
-    assert checked(tmp_path, ranks, OPS).full
+    assert checked(tmp_path, ranks).full
     assert not checked(tmp_path, ranks, OPS.replace('"ops"', '"spo"')).full  # same length, same second
-    assert checked(tmp_path, ranks, OPS).full
+    assert checked(tmp_path, ranks).full
 
 
 def test_what_a_failing_function_prints_is_shown(tmp_path, ranks):
     much = "print('rank', group.rank, 'was here', '.' * (5000 if group.size == 1 else 0)); return x"
-    outcome = checked(tmp_path, ranks, OPS.replace(SUM, much), ["91.1"])
+    outcome = checked(tmp_path, ranks, OPS.replace(SUM, much))
     assert "rank 1 was here" in outcome.cases[1].printed and outcome.cases[1].verdict == "wrong"
     assert outcome.cases[0].printed.endswith("characters more"), "an endless print floods no table"
 

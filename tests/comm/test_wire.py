@@ -16,9 +16,9 @@ from labkit.comm.wire import replay
 from tests.comm.programs import US, programs, refused, switch
 
 
-def spans(result, unit: float = US) -> list[tuple]:
+def spans(result) -> list[tuple]:
     """(src, dst, begin, end) of each transfer, in us."""
-    return [(t.src, t.dst, pytest.approx(t.begin / unit), pytest.approx(t.end / unit)) for t in result.transfers]
+    return [(t.src, t.dst, pytest.approx(t.begin / US), pytest.approx(t.end / US)) for t in result.transfers]
 
 
 def us(seconds) -> object:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cli import main
+from labkit.compare.preset import Preset, load_preset
 from tests import warm
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,18 @@ label = "broken"
 role = "broken"
 train.precision = {{ backend = "broken-unscaled" }}
 """
-
+PAIR = MICRO[: MICRO.index("[arms.broken]")]  # the arms that a speed part needs
+ALONE = PAIR.replace("world_size = 2", "world_size = 1")
+TIMED = """
+startup_seconds = 1
+[speed]
+arms = ["bf16", "fp8"]
+seconds = 0.4
+warmup = 3
+train = { seq_len = 16 }
+[train]
+checkpoint_every = 1000"""
+SPEED = PAIR.replace("[train]", TIMED, 1)
 
 TINY = """
 [train]
@@ -58,6 +70,10 @@ def preset(folder: Path, text: str = MICRO) -> Path:
     path = folder / "micro.toml"
     path.write_text(text)
     return path
+
+
+def loaded(folder: Path, text: str, *settings: str) -> Preset:
+    return load_preset(str(preset(folder, text)), settings)
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:

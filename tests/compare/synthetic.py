@@ -72,33 +72,21 @@ def arm(
     explode: str = "gap",
     until: int | None = None,
     gpu: bool = False,
-    seed: int = 0,
-    command: str = "lab compare --preset cpu-tiny",
-    config: dict | None = None,
 ) -> RunRecord:
     """One arm's record. `explode` says what the broken arm does: "gap" (2 % worse), "blowup", "nan". With `until` the
     writer stops before that step, as if killed."""
-    draw, noise = random.Random(f"{seed}{name}"), random.Random(seed)
+    draw, noise = random.Random(f"0{name}"), random.Random(0)
     fp8 = name not in ("bf16", "twin")
+    precision = {"backend": "torchao" if fp8 else "bf16", "recipe": "tensorwise" if fp8 else None}
     converted = [f"layers.{i}.{linear}" for i in range(layers) for linear in LINEARS]
     record = RunRecord.create(
         path,
         kind="train",
-        command=command,
+        command="lab compare --preset cpu-tiny",
         hardware=GPU if gpu else CPU,
         seeds={"data": 1, "weights": 1},
-        config=config
-        or {
-            "model": "tiny",
-            "steps": steps,
-            "lr": 1e-3,
-            "precision": {
-                "backend": "torchao" if fp8 else "bf16",
-                "recipe": "tensorwise" if fp8 else None,
-                "skip": ["head"],
-            },
-        },
-        precision={"backend": "torchao" if fp8 else "bf16", "recipe": "tensorwise" if fp8 else None},
+        config={"model": "tiny", "steps": steps, "lr": 1e-3, "precision": {**precision, "skip": ["head"]}},
+        precision=precision,
         world={"size": 1 if gpu else 2, "device": "cuda" if gpu else "cpu"},
         conversion={
             "converted": converted,

@@ -18,25 +18,10 @@ from labkit.errors import LabError
 from labkit.record import measure
 from labkit.record.read import read_run
 from labkit.record.schema import Try
-from tests.compare.comparing import MICRO
+from tests.compare.comparing import SPEED, loaded
 from tests.compare.small_gpu import HAVE, REST, Gpu, line, on_rank
 
-TEXT = MICRO[: MICRO.index("[arms.broken]")]
-TEXT = (
-    TEXT.replace("world_size = 2", "world_size = 1")
-    .replace("batch_size = 4", "batch_size = 8")
-    .replace(
-        "[train]",
-        """startup_seconds = 1
-[speed]
-arms = ["bf16", "fp8"]
-seconds = 0.5
-warmup = 3
-train = { seq_len = 16 }
-[train]""",
-        1,
-    )
-)
+TEXT = SPEED.replace("world_size = 2", "world_size = 1").replace("batch_size = 4", "batch_size = 8")
 
 
 def searched(needs, first: int, have: float) -> tuple[int, list[tuple[int, bool]]]:
@@ -339,7 +324,7 @@ def test_where_no_largest_batch_can_be_found_one_sentence_says_so(tmp_path, monk
     monkeypatch.setattr("labkit.compare.plan.gpu_memory_gib", lambda preset: HAVE)
     monkeypatch.setattr("labkit.compare.plan.under_torchrun", lambda: True)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    asked = load_preset(str(toml), [LARGEST])
+    asked = loaded(tmp_path, TEXT, LARGEST)
     with pytest.raises(LabError, match="torchrun's ranks are no fresh processes"):
         make_plan(asked, ["bf16"], explicit=True, out=out, fresh=False, parts=("speed",))
     assert not out.exists()

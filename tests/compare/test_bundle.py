@@ -23,8 +23,8 @@ from labkit.record.run import RunRecord
 HARDWARE = {"gpus": []}
 
 
-def a_train_run(path, steps=3, planned=3, status="finished", kind="train"):
-    record = RunRecord.create(path, kind=kind, command="lab train", config={"steps": planned}, hardware=HARDWARE)
+def a_train_run(path, steps=3, planned=3, status="finished"):
+    record = RunRecord.create(path, kind="train", command="lab train", config={"steps": planned}, hardware=HARDWARE)
     for step in range(1, steps + 1):
         record.step(step=step, loss=3.0 / step)
     record.event("note", message="a word")
@@ -57,7 +57,7 @@ def sentence(error):
     return text
 
 
-def packed(name, files, head=None):
+def packed(name, files):
     """An archive made by hand: whatever is in `files`, in this order."""
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb") as stream, tarfile.open(fileobj=stream, mode="w") as tar:

@@ -6,10 +6,9 @@ import pytest
 
 from labkit.compare.arms import arm_rows
 from labkit.compare.check import judge_check
-from labkit.compare.preset import load_preset
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
-from tests.compare.comparing import BASELINE, BROKEN, TINY
+from tests.compare.comparing import BASELINE, BROKEN, TINY, loaded
 
 TEXT = f"""
 title = "checked"
@@ -26,7 +25,6 @@ train.precision = {{ backend = "emulated" }}
 
 def judged(tmp_path, last=4.0, converted=("layers.0.ffn.w1",), status="finished", missing=None, waiting=()):
     """The verdict where BF16 is sound, the broken arm learns nothing, and FP8 is as given."""
-    (tmp_path / "checked.toml").write_text(TEXT)
     RunRecord.create(tmp_path / "run", kind="compare", command="c", hardware={}, config={}).close()
     for name, end, modules in (("bf16", 4.0, ()), ("fp8", last, converted), ("broken", 6.0, ())):
         record = RunRecord.create(tmp_path / "run" / "arms" / name, kind="train", command="c", hardware={}, label=name)
@@ -35,7 +33,7 @@ def judged(tmp_path, last=4.0, converted=("layers.0.ffn.w1",), status="finished"
         record.finish(status if name == "fp8" else "finished", conversion={"converted": list(modules)})
     arms = arm_rows(read_run(tmp_path / "run"))
     arms["broken"].role = "broken"
-    return judge_check(arms, load_preset(str(tmp_path / "checked.toml")), missing or {}, waiting)
+    return judge_check(arms, loaded(tmp_path, TEXT), missing or {}, waiting)
 
 
 def test_an_arm_that_converts_and_learns_is_sound_and_a_broken_one_need_not(tmp_path):

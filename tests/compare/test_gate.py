@@ -11,7 +11,7 @@ from labkit.compare.preset import available, load_preset
 from labkit.errors import LabError
 from labkit.record.run import RunRecord
 from labkit.record.schema import Item
-from tests.compare.comparing import BASELINE, BROKEN, TINY
+from tests.compare.comparing import BASELINE, BROKEN, TINY, loaded
 
 TEXT = f"""
 title = "two stages"
@@ -40,8 +40,7 @@ HEAD = TEXT[: TEXT.index("[arms.bf16]")]
 
 
 def preset(folder, text=TEXT, *settings):
-    (folder / "stages.toml").write_text(text)
-    return load_preset(str(folder / "stages.toml"), settings)
+    return loaded(folder, text, *settings)
 
 
 def run(out, arm, gap=0.0, status="finished", steps=12):
@@ -124,18 +123,18 @@ def test_the_plan_asks_for_the_safety_part_alone(tmp_path, out):
                 'role = "candidate"\ntrain.precision = { backend = "emulated", recipe = "block" }',
                 'role = "candidate"\ngate = "params"\ntrain.precision = { backend = "emulated", recipe = "block" }',
             ),
-            "arm block of preset stages stands before params, by which its gate is decided: put [arms.block] behind it",
+            "arm block of preset micro stands before params, by which its gate is decided: put [arms.block] behind it",
         ),
         (
             ("[arms.params]", '[speed]\narms = ["bf16", "params"]\n[arms.params]'),
-            "[speed] of preset stages names 'params', which has a gate",
+            "[speed] of preset micro names 'params', which has a gate",
         ),
         (
             (
                 'recipe = "block" }\n[arms.params]',
                 'recipe = "block", schedule = { bf16_first = 2 } }\n[speed]\narms = ["bf16", "block"]\n[arms.params]',
             ),
-            "[speed] of preset stages names 'block', which has a precision schedule",
+            "[speed] of preset micro names 'block', which has a precision schedule",
         ),
     ],
 )
@@ -152,7 +151,7 @@ def test_the_parts_of_a_preset(tmp_path):
     both, one = preset(tmp_path, TEXT + speed), preset(tmp_path, 'parts = ["speed"]\n' + TEXT + speed)
     assert check_part(both, None) == ("speed", "safety") and check_part(one, None) == ("speed",)
     assert check_part(preset(tmp_path), None) == ("safety",)
-    with pytest.raises(LabError, match="preset stages is about speed alone: leave out --part safety"):
+    with pytest.raises(LabError, match="preset micro is about speed alone: leave out --part safety"):
         check_part(one, "safety")
     with pytest.raises(LabError, match="wants speed alone and has no .speed. section"):
         check_part(preset(tmp_path, 'parts = ["speed"]\n' + TEXT), None)

@@ -12,8 +12,7 @@ from labkit.model.config import sizes
 from labkit.model.flops import flops_per_token, n_params
 from labkit.model.shape_file import load_decoder
 from labkit.record.read import read_run
-from tests.compare.comparing import lab_here, one_sentence, preset
-from tests.compare.test_speed import SPEED
+from tests.compare.comparing import SPEED, lab_here, one_sentence, preset
 from tests.model.test_files import LLAMA_3B
 
 SMALL = {

@@ -10,7 +10,6 @@ from rich.console import Console
 from labkit.compare import compare, repeats, table
 from labkit.compare.arms import answers, arm_rows
 from labkit.compare.budget import Budget, spent
-from labkit.compare.preset import load_preset
 from labkit.compare.report import recommended
 from labkit.compare.session import UNFINISHED, Session
 from labkit.compare.speed import Control
@@ -18,7 +17,7 @@ from labkit.errors import LabError
 from labkit.record.read import RunData, read_run
 from labkit.record.run import RunRecord
 from tests.compare import comparing
-from tests.compare.comparing import BASELINE, TINY
+from tests.compare.comparing import BASELINE, TINY, loaded
 
 TEXT = f"""
 title = "repeated"
@@ -44,8 +43,7 @@ STEPS = range(10, 101, 10)
 
 
 def preset(folder, text=TEXT, *settings):
-    (folder / "repeated.toml").write_text(text)
-    return load_preset(str(folder / "repeated.toml"), settings)
+    return loaded(folder, text, *settings)
 
 
 def losses(gap: float) -> dict[int, float]:
@@ -256,7 +254,7 @@ def test_what_nobody_judges_is_trained_only_by_name(tmp_path):
 def trained(tmp_path, monkeypatch):
     """`lab compare` on a preset of one's own, where an arm's training writes the losses that `gaps` names. Returns
     (call, names of the runs trained so far, the record)."""
-    ran, toml = [], tmp_path / "repeated.toml"
+    ran, toml = [], tmp_path / "micro.toml"
     preset(tmp_path)
 
     def train(session, item, *_):

@@ -15,23 +15,7 @@ from labkit.record import meter
 from labkit.record.measure import median_error
 from labkit.record.meter import Meter, Sample
 from labkit.record.read import read_run
-from tests.compare.comparing import MICRO, lab_here, one_sentence, preset
-
-# The arms that a speed part needs; a safety verdict with all its arms is test_compare.py's.
-PAIR = MICRO[: MICRO.index("[arms.broken]")]
-SPEED = PAIR.replace(
-    "[train]",
-    """
-startup_seconds = 1
-[speed]
-arms = ["bf16", "fp8"]
-seconds = 0.4
-warmup = 3
-train = { seq_len = 16 }
-[train]
-checkpoint_every = 1000""",
-    1,
-)
+from tests.compare.comparing import SPEED, lab_here, one_sentence, preset
 
 
 @pytest.fixture(scope="module")

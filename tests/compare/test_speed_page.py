@@ -16,7 +16,6 @@ from tests.compare.test_report import Tags, words
 RATES = {"bf16": 70_000.0, "fp8": 91_000.0}
 TOKENS = 20 * 4096  # of a step
 KERNELS = {"span_ms": 900.0, "classes_ms": {"GEMM fp8": 700.0, "idle": 200.0}, "evidence": {"fp8_gemm": True}}
-TOP = [{"ms": 450.0, "calls": 32, "class": "GEMM fp8", "name": "nvjet"}]
 
 
 def row(name: str, **more) -> TimedRow:

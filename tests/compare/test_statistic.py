@@ -14,12 +14,12 @@ RECORDS = Spread(*SIGMA, weight=8)
 HERE = [0.0, 0.05, -0.05, 0.02]
 
 
-def rates(gap: float, runs: int, prior: Spread | None, sigma=SIGMA) -> dict[str, float]:
+def rates(gap: float, runs: int, prior: Spread | None) -> dict[str, float]:
     """Shares of comparisons of four BF16 runs and `runs` of two candidates, and of intervals that hold the gap."""
     rng, out = np.random.default_rng(7), dict.fromkeys(("same", "undecided", "different", "covered"), 0)
     for _ in range(COMPARISONS):
-        base = list(rng.normal(0, sigma[0], 4))
-        two = {name: list(rng.normal(gap, sigma[1], runs)) for name in "ab"}
+        base = list(rng.normal(0, SIGMA[0], 4))
+        two = {name: list(rng.normal(gap, SIGMA[1], runs)) for name in "ab"}
         answer = answers(base, two, prior, plan=False)["a"]
         out[answer.word] += 1
         out["covered"] += answer.low <= gap <= answer.high

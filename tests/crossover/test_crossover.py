@@ -27,9 +27,9 @@ def a_cell(arm, product, quantise, launch=0.0, shape=CUBE, **more):
     return Cell(*shape, arm, seconds=sum(parts.values()), spread=0.01, queue=1e-6, parts=parts, error=0.03, **more)
 
 
-def a_map(folder, sizes=(1024, 4096, 16384), missing=()):
+def a_map(folder, missing=()):
     """A map made up from a simple machine: products at 700 and 1300 TFLOP/s, quantising by bytes, a slow CPU."""
-    cells = []
+    cells, sizes = [], (1024, 4096, 16384)
     for shape, arm in itertools.product(grid.shapes(sizes, sizes, sizes), ARMS):
         fp8 = arm in FP8
         product = shape.flops / (1300e12 if fp8 else 700e12)

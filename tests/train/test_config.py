@@ -16,9 +16,9 @@ from labkit.train.data.sources import DataConfig
 SHAPE = dict(vocab_size=512, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=128, max_seq_len=128)
 
 
-def complaint(values: dict, where: str = "run.toml") -> str:
+def complaint(values: dict) -> str:
     with pytest.raises(LabError) as caught:
-        strict_validate(TrainConfig, values, where)
+        strict_validate(TrainConfig, values, "run.toml")
     assert not isinstance(caught.value.__cause__, pydantic.ValidationError)  # the user sees no pydantic traceback
     return str(caught.value)
 
