@@ -102,15 +102,22 @@ def status(
     from rich.console import Console
 
     from grading.publish import status as standing
+    from grading.register.problems import UNKNOWN
 
     console = Console()
     with opened(folder, week) as (cls, weeks, odd):
+        lines = 0
         for one in weeks:
             found = standing.status(cls, one)
+            unknown = sum(problem.kind == UNKNOWN for problem in found.problems)
             if week:
                 standing.show(found, console)
-            elif found.counts.get("submitted") or one.name in cls.rules.deadlines:
-                console.print(found.summary, highlight=False, soft_wrap=True)
+            elif found.counts.get("submitted") or unknown or one.name in cls.rules.deadlines:
+                strangers = f", {unknown} of nobody known" if unknown else ""
+                console.print(found.summary + strangers, highlight=False, soft_wrap=True)
+                lines += 1
+        if not week and not lines:
+            console.print("nothing was handed in yet, and no week has a deadline")
         say(odd)
 
 

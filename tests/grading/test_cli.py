@@ -102,6 +102,7 @@ def test_init_again_takes_a_newer_roster(tmp_path):
     (tmp_path / "b.csv").write_text("anna\ncleo\n")
     assert "who is in the class?" in grade(tmp_path, "init", "autumn", status=2)
     assert "2 students, 2 of them new" in grade(tmp_path, "init", "autumn", "--roster", "a.csv", "--zone", "UTC")
+    assert "nothing was handed in yet" in grade(tmp_path, "status", "--class", "autumn")
     said = grade(tmp_path, "init", "autumn", "--roster", "b.csv")
     assert "2 students, 1 of them new" in said and "left since" in said and "ben" in said
     assert "Berlin" in grade(tmp_path, "init", "other", "--roster", "a.csv", "--zone", "Berlin", status=2)
@@ -123,6 +124,7 @@ def test_publish_is_refused_as_a_whole_and_in_the_words_of_status(folder):
     with open_class(folder, [WEEK]) as cls:
         add_submission(cls, WEEK, Arrival("Ana", [Key("name", "Ana")], zipped({"a.py": b""}), NOON, "moodle", "d.zip"))
     assert "grade who Ana = anna" in grade(folder, "status", "week13")
+    assert "1 of nobody known" in grade(folder, "status")
     said = grade(folder, "publish", "week13", status=2)
     assert "grade who Ana = anna" in said and not (folder / "published").exists()
     assert "Ana is anna" in grade(folder, "who", "Ana", "=", "anna")
