@@ -138,8 +138,9 @@ def heard(batches, told, lr, group):
 
 
 def kinds(model: nn.Module) -> dict[str, str]:
-    """{name: type} of what computes the linears, counted in the model."""
-    return {name: type(m).__name__ for name, m in model.named_modules() if hasattr(m, "in_features")}
+    """{name: type} of the embedding and of what computes the linears, counted in the model."""
+    every = dict(model.named_modules())
+    return {name: type(m).__name__ for name, m in every.items() if hasattr(m, "in_features") or name == "tok_embed"}
 
 
 def spoilt(batches, told, lr, spoils, group):

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from labkit.checks.drawn import Draw
+from labkit.checks.judge import same
 from labkit.checks.runner import call
 from labkit.checks.verdict import FORBIDDEN, CheckFailed
 from labkit.comm.algorithms import ring_bytes
@@ -32,7 +33,7 @@ RANKS = 4
 MICRO = 4  # micro-batches a step in the whole, whatever the mesh
 MESHES = {
     "dp4": dict(dp=4),
-    "tp4": dict(tp=4),
+    "tp4": dict(tp=4, zero=1),  # whole for a step, and no pipeline
     "dp2 x tp2": dict(dp=2, tp=2),
     "dp2 x pp2": dict(dp=2, pp=2, zero=1),
     "tp2 x pp2": dict(tp=2, pp=2, zero=1),
@@ -59,11 +60,15 @@ class Rounded(torch.autograd.Function):
         return dy8 @ w8, dy8.flatten(0, -2).t() @ x8.flatten(0, -2)
 
 
+def scale(dtype, amax, power_of_two=False):
+    """largest / amax, or the power of two at or below it."""
+    s = (torch.finfo(dtype).max / amax.double()).float()
+    return torch.exp2(torch.frexp(s)[1] - 1.0) if power_of_two else s
+
+
 def on_grid(x, dtype, amax=None, power_of_two=False):
-    """x as FP8 holds it with the scale largest / amax, or the power of two at or below it, scaled back."""
-    largest = torch.finfo(dtype).max
-    s = (largest / (x.abs().max() if amax is None else amax).double()).float()
-    s = torch.exp2(torch.frexp(s)[1] - 1.0) if power_of_two else s
+    """x as FP8 holds it with the scale of this amax, its own if it is None, scaled back."""
+    largest, s = torch.finfo(dtype).max, scale(dtype, x.abs().max() if amax is None else amax, power_of_two)
     return (x * s).clamp(-largest, largest).to(dtype).float() / s
 
 
@@ -104,9 +109,14 @@ def drawn(seed, *words, rows=1):
     return c, weights, batches, options
 
 
-def alone(c, weights, batches, options, fp8=False, dtype=torch.float32):
-    """The same training in one process: losses, norms, the first gradients, the weights at the end. dtype: what one
-    step computes in."""
+def clipped(clip, norm, name):
+    """What a gradient is multiplied by."""
+    return min(1.0, clip / norm) if clip else 1.0
+
+
+def alone(c, weights, batches, options, fp8=False, dtype=torch.float32, factor=clipped):
+    """The same training in one process: losses (of the first step's micro-batches, too), norms, the first gradients,
+    the weights at the end. dtype: what one step computes in."""
     model = Transformer(c, linear=linear_for(fp8))
     model.load_state_dict(weights)
     model.to(dtype)
@@ -116,23 +126,25 @@ def alone(c, weights, batches, options, fp8=False, dtype=torch.float32):
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=options["betas"], eps=options["adam_eps"])
     losses: list[float] = []
     norms: list[float] = []
+    micro: list[float] = []
     first: dict[str, torch.Tensor] = {}
     for batch in batches:
         optimizer.zero_grad()
-        total = 0.0
+        each = []
         for rows in batch.chunk(MICRO):
-            loss = model(rows[:, :-1], rows[:, 1:]) / MICRO
-            loss.backward()
-            total += float(loss.detach())
+            loss = model(rows[:, :-1], rows[:, 1:])
+            (loss / MICRO).backward()
+            each.append(float(loss.detach()))
+        micro = micro or each
         gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
         first = first or {name: g.clone() for name, g in gradients.items()}
         norms.append(sum(float(g.double().square().sum()) for g in gradients.values()) ** 0.5)
-        losses.append(total)
-        for g in gradients.values():
-            g.mul_(min(1.0, options["clip_norm"] / norms[-1]) if options["clip_norm"] else 1.0)
+        losses.append(sum(each) / MICRO)
+        for name, g in gradients.items():
+            g.mul_(factor(options["clip_norm"], norms[-1], name))
         optimizer.step()
     after = {name: p.detach().clone() for name, p in model.named_parameters()}
-    return {"losses": losses, "norms": norms, "gradients": first, "weights": after}
+    return {"losses": losses, "micro": micro, "norms": norms, "gradients": first, "weights": after}
 
 
 def own(name, whole, c, N, r):
@@ -160,6 +172,21 @@ def far(got, want):
     if not isinstance(got, torch.Tensor) or got.shape != want.shape or not got.isfinite().all():
         return float("inf")
     return float((got.double() - want.double()).norm() / want.double().norm().clamp(min=1e-30))
+
+
+def alike(got, want, mistakes, tol):
+    """The causes whose answer `got` is, to `tol`: of `mistakes`, {cause: the answer of this mistake}, those that lie
+    well apart from the right one."""
+    return tuple(cause for cause, other in mistakes.items() if far(got, other) <= tol and far(other, want) > 8 * tol)
+
+
+def number(got, want, mistakes, tol=TOL, **more):
+    """As `same`, to rounding. mistakes(): {cause: the number of this mistake}, asked for if it is wrong."""
+    tell = {}
+    if isinstance(got, float) and not abs(got - want) <= tol * want:
+        one = torch.tensor([got, want, *mistakes().values()], dtype=torch.float64)
+        tell = dict.fromkeys(alike(one[0], one[1], dict(zip(mistakes(), one[2:])), tol), got)
+    same(got, want, tol=tol * want, looks_like=tell, **more)
 
 
 def setup(c, mesh, options, weights, **more):
