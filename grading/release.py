@@ -88,23 +88,16 @@ class Report:
 
 
 def release(
-    target: str | Path,
-    names: Sequence[str] = (),
-    *,
-    solutions: Sequence[str] = (),
-    everything: bool = False,
-    source: str | Path | None = None,
+    target: str | Path, names: Sequence[str] = (), *, solutions: Sequence[str] = (), source: str | Path | None = None
 ) -> Report:
     """Put the student tree with the weeks `names` into `target`, and the solutions of the weeks `solutions`.
 
-    everything   all weeks of the course
-    source       the course; default: the one that this package lies in
+    source   the course; default: the one that this package lies in
 
     The whole tree is made before the target is touched. Raises LabError if it cannot be made (see `student_tree`), for
     an unknown week, and for a target that is damaged, busy, full or not writable."""
     source, target = Path(source or COURSE).resolve(), Path(target).absolute()
     weeks = find_weeks(source)
-    names = [week.name for week in weeks] if everything else list(names)
     refuse_inside(target, source)
     if target.is_dir() and not (target / LABS).exists() and (there := _others(target)):
         raise LabError(

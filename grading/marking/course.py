@@ -108,14 +108,11 @@ def open_course(root: Path) -> Course:
     return Course(root, str(config.CourseDirectory.get("course_id", NAME)), exchange)
 
 
-def make(
-    folder: Path, weeks: Sequence[Week], *, name: str = NAME, exchange: Path | None = None
-) -> tuple[Course, list[str]]:
+def make(folder: Path, weeks: Sequence[Week], *, exchange: Path | None = None) -> tuple[Course, list[str]]:
     """Make a folder nbgrader's course directory for these weeks, or bring one up to date: (it, sentences on what was
     done). Points and comments that were given stay; a task that left the course keeps its cell as long as a submission
     has one.
 
-    name      nbgrader's course id
     exchange  the folder through which students submit; None: they do not
 
     LabError where nbgrader is missing, and for a folder that is somebody else's."""
@@ -134,7 +131,7 @@ def make(
                 raise LabError(f"{root} has a gradebook.db and no {CONFIG}: it is another course's; move it away")
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             where = EXCHANGE.format(root=str(exchange.resolve())) if exchange else OWN_EXCHANGE
-            put(config, TEMPLATE.format(name=name, exchange=where, guard=GUARD).encode())
+            put(config, TEMPLATE.format(name=NAME, exchange=where, guard=GUARD).encode())
         elif exchange:
             said += _share(config, exchange.resolve())
         course = open_course(root)

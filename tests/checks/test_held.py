@@ -188,12 +188,17 @@ def rings_above(record, threshold):
 
 
 @pytest.mark.parametrize(
-    "threshold, honest", [(lambda record: 5.0, True), (lambda record: 4.0 + (len(record) < 30), False)]
+    "threshold, honest",
+    [
+        (lambda record: 5.0, True),
+        (lambda record: 9.0, True),  # it never rings
+        (lambda record: 4.0 + (len(record) < 30), False),
+    ],
 )
 def test_a_rule_that_looks_ahead_is_found_by_cut_records(threshold, honest):
     """The second rings earlier on a long record than on one that ends there."""
     records = [[0.0] * 15 + [4.5, 6.0, 6.0] + [0.0] * 20 for _ in range(4)]
-    alarms = [rings_above(record, threshold)[0] for record in records]
+    alarms = [next(iter(rings_above(record, threshold)), None) for record in records]
 
     def run(rows):
         return [rings_above(record[:n], threshold) for record, n in zip(records, rows)]

@@ -188,6 +188,13 @@ def test_built_in_collectives_and_silence_are_forbidden():
     assert failure(sent, ledger(), at_least=1).verdict == FORBIDDEN
 
 
+def test_which_ranks_meet_is_a_message_too():
+    one, meet = ("send", 2, 8), ("barrier", None, None)
+    sent(ledger(one, meet, meet), at_most=8, at_least=1)
+    assert "barrier() 12 times" in failure(sent, ledger(one, *[meet] * 12), at_most=8).text
+    assert "group.split" in failure(sent, ledger(one, ("split", None, None)), at_most=8).text
+
+
 def test_a_ledger_with_gaps_proves_nothing():
     book = ledger(("send", 2, 4))
     with book.off():

@@ -1,52 +1,18 @@
 """Cheats in the weeks' own checks, as `grade run` meets them: each is the reference, or a blank week, with a cheat in
 one file. None earns; each does with its defence off."""
 
-import io
-import zipfile
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 import capstone.given.alone
 import labkit.checks.causal
-from capstone import test_checkpoint, test_survive
-from capstone.given import struck
 from labkit.checks.outcome import Outcome
-from labkit.checks.verdict import CheckFailed
-from labkit.comm.ledger import Ledger
-from tests.grading.sandbox.verdicts import Boxed
+from tests.grading.sandbox.verdicts import Boxed, boxed
 
 HANDED_IN = Path(__file__).parent / "handed_in"
-
-
-class Cheating(Boxed):
-    """A week's sandbox, and what a cheat in one of its modules earns there."""
-
-    def cheat(self, module: str, text: str, task: str) -> Outcome:
-        found = self.check([task], {module: text})
-        assert not found.faults, found.faults
-        return found
-
-
-@pytest.fixture(scope="module")
-def capstone_week(tmp_path_factory):
-    with Cheating(tmp_path_factory.mktemp("capstone"), "capstone") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def week13(tmp_path_factory):
-    with Cheating(tmp_path_factory.mktemp("week13"), "week13_allreduce") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def week16(tmp_path_factory):
-    with Cheating(tmp_path_factory.mktemp("week16"), "week16_fp8") as made:
-        yield made
+capstone_week, week13, week16 = boxed("capstone"), boxed("week13_allreduce"), boxed("week16_fp8")
 
 
 def earned(outcome: Outcome, test: str) -> float:
@@ -82,7 +48,7 @@ FILLED = ("return next((v for k, v in list(locals().items()) if k != 'self'), No
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("week", ["week13_allreduce", "week14_fsdp", "week15_tp_attention", "week16_fp8"])
 def test_the_same_in_every_blank_earns_nothing(tmp_path, week):
-    with Cheating(tmp_path, week) as cheating:
+    with Boxed(tmp_path, week) as cheating:
         tasks = [task.id for task in cheating.week.tasks if task.points and task.kind == "auto"]
         for filled in FILLED:
             found = cheating.check(tasks, cheating.blanks(filled))
@@ -154,13 +120,6 @@ IN_C_4 = """def everything():
 def alarms(run: Run) -> list[Alarm]:"""
 
 
-@contextmanager
-def nobody_cuts(monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(labkit.checks.causal, "expect", lambda *args, **kwargs: None)
-        yield
-
-
 @pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_an_alarm_that_reads_the_rest_of_the_run(week16, monkeypatch):
@@ -188,8 +147,8 @@ def test_alarms_that_wait_for_what_comes(capstone_week, monkeypatch):
     later = f"z = {speed}; moved_P = (z > 2) & (torch.cat([z[1:], torch.zeros(1)]) > 0.5)"
     text = text.replace(f"moved_P = {speed} > 2", later)
     assert earned(capstone_week.cheat("health", text, "C.4"), "test_alarms") == 0
-    with nobody_cuts(monkeypatch):
-        assert earned(capstone_week.cheat("health", text, "C.4"), "test_alarms") == 5
+    monkeypatch.setattr(labkit.checks.causal, "expect", lambda *args, **kwargs: None)  # what cut records show
+    assert earned(capstone_week.cheat("health", text, "C.4"), "test_alarms") == 5
 
 
 # ---- a scaler that asks torch's
@@ -227,77 +186,3 @@ def test_a_scaler_that_asks_torchs(week16):
     for around, points in (("nullcontext", 0), ("_disable_current_modes", 6)):
         found = week16.cheat("loss_scaling", source + ASKS.format(around=around), "16.7")
         assert earned(found, "test_as_gradscaler") + earned(found, "test_all_ranks_skip_together") == points
-
-
-def told_at(rows, alarms):
-    """A rule's answers to judge_causal: for each record the alarms that it gives on so many rows."""
-    return [its(n) for n, its in zip(rows, alarms)]
-
-
-@pytest.mark.parametrize(
-    "rule, causal",
-    [
-        (lambda n: [[50, -1]] if n > 50 else [], True),
-        (lambda n: [[50, -1]] if n > 52 else [], False),  # two rows ahead
-        (lambda n: [[50, -1]] if n == 100 else [[n - 1, -1]], False),  # it rings at the end of what is cut
-        (lambda n: [], True),
-    ],
-)
-def test_a_rule_is_asked_about_records_that_end(rule, causal):
-    import numpy as np
-
-    first = [rule(100)[0] if rule(100) else None] * 4
-
-    def asked():
-        labkit.checks.causal.judge_causal(
-            lambda rows: told_at(rows, [rule] * 4), [100] * 4, first, np.random.default_rng(1)
-        )
-
-    if causal:
-        asked()
-    else:
-        with pytest.raises(CheckFailed, match="looks ahead"):
-            asked()
-
-
-# ---- what the judge pays for
-
-
-def test_a_checkpoint_that_unpacks_to_more_than_it_is():
-    plain, packed = io.BytesIO(), io.BytesIO()
-    torch.save({"shards": [torch.zeros(1 << 20)]}, plain)
-    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as bomb:
-        for one in source.infolist():
-            bomb.writestr(one.filename, source.read(one.filename))
-    assert len(packed.getvalue()) < len(plain.getvalue()) / 100
-    assert len(struck._tensors(plain.getvalue())["shards"][0]) == 1 << 20
-    assert len(torch.load(io.BytesIO(packed.getvalue()), weights_only=True)["shards"][0]) == 1 << 20  # torch unpacks it
-    with pytest.raises(ValueError, match="larger than the file"):
-        struck._tensors(packed.getvalue())
-
-
-def test_a_run_that_cannot_be_read_is_not_run_again_for_each_fault(monkeypatch):
-    """A record whose step is a word: the check raises. Torchrun is started once all the same."""
-    runs = []
-
-    def tell(place, seed, story):
-        runs.append(seed)
-        int("no step")
-
-    @contextmanager
-    def site():
-        yield type("Place", (), {"said": lambda self: ""})()
-
-    monkeypatch.setattr(test_survive, "here", lambda: ("a runner", None))
-    monkeypatch.setattr(test_survive, "call_alone", lambda name: True)
-    monkeypatch.setattr(test_survive, "site", site)
-    monkeypatch.setattr(test_survive, "_stories", {})
-    for fault in ("skipped", "full disk", "slow"):
-        with pytest.raises(ValueError, match="no step"):
-            test_survive.story_of("goes on", tell, 7).of(fault)
-    assert runs == [7]
-
-
-def test_a_checkpoint_that_nobody_published_is_wrong_and_no_fault():
-    with pytest.raises(CheckFailed, match="publish"):
-        test_checkpoint.published_last([Ledger(rank, 4) for rank in range(4)])

@@ -19,6 +19,8 @@ from datetime import date
 from fractions import Fraction
 from pathlib import Path
 
+import pytest
+
 from grading.benchmarks.against_nbgrader import hardware_and_versions
 from grading.intake.arrange import arrange
 from grading.intake.submission import Submission
@@ -90,11 +92,28 @@ class Boxed:
     def released(self, *tasks: str) -> Outcome:
         return self.check(tasks, self.blanks())
 
+    def cheat(self, module: str, text: str, task: str) -> Outcome:
+        """What a cheat in one of its modules earns; the grader must not fail of it."""
+        found = self.check([task], {module: text})
+        assert not found.faults, found.faults
+        return found
+
     def __enter__(self) -> Boxed:
         return self
 
     def __exit__(self, *exc) -> None:
         self.runner.close()
+
+
+def boxed(week: str):
+    """A fixture: this week in a sandbox, for a module of tests."""
+
+    @pytest.fixture(scope="module")
+    def made(tmp_path_factory):
+        with Boxed(tmp_path_factory.mktemp(week), week) as one:
+            yield one
+
+    return made
 
 
 def _named(case, names) -> bool:
