@@ -39,7 +39,7 @@ def variables() -> dict[str, str]:
     return dict(re.findall(r'{name: (\w+), value: "(\w+)"}', (CLUSTER / "pytorchjob.yaml").read_text()))
 
 
-@pytest.mark.parametrize("script", ["week13_allreduce/bench.slurm", "capstone/cluster/train.slurm"])
+@pytest.mark.parametrize("script", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("[cw]*/**/*.slurm")))
 def test_srun_gives_a_task_the_cpus_of_the_job(tmp_path, script):
     """Slurm 22.05 and newer: from a variable of its own."""
     for name, line in (("scontrol", "printf 'gpu01\\ngpu02\\n'"), ("srun", "echo $SRUN_CPUS_PER_TASK")):
