@@ -68,6 +68,7 @@ def likely_codes(x, fmt, got):
         for region, where in {
             "right but beyond the largest value: our table saturates there": x.abs() > LARGEST[fmt],
             "right but for NaN: 0x7f with its sign bit is asked for": x.isnan(),
+            "right but for the sign of NaN and of -0: they have one": (x.isnan() | (x == 0)) & torch.signbit(x),
             "right but below the smallest normal number": x.abs() < normal,
         }.items():
             if not told and wrong.any() and bool(where[wrong].all()):
@@ -157,7 +158,8 @@ def asked(what, known, fmt, unseen, other):
             expect(
                 False, f"{text}{what} raises {got[1]}: field sizes and bias stand there, for every format", known=True
             )
-        same(got[1], want, what=f"{text}what {what} gives")
+        told = f"right for {fmt}, and not for other fields: sizes, bias and limits stand in FORMATS"
+        same(got[1], want, what=f"{text}what {what} gives", looks_like={told: got[1]} if what == "decode" else {})
 
     return got[0], judge
 
@@ -178,6 +180,7 @@ def test_decode(fmt, seed):
         looks_like={
             "twice as large: the bias is 1 too small": want * 2,
             "half as large: the bias is 1 too large": want / 2,
+            "subnormals are half as large: their exponent is 1 - bias": torch.where(small, want / 2, want),
             "subnormals have no implicit 1": torch.where(small, torch.copysign(normal + want.abs(), want), want),
             "the sign bit is ignored": want.abs(),
             "an infinity where the format has none: E4M3 has only S.1111.111 to spare": torch.where(
@@ -266,6 +269,7 @@ def test_scale(fmt, seed):
                 if margin
                 else None,
                 "the margin is ignored": (q * 2.0**margin).float() if margin else None,
+                "rounded down to a whole number": q.floor().float(),
                 "the other format's largest value": quotient(amax, "e5m2" if fmt == "e4m3" else "e4m3", margin).float(),
             },
         )
@@ -355,19 +359,21 @@ def test_power_of_two(fmt, seed):
     )
 
 
-def noise_of(y, fmt, flushed=True, saturated=True, subnormals=True):
+def noise_of(y, fmt, flushed=0.5, saturated=True, subnormals=True, binade=-1):
     """The mean square error of rounding each y >= 0, by 16.2's theory; y float32, the noise float64. The keywords are
-    what wrong answers leave out."""
+    what wrong answers leave out, or have elsewhere."""
     real, smallest, largest = values(fmt).double(), values(fmt)[1], LARGEST[fmt]
     held = y.clamp(max=largest)
     code = held.to(DTYPES[fmt]).view(torch.uint8)
     low = (code - (real[code.int()] > held).to(torch.uint8)).clamp(max=0x7D if fmt == "e4m3" else 0x7A).int()
     noise = (real[low + 1] - real[low]) ** 2 / 12
-    if not subnormals:
-        noise = 4.0 ** (torch.frexp(held)[1] - 1 - (3 if fmt == "e4m3" else 2)).double() / 12
-    if flushed:
-        noise = torch.where(y < smallest / 2, y.double() ** 2, noise)
-    return torch.where(y > largest, (y.double() - largest) ** 2, noise) if saturated else noise
+    # By exponents, of any y.
+    bits, least = (3, -6) if fmt == "e4m3" else (2, -14)
+    steps = 4.0 ** ((torch.frexp(y)[1] + binade).clamp(min=least if subnormals else None, max=127) - bits).double() / 12
+    if not subnormals or binade != -1:
+        noise = steps
+    noise = torch.where(y < smallest * flushed, y.double() ** 2, noise)
+    return torch.where(y > largest, (y.double() - largest) ** 2 if saturated else steps, noise)
 
 
 @task("16.2", points=2)
@@ -400,7 +406,14 @@ def test_predicted_sqnr(fmt, seed):
                     noise_of(y, fmt, saturated=False)
                 ),
                 "nothing is flushed in it: below half the smallest subnormal the error is the number": sqnr(
-                    noise_of(y, fmt, flushed=False)
+                    noise_of(y, fmt, flushed=0.0)
+                ),
+                "all below the smallest subnormal is flushed in it: from half of it on it is rounded up": sqnr(
+                    noise_of(y, fmt, flushed=1.0)
+                ),
+                "the binade is one too high: frexp's exponent is one more than log2": sqnr(noise_of(y, fmt, binade=0)),
+                "the mean of the ratios: the ratio of the two sums is asked for": float(
+                    10 * torch.log10((y.double() ** 2 / noise_of(y, fmt)).mean())
                 ),
                 "20 log10: of a ratio of powers it is 10": 2 * sqnr(noise_of(y, fmt)),
                 "the scale is left out": float(

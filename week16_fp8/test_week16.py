@@ -61,7 +61,13 @@ def delays(reduced, fmt, length, algorithm, margin, current=False, rolled=True):
     for row in reduced:
         newest = torch.where(row.isfinite(), row, 0.0)
         past = [newest, *past][:length] if rolled else [newest]
-        chosen = torch.stack(past).amax(0) if algorithm == "max" else newest
+        rows = [*past, *[torch.zeros(T)] * (length - len(past))]
+        chosen = {
+            "max": torch.stack(rows).amax(0),
+            "most_recent": newest,
+            "oldest": rows[-1],
+            "max of those before": torch.stack(rows[1:] or rows).amax(0),
+        }[algorithm]
         scale = torch.where(chosen > 0, scale_for(chosen * 2.0**margin, fmt), scale)
         scales.append(scale)
     if current:  # this step's amax for this step
@@ -103,6 +109,11 @@ def test_delayed(fmt, algorithm, seed):
         looks_like={
             "this step's amax decides this step's scale: that is current scaling": delays(*rules, current=True)[0],
             f"the algorithm is {other}": delays(amax, fmt, length, other, margin)[0],
+            "the oldest amax of the history decides": delays(amax, fmt, length, "oldest", margin)[0],
+            "the newest amax does not count yet": delays(amax, fmt, length, "max of those before", margin)[0],
+            "the other format's largest value": delays(
+                amax, "e4m3" if fmt == "e5m2" else "e5m2", length, algorithm, margin
+            )[0],
             "the history does not move: after `length` steps an outlier must be forgotten": delays(
                 amax, fmt, S + 1, algorithm, margin
             )[0],
@@ -142,7 +153,9 @@ def tells_nothing(amax, length, algorithm):
     got, _ = call("scenarios.delay", [amax], fmt="e5m2", length=length, algorithm=algorithm, margin=0, alone=True)
     scales, history = delays(amax, "e5m2", length, algorithm, 0)
     known, other = (_known(amax, length), "most_recent") if algorithm == "max" else (_known(amax, 1), "max")
-    raw = amax[-length:].flip(0)
+    raw, repeated = amax[-length:].flip(0), [torch.zeros(amax.shape[1])]
+    for row in amax:
+        repeated.append(torch.where(row.isfinite(), row, repeated[-1]))
     same(
         got[0][1],
         history,
@@ -151,6 +164,12 @@ def tells_nothing(amax, length, algorithm):
             "infinite and NaN amaxes enter the history: they tell nothing, and enter as 0": raw,
             "an infinite amax enters the history: it tells nothing, and enters as 0": raw.nan_to_num(0.0, math.inf),
             "a NaN enters the history: it tells nothing, and enters as 0": raw.nan_to_num(math.nan, 0.0),
+            "an infinite amax enters the history as the largest float32: it tells nothing, and enters as 0": (
+                raw.nan_to_num(0.0)
+            ),
+            "an amax that is not finite repeats the one before: it tells nothing, and enters as 0": torch.stack(
+                repeated[-length:]
+            ).flip(0),
         },
     )
     same(
@@ -285,13 +304,19 @@ def unseen(looked, name):
 def test_scale_of(seed):
     """The scale as a tensor: 16.2's rules"""
     draw = np.random.default_rng(seed % 2**63)
-    amax = torch.from_numpy((10 ** draw.uniform(-10, 5, (3, 4 + seed % 5))).astype(np.float32))
-    amax[0, :4] = torch.tensor([0.0, math.nan, math.inf, 1e-44])
+    amax = torch.from_numpy((10 ** draw.uniform(-10, 5, (6, 4 + seed % 5))).astype(np.float32))
+    amax[::2, :4] = torch.tensor([0.0, math.nan, math.inf, 1e-44])
     # The quotient is a rounding below a power of two.
     amax[1, :4] = torch.nextafter(448 / 2.0 ** torch.tensor([-9, -3, 5, 11]), torch.tensor(math.inf))
     for fmt, power_of_two, epsilon in (("e4m3", True, 0.0), ("e5m2", False, 0.0), ("e4m3", False, 1e-3)):
         want = scale_for(amax, fmt, epsilon, power_of_two)
         got, looked = call_alone("scenarios.scale_unseen", amax, fmt, epsilon, power_of_two)
+        nearest = torch.exp2(torch.round(torch.log2((LARGEST[fmt] / amax.double()).clamp(max=LARGEST_FLOAT32)))).float()
+        regions = {
+            "right but for an infinite amax: the scale is 1": amax.isinf(),
+            "right but for a tiny amax: the largest float32 in place of infinity": (amax > 0) & (amax < 1e-40),
+        }
+        bad = got != want if isinstance(got, torch.Tensor) and got.shape == want.shape else torch.zeros(0)
         same(
             got,
             want,
@@ -304,7 +329,18 @@ def test_scale_of(seed):
                 if epsilon
                 else None,
                 FLOOR_OF_LOG: torch.where(want == 1, want, floored(amax, fmt)) if power_of_two else None,
-            },
+                "rounded to the nearest power of two: above the quotient, amax saturates": torch.where(
+                    amax.isfinite() & (amax > 0), nearest, 1.0
+                )
+                if power_of_two
+                else None,
+                "epsilon is added to amax: amax counts as the larger of the two": scale_for(
+                    amax.double() + epsilon, fmt
+                )
+                if epsilon
+                else None,
+            }
+            | {text: got for text, where in regions.items() if bad.any() and bool(where[bad].all())},
         )
         unseen(looked, "scale_of")
 
@@ -322,8 +358,9 @@ def test_block_scales(square, seed):
     anything = {"power_of_two": False, "epsilon": epsilon, "fmt": "e5m2"}
     for kind, options in (("power of two", {}), ("any", anything), ("spoilt", {})):
         if kind == "spoilt":  # two blocks, and the others' scales are as they were
-            x[size(seed, 0, 128), size(seed, 128, 256)], x[R - 1, C - 1] = math.nan, -math.inf
+            x[size(seed, 0, 30) : 128 : 30, size(seed, 128, 256)], x[R - 1, C - 1] = math.nan, -math.inf
         want = by_block(x, rows, columns, **options)[0]
+        over, both = (by_block(x.nan_to_num(0.0, inf, inf), rows, columns, **options)[0] for inf in (None, 0.0))
         got = call_alone("blockwise.block_scales", x, square, **options)
         whole = by_block(x, R, C, **options)[0]
         same(
@@ -339,6 +376,13 @@ def test_block_scales(square, seed):
                 "one block that is not finite spoils the others' scales": torch.ones_like(want)
                 if kind == "spoilt"
                 else None,
+                "NaN in a block is passed over, and infinity is the largest float32: the scale is 1": over
+                if kind == "spoilt"
+                else None,
+                "NaN and infinity in a block are passed over: the scale is 1": both if kind == "spoilt" else None,
+                "the largest number of a block, not the largest size: no absolute value": by_block(
+                    x.clamp(min=0.0), rows, columns, **options
+                )[0],
                 "the other shape of block": by_block(x, 1 if square else 128, 128, **options)[0],
                 "`fmt` is ignored": by_block(x, rows, columns, **{**options, "fmt": "e4m3"})[0],
             },
@@ -387,7 +431,19 @@ def test_block_product(seed):
 
         x8, w8, dy8 = one(x, "input"), one(w, "weight", 128), one(dy, "grad")
         told = f" of [{M}, {K}] @ [{K}, {N}], {'powers of two' if p2 else 'with epsilons'}"
-        close(y, x8, w8.t(), "y" + told, {"the weight has blocks of 1 x 128": x8 @ one(w, "weight").t()})
+        xs, ws, dys = (on_grid(t, rows, power_of_two=p2) for t, rows in ((x, 1), (w, 128), (dy, 1)))
+        no_epsilon = "the epsilons are ignored"
+        close(
+            y,
+            x8,
+            w8.t(),
+            "y" + told,
+            {
+                "the weight has blocks of 1 x 128": x8 @ one(w, "weight").t(),
+                "x has blocks of 128 x 128": one(x, "input", 128) @ w8.t(),
+                no_epsilon: xs @ ws.t(),
+            },
+        )
         close(
             dx,
             dy8,
@@ -396,6 +452,8 @@ def test_block_product(seed):
             {
                 "the weight has blocks of 1 x 128": dy8 @ one(w, "weight"),
                 "dy is not rounded": dy.double() @ w8,
+                no_epsilon: dys @ ws,
+                "dy has the epsilon of x": one(dy, "input") @ w8,
                 "the master is multiplied: w is rounded once, and turned": dy8 @ w.double(),
                 "dy has the blocks of the third product, along the tokens": one(dy.t(), "grad").t() @ w8,
             },
@@ -488,7 +546,15 @@ def test_rounding(seed):
         s = whole(x, fmt, epsilon[slot], p2)[1]
         got = call_alone("scenarios.one_rounding", x, slot, "e4m3", "e5m2", powers, epsilon)
         expect(isinstance(got, tuple) and len(got) == 2, "a pair is asked for: the values, and the scale")
-        same(got[1], s, tol=ulps(s), what=f"the scale of {slot!r}, power of two: {p2},")
+        what = f"the scale of {slot!r}, power of two: {p2},"
+        if isinstance(got[1], torch.Tensor) and got[1].shape == s.shape and got[1].dtype == s.dtype:
+            causes = {
+                "epsilon is ignored": one_scale(amax, fmt, 0.0, p2),
+                "epsilon and power_of_two are ignored": one_scale(amax, fmt, 0.0, False),
+                "power_of_two is ignored": one_scale(amax, fmt, epsilon[slot], not p2),
+            }
+            same(got[1].item(), s.item(), tol=float(ulps(s)), what=what, looks_like=causes)
+        same(got[1], s, tol=ulps(s), what=what)
         q = cast(x, got[1], fmt).to(dtype)  # with the scale that came, which may be a rounding away
         same(
             got[0],
@@ -546,6 +612,7 @@ def a_linear(backward, x, w, dy, bias):
         "y without the bias",
         {
             "nothing is rounded": flat.double() @ w.double().t(),
+            "w is not rounded, and its scale is divided out": x8 @ w.double().t() / s_w,
             **multiplied(x8 @ w8.t(), s_x, s_w),
             "the forward is in E5M2: activations and weights belong in E4M3": back(flat, "e5m2") @ back(w, "e5m2").t(),
         },
@@ -574,6 +641,7 @@ def a_linear(backward, x, w, dy, bias):
             "dy is not rounded": dflat.double().t() @ x8,
             "dy is in the other format": other.t() @ x8,
             "x is not rounded: the backward takes what the forward had rounded": dy8.t() @ flat.double(),
+            "x is not rounded, and its scale is divided out": dy8.t() @ flat.double() / s_x,
             **multiplied(dy8.t() @ x8, s_dy, s_x),
         },
     )
@@ -682,6 +750,8 @@ def test_micro_batches(seed):
             "the weight as it is now: what was kept is to be taken": x8 @ own.t(),
             "a stale weight: the first one that was ever kept": x8 @ first.t(),
         }
+        if k == 4:
+            causes["None takes what was kept: it rounds the weight as it is"] = x8 @ back(weights[2], "e4m3").t()
         if k == 5:
             causes["the call with None has replaced what was kept: it is to keep nothing"] = (
                 x8 @ back(weights[4], "e4m3").t()
