@@ -34,7 +34,7 @@ def mx_codes(amax, rule):
     part, above = torch.frexp(amax.double().nan_to_num(1.0, posinf=2.0**128))  # amax = part 2^above, part in [1/2, 1)
     up = {"floor": part < 0, "ceil": part > 1 / 2, "even": part >= 31 / 32, "rceil": part > 7 / 8}  # 448 = 7/8 * 2^9
     codes = torch.where(amax == 0, 0, above - 9 + up[rule] + 127).clamp(0, 254)
-    return torch.where(amax.isnan(), 255, codes).to(torch.uint8)
+    return codes.masked_fill(amax.isnan(), 255).to(torch.uint8)
 
 
 def power(codes):
