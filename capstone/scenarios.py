@@ -32,6 +32,14 @@ def whole(trainer: Any, of: Any) -> dict[str, torch.Tensor]:
     return found
 
 
+def state(trainer: Any) -> dict[str, Any]:
+    """What a checkpoint must bring back: {kind: {name: this rank's slice}}, and AdamW's count."""
+    adam, kinds = trainer.optimizer, {"weights": [unit.shard for unit in trainer.units]}
+    kinds |= {"first moment": adam.m, "second moment": adam.v}
+    found = {kind: whole(trainer, dict(zip(trainer.units, vectors)).get) for kind, vectors in kinds.items()}
+    return {"vectors": found, "count": adam.steps}
+
+
 def places(meshes, group):
     """C.1: for each setup the ranks of this rank's groups."""
     from . import assemble
@@ -230,11 +238,11 @@ class Memory:
     """A Store (given/store.py) that is in memory: what a rank writes, and what is there already. The ledger knows when
     it was used.
 
-    files: {"5/rank-00000": bytes as uint8}. full: names that cannot be written. unlisted: steps that are there, and
-    that this rank's listing has not yet."""
+    files: {"5/rank-00000": bytes as uint8}. full: names that cannot be written; torn: that cannot be read. unlisted:
+    steps that are there, and that this rank's listing has not yet."""
 
-    def __init__(self, group, files=None, full=(), unlisted=()) -> None:
-        self.group, self.files, self.full, self.unlisted = group, dict(files or {}), full, unlisted
+    def __init__(self, group, files=None, full=(), unlisted=(), torn=()) -> None:
+        self.group, self.files, self.full, self.unlisted, self.torn = group, dict(files or {}), full, unlisted, torn
         self.written: dict[str, torch.Tensor] = {}
         self.published: list[int] = []
         self.discarded: list[int] = []
@@ -258,6 +266,8 @@ class Memory:
     def get(self, step, name):
         if f"{step}/{name}" not in self.files:
             raise OSError(2, f"{name} is missing")
+        if name in self.torn:
+            raise OSError(5, f"{name}: Input/output error")
         return bytes(self.files[f"{step}/{name}"].tolist())
 
 
@@ -279,9 +289,10 @@ def saved(batches, told, lr, steps, full, refused, group):
         checkpoint.save(trainer, steps, store, {"rate": 0.25, "rank": group.rank})
     except LabError as refused:
         error = ("LabError", str(refused))
+    at_save = state(trainer)
     vitals = [list(trainer.step(assemble.data_of(trainer, batch), lr)) for batch in batches[steps:]]
     weights = whole(trainer, lambda unit: unit.shard)
-    said = {"published": store.published, "discarded": store.discarded, "error": error}
+    said = {"published": store.published, "discarded": store.discarded, "error": error, "state": at_save}
     return {"files": store.written, "vitals": vitals, "weights": weights, **said}
 
 
@@ -297,10 +308,29 @@ def resumed(batches, told, lr, files, unlisted, group):
     except LabError as refused:
         same = all(torch.equal(a, unit.shard) for a, unit in zip(before, trainer.units))
         return {"error": ("LabError", str(refused)), "untouched": same}
+    loaded = state(trainer)
     vitals = [list(trainer.step(assemble.data_of(trainer, batch), lr)) for batch in batches]
     weights = whole(trainer, lambda unit: unit.shard)
     told_of = None if found is None else {"step": found[0], "own": found[1], "passed_over": list(found[2])}
-    return {"loaded": told_of, "vitals": vitals, "weights": weights, "error": ("", "")}
+    return {"loaded": told_of, "vitals": vitals, "weights": weights, "state": loaded, "error": ("", "")}
+
+
+def judged_whole(files, cases):
+    """C.2: what `damage` says of step 7, whose files are these, for each case: the ranks, the files in place of some
+    (None: it is gone), and the names that cannot be read."""
+    import zlib
+
+    from . import checkpoint
+
+    ranks = [{"bytes": len(data), "crc32": zlib.crc32(bytes(data.tolist()))} for data in files]
+    manifest = checkpoint.sealed({"step": 7, "mesh": {"dp": len(files)}, "setup": {}, "ranks": ranks})
+    said = []
+    for of, changed, torn in cases:
+        there = {checkpoint.name_of(r): data for r, data in enumerate(files)}
+        there |= {"manifest": torch.frombuffer(bytearray(manifest), dtype=torch.uint8), **changed}
+        store = Memory(None, {f"7/{name}": data for name, data in there.items() if data is not None}, torn=torn)
+        said.append(checkpoint.damage(store, 7, of))
+    return said
 
 
 def written() -> bool:

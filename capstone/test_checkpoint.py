@@ -14,7 +14,7 @@ import torch
 
 from capstone.given.alone import LR, RANKS, TOL, alone, drawn, far, own, place, setup
 from capstone.given.alone import MESHES as FOUR
-from labkit.checks import call, expect, field, same, task
+from labkit.checks import call, call_alone, expect, field, same, task
 from labkit.checks.drawn import Draw
 
 WAYS = {
@@ -51,8 +51,37 @@ def disk(got, published=True):
     return {key: value for one in got for key, value in field(one, "files").items()}
 
 
+def restored(got, want, who):
+    """Right after the load: what was saved, bit for bit, on whatever mesh."""
+    vectors = field(field(got, "state"), "vectors")
+    for kind, wanted in want["vectors"].items():
+        for name, came in vectors[kind].items():
+            if not torch.equal(came, wanted[name]):
+                likely = {f"the {other}": by[name] for other, by in want["vectors"].items()}
+                likely |= {"rounded to BF16": wanted[name].bfloat16().float(), "zeros": torch.zeros_like(came)}
+                it_is = [what for what, other in likely.items() if torch.equal(came, other)]
+                text = f": it is {' or '.join(it_is)}" if it_is else ""
+                expect(False, f"{who}: after the load the {kind} of {name} is not what was saved{text}", known=True)
+    count = got["state"]["count"]
+    expect(count == want["count"], f"{who}: AdamW's count is {count}, and {want['count']} at the save", known=True)
+
+
+def on_mesh(got, c, mesh, second, rank):
+    """What ranks on a mesh had at the save, as a rank of another mesh is to hold it."""
+    found = {}
+    for kind in got[0]["state"]["vectors"]:
+        whole = {name: torch.zeros(size) for name, size in c.weight_shapes().items()}
+        for r, one in enumerate(got):
+            for name, part in one["state"]["vectors"][kind].items():
+                own(name, whole[name], c, mesh.get("tp", 1), place(mesh, r)[2]).copy_(part)  # a view
+        cut = second.get("tp", 1), place(second, rank)[2]
+        found[kind] = {name: own(name, t, c, *cut) for name, t in whole.items()}
+    return {"vectors": found, "count": got[0]["state"]["count"]}
+
+
 def as_before(got, want, rank):
     """The same vitals and weights, bit for bit."""
+    restored(got, want["state"], f"rank {rank}")
     same(
         [x for v in got["vitals"] for x in v[:2]],
         [x for v in want["vitals"] for x in v[:2]],
@@ -134,6 +163,7 @@ def test_another_mesh(way, seed):
         expect(not error[0], f"rank {r}: the checkpoint was refused: {error[1]}", known=True)
         whose, told = {"rate": 0.25, "rank": r if r < before else 0}, field(again[r], "loaded")["own"]
         expect(told == whose, f"{way}: rank {r}: `own` is {told}, expected {whose}", known=True)
+        restored(again[r], on_mesh(got, c, MESHES[first], mesh, r), f"{way}: rank {r}")
         told = field(again[r], "vitals")
         same(told[0][0], want["losses"][2], tol=TOL * want["losses"][2], rank=r, what=f"{way}: the loss of step 3")
         same(told[0][1], want["norms"][2], tol=TOL * want["norms"][2], rank=r, what=f"{way}: the norm of step 3")
@@ -144,10 +174,14 @@ def test_another_mesh(way, seed):
 
 
 @task("C.2", points=2)
-@pytest.mark.parametrize("what", ["a file", "the manifest", "cut short", "missing", "a rank's that is gone", "all"])
+@pytest.mark.parametrize(
+    "what", ["a file", "the manifest", "cut short", "missing", "a rank's that is gone", "all", "by rank"]
+)
 def test_damaged(what, seed):
     """The newest one is damaged, or all are"""
     draw = Draw(seed, what)
+    if what == "by rank":
+        return by_rank(draw)
     c, weights, batches, options = drawn(seed, what, "damaged")
     files: dict[str, torch.Tensor] = {}
     for steps in (1, 2):
@@ -197,6 +231,30 @@ def test_damaged(what, seed):
             f"rank {r}: a sentence must say that step 2 was passed over: {said!r}",
             known=True,
         )
+
+
+def by_rank(draw):
+    """What `damage` says of the ranks that it is asked about, whatever a disk can do."""
+    N = draw.size(3, 6)
+    files = [draw.ids(256, draw.size(20, 40)).to(torch.uint8) for _ in range(N)]
+    bad, every = draw.size(1, N - 1), [*range(N)]
+    name, flipped, others = f"rank-{bad:05d}", files[bad].clone(), [r for r in every if r != bad]
+    flipped[-1] ^= 1
+    cases = [
+        ("all are whole", (every, {}, []), False),
+        (f"{N} ranks saved, and more are asked about", ([0, N, N + 2], {}, []), False),
+        (f"another rank's file than {name} is asked about, and that is damaged", (others, {name: flipped}, []), False),
+        (f"the last bit of {name} is lost", (every, {name: flipped}, []), True),
+        (f"{name} is longer", ([bad], {name: torch.cat([files[bad], flipped[:1]])}, []), True),
+        (f"{name} is gone", (every, {name: None}, []), True),
+        (f"{name} cannot be read", (every, {}, [name]), True),
+        ("the manifest is gone", ([], {"manifest": None}, []), True),
+        ("the manifest cannot be read", ([], {}, ["manifest"]), True),
+        ("the manifest is no manifest", ([], {"manifest": flipped}, []), True),
+    ]
+    for (why, _, wanted), said in zip(cases, call_alone("scenarios.judged_whole", files, [one for _, one, _ in cases])):
+        ok = isinstance(said, str) and bool(said) == wanted
+        expect(ok, f"{why}: `damage` says {said!r}, expected {'a sentence' if wanted else 'nothing'}", known=True)
 
 
 def nothing_left(damaged, none):

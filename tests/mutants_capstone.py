@@ -266,8 +266,9 @@ ASSEMBLE += [
 ASSEMBLE = [replace(one, may=(*one.may, "test_bf16", MESSAGES)) for one in ASSEMBLE]
 
 SAVED, OTHER, DAMAGED, LESS = "test_resumed", "test_another_mesh", "test_damaged", "test_one_rank_sees_less"
-FLIPPED = tuple(f"{DAMAGED}[{case}" for case in ("a file]", "a rank's that is gone]", "all]"))
+FLIPPED = tuple(f"{DAMAGED}[{case}" for case in ("a file]", "a rank's that is gone]", "all]", "by rank]"))
 OLDER = tuple(f"{DAMAGED}[{case}" for case in ("a file]", "the manifest]", "cut short]", "missing]", "a rank's that is gone]"))  # one is left
+BY_RANK = f"{DAMAGED}[by rank]"
 checkpoint = At("C.2", "checkpoint")
 CHECKPOINT = [
     checkpoint("published before the others have written", "save",
@@ -289,7 +290,7 @@ CHECKPOINT = [
     checkpoint("every rank publishes", "save",
         "if group.rank == 0 and not problems:",
         "if not problems:",
-        (SAVED, OTHER, DAMAGED, LESS, "test_another_run")),
+        (SAVED, OTHER, *OLDER, f"{DAMAGED}[all]", LESS, "test_another_run")),
     checkpoint("a disk that is full is passed over", "save",
         'if one["problem"]]',
         "if False]",
@@ -312,6 +313,18 @@ CHECKPOINT = [
         "for rank in ranks:",
         "for rank in ():",
         (*FLIPPED, f"{DAMAGED}[cut short]", f"{DAMAGED}[missing]"), verdicts=("wrong", "crashed")),
+    checkpoint("whoever is asked about must have saved", "damage",
+        'if rank < len(body["ranks"]):',
+        "if True:",
+        BY_RANK),
+    checkpoint("a file that is gone is damaged, one that cannot be read raises", "damage",
+        "except OSError as error:",
+        "except FileNotFoundError as error:",
+        BY_RANK, verdicts=("crashed",)),
+    checkpoint("all files, whoever is asked about", "damage",
+        "for rank in ranks:",
+        'for rank in range(len(body["ranks"])):',
+        BY_RANK),
     checkpoint("a damaged one ends the run", "load",
         """            passed_over.append(problem)
             continue""",
