@@ -129,12 +129,12 @@ def test_hanging_is_no_fault_of_the_machines(field, monkeypatch):
 
 
 def test_standing_in_its_own_way_is_no_overload(field, monkeypatch):
-    """A rank that waits for a processor while others are idle, or taken by what it has started, had its chance."""
+    """A rank that waits for a processor while another is idle had its chance."""
     monkeypatch.setattr(call, "STRETCH", 2.0)
-    # Of 12 s the rank has one or two, with what a slow machine needs until its helper runs. And nobody else wants a
-    # processor, whatever other tests do meanwhile.
+    # Of 12 s the rank has one or two, with what a slow machine needs until its helper runs. And one processor has
+    # nothing to do, whatever other tests do meanwhile.
     monkeypatch.setattr(call, "ENOUGH", 0.5)
-    monkeypatch.setattr(watch, "_wanting", lambda: 0)
+    monkeypatch.setattr(watch, "_idle", lambda processors: time.monotonic())
     reply = field.ask("floods.pinned", runner=small(field, "syscalls", deadline=6.0))
     assert reply.verdict == "hung", reply.text
     reply = field.ask("floods.pinned", runner=small(field, "syscalls", "excuse", deadline=6.0))
