@@ -34,9 +34,9 @@ HIDDEN = [  # the meter of storages does not see these
         "for i in range(0, n, 4000)]\n",
     ),
     Mutant(
-        "shared, outside the heap",
+        "outside the heap",
         *WAIT,
-        COPY + "        import mmap\n        self.kept = mmap.mmap(-1, n)\n"
+        COPY + "        import mmap\n        self.kept = mmap.mmap(-1, n, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
         "        self.kept[:] = ctypes.string_at(self.full.data_ptr(), n)\n",
     ),
     Mutant(

@@ -9,7 +9,8 @@ import torch
 from grading.sandbox import watch
 from labkit.checks.runner import Job
 from tests.grading.sandbox.attacking import PACKAGE
-from tests.grading.sandbox.test_attacks_weeks import Cheating, earned
+from tests.grading.sandbox.test_attacks_weeks import earned
+from tests.grading.sandbox.verdicts import Boxed
 from week14_fsdp.given import weighed
 
 UNMETERED = """
@@ -71,7 +72,7 @@ CHEATS = {  # which defence sees it, edits, and what is put under the file
 
 @pytest.fixture(scope="module")
 def week14(tmp_path_factory):
-    with Cheating(tmp_path_factory.mktemp("week14"), "week14_fsdp") as made:
+    with Boxed(tmp_path_factory.mktemp("week14"), "week14_fsdp") as made:
         made.runner.deadline = 60.0
         yield made
 
