@@ -51,8 +51,9 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def is_communication(name: str) -> bool:
-    """Whether a kernel of this name is NCCL's (given): "ncclDevKernel_AllGather_RING_LL(...)"."""
-    return re.match(r"nccl(Dev)?Kernel", name) is not None
+    """Whether a kernel of this name is NCCL's (given): "ncclDevKernel_AllGather_RING_LL(...)". Older versions call them
+    "ncclKernel_...", and those on symmetric memory "ncclSymkDevKernel_..."."""
+    return re.match(r"nccl\w*Kernel", name) is not None
 
 
 def copying(trace: dict[str, Any]) -> list[Span]:

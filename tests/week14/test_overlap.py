@@ -4,11 +4,13 @@ HolisticTraceAnalysis (Meta; 0.5.0 when this was written) is no dependency of th
 has installed it.
 """
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from labkit.record.kernels import classify
 from week14_fsdp.given.records import RESULTS
 from week14_fsdp.overlap import exposed, is_communication, load
 
@@ -24,6 +26,23 @@ def kernels(path):
 def test_there_are_traces():
     assert len(TRACES) >= 4
     assert all(path.stat().st_size < 100_000 for path in TRACES)
+
+
+def test_kernels_of_all_versions_of_nccl_communicate():
+    """2.27 has kernels of their own on symmetric memory, and 2.28 names those otherwise."""
+    kinds, ways = (
+        ("AllReduce", "AllGather", "ReduceScatter"),
+        ("RING_LL", "LL", "RSxLDMC_AGxSTMC_sum_bf16", "RailRing_LsaSTMC"),
+    )
+    begins = ("ncclKernel_", "ncclDevKernel_", "ncclSymDevKernel_", "ncclSymkDevKernel_")
+    names = ["".join((*parts[:2], "_", parts[2], "(args)")) for parts in itertools.product(begins, kinds, ways)]
+    names += [f"nccl{kind}RingLLKernel_sum_f32(ncclColl)" for kind in kinds]  # up to 2.7
+    for name in names:
+        assert is_communication(name) and classify(name) == "communication", name
+        spans = [("kernel", name, 0, 30), ("kernel", "nvjet_tst_128x256", 20, 30), ("cpu_op", "nccl:all_reduce", 60, 9)]
+        events = [{"ph": "X", "cat": cat, "name": of, "ts": at, "dur": long} for cat, of, at, long in spans]
+        assert exposed({"traceEvents": events})[:3] == (30, 30, 20), name
+    assert not any(map(is_communication, ("triton_poi_fused_nccl_like_add", "nvjet_tst", "nccl:all_reduce", "")))
 
 
 @each
