@@ -96,6 +96,7 @@ FP8_BLOCKS = Need((9, 0), "block scaling needs Hopper (compute capability 9.0) a
 
 CHECK = shown("results/2026-11-22-h200-gpu-check-124m")  # one rank, compiled, Hopper
 DEMO = shown("results/2026-11-23-cpu-demo")  # two ranks, CPU
+FORMATS = shown("week16_fp8/results/2026-11-28-cpu-formats")  # likewise
 # Two training steps in each combination that was allowed on that day, one H200 each: without schedules; with them; with
 # FP8 parameters, and the emulated block recipe.
 TRIED = shown("week16_fp8/results/h200-matrix.json")
@@ -176,7 +177,8 @@ _BLACKWELL = Recipe(
     no_cpu=_TE.no_cpu,
 )
 _BY_WEEK_16 = Recipe(
-    {SCHEDULE: untried("the same switch as tensorwise's; no record of it"), "CPU": HERE}, needs=(BF16_UNITS,)
+    {SCHEDULE: untried("the same switch as tensorwise's; no record of it"), "FSDP2": FORMATS, "CPU": HERE},
+    needs=(BF16_UNITS,),
 )
 _CPU_ALONE = refused("week 16's NVFP4 keeps its table of values on the CPU: take a CPU, or Transformer Engine's nvfp4")
 _YOURS = untried("it is your own")

@@ -76,9 +76,9 @@ def proof_shows(found):
         if found.recipe in ACROSS:
             return any(e["ok"] and e["ways"] == [found.recipe, *ways] for e in record["tried"])
         return any(e["ok"] and e["recipe"] == found.recipe and e["ways"] == ways for e in record["tried"])
-    if "-h200-8b/" in found.proof or found.proof.endswith("-two-stage"):
-        return comparison_shows(json.loads((path / "run.json").read_text(encoding="utf-8")), found)
     packed = [file.with_name(file.name.removesuffix(PACKED)) for file in path.glob(f"*/*{PACKED}")]
+    if not packed:
+        return comparison_shows(json.loads((path / "run.json").read_text(encoding="utf-8")), found)
     arms = [read_run(arm).run for arm in packed]
     size = 2 if found.column == "FSDP2" else 1
     return any(
@@ -88,13 +88,13 @@ def proof_shows(found):
 
 
 def comparison_shows(record, found):
-    """A comparison whose arms' own records were not kept: an arm of the recipe was timed, or its loss came out the
-    same, on two ranks."""
+    """A comparison whose arms' own records were not kept: an arm of the recipe was timed or trained to its end, on two ranks."""
     assert found.column == "FSDP2" and record["config"]["world_size"] >= 2 and record["status"] == "finished"
     results = record["results"]
-    judged = results.get("verdict", {}).get("arms", {})
-    done = {*results.get("speed", {}).get("arms", {}), *(arm for arm in judged if judged[arm]["word"] == "same")}
-    configs = [record["config"]["arms"][arm]["train"] for arm in done]
+    trained = {
+        arm for arm, row in results.get("arms", {}).items() if row["status"] == "finished" and row.get("of") is None
+    }
+    configs = [record["config"]["arms"][arm]["train"] for arm in {*results.get("speed", {}).get("arms", {}), *trained}]
     if found.recipe == PARAMETERS:
         return any(train["precision"].get("fp8_parameters") for train in configs)
     return any(requested(train)[0] == found.recipe for train in configs)

@@ -34,6 +34,7 @@ OWN = "2026-11-24-h200-own"  # of commit 335caa3, which divides scales out in on
 H100_LOSS, H100_OWN = "2026-11-23-h100-safety", "2026-11-24-h100-own"
 H100_WHOLE = "2026-11-28-h100-whole"  # of commit 7e0b7ae
 LARGEST = "2026-11-24-h100-largest"
+FORMATS = "2026-11-28-cpu-formats"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
 FITS, STAGED = "2026-11-26-h200-8b", "2026-11-26-h200-two-stage"  # of commit 0dda8df; FITS but /two of 763a66f
 TWO = (f"{FITS}/two-bf16", f"{FITS}/two")  # BF16 ran short of memory in the latter
@@ -523,21 +524,6 @@ def matrices() -> str:
         tried = json.loads((RESULTS / name).read_text())["tried"]
         rows.append([name, str(len(tried)), str(sum(one["ok"] for one in tried)), told])
     return markdown_table(["record", "combinations", "ran", "what"], rows)
-
-
-def cast() -> list[str]:
-    """The cases of the cast's record; ValueError if one of them was not equal."""
-    lines = (RESULTS / "2026-11-22-h200-cast.txt").read_text().splitlines()
-    cases = [line for line in lines if "compiled = eager" in line]
-    if not all(line.endswith("[True, True]") for line in cases):
-        raise ValueError("the cast's record holds a case that is not equal")
-    return cases
-
-
-def cast_us(kind: str) -> float:
-    """Microseconds that a cast of 65536 x 2048 numbers takes, "compiled" or "eager"."""
-    lines = (RESULTS / "2026-11-22-h200-cast.txt").read_text().splitlines()
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{kind} us"))
 
 
 def repeats_of(run: str, arm: str) -> list[str]:
