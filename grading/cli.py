@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from grading import commands
-from grading.intake.names import count, printable
+from grading.intake.names import count, printable, some
 from grading.options import HERE, Anyway, Folder, Unsandboxed, WeekName, blocking, opened, say, understandable
 from labkit.errors import LabError, run_command
 
@@ -65,7 +65,7 @@ def init(
         made = init_class(folder, roster or folder / ROSTER, zone)
         typer.echo(f"{folder}: {count(made.stay + len(made.new), 'student')}, {len(made.new)} of them new")
         if made.staff:
-            typer.echo(f"no students, by their role in {roster}: {', '.join(made.staff)}")
+            typer.echo(f"no students, by their role in {roster} or without an id there: {some(made.staff, 20)}")
         if made.left:
             typer.echo(f"left since, with all that they handed in: {', '.join(one.name for one in made.left)}")
         if made.given:

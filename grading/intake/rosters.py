@@ -6,8 +6,9 @@ Moodle's grading worksheet    Identifier ("Participant 501"), Full name, Email a
 Moodle's list of participants First name, Last name, Email address, ID number
 Gradescope's roster or grades First Name, Last Name, SID, Email, Role: who teaches is no student
 Brightspace's exported grades OrgDefinedId, Username, Last Name, First Name, Email, with a "#" before each id
+GitHub Classroom's roster     identifier, github_username, name; PrairieLearn's: UID, UIN, Name, Role
 a list                        a column "student" with ids, and perhaps "name" and "email"; or one id a line; or as
-                              `nbgrader db student import` takes it: id, first_name, last_name, email
+                              `nbgrader db student import` takes it: id, first_name, last_name, email; or names and e-mails
 """
 
 import csv
@@ -38,10 +39,19 @@ _MOODLE = {
     "submitted": ("last modified (submission)", "zuletzt geändert (abgabe)"),
     "due": ("extension granted until", "verlängerung zugelassen bis"),
 }
-# Of lists whose columns have other names: Gradescope's, and Brightspace's.
-_OTHERS = {"sid": "student", "username": "student", "orgdefinedid": "number"}
-_OTHERS |= {"first name": "first_name", "last name": "last_name"}
-_STAFF = ("ta", "instructor", "reader")  # Gradescope's roles beside Student
+# What the columns of other lists are called, in small letters without blanks and signs; "number" is a further id.
+_LIST = {
+    "student": ("student", "sid", "username", "identifier", "uid", "studentid", "login", "loginid", "netid"),
+    "number": ("orgdefinedid", "githubusername", "uin"),
+    "name": ("name", "studentname", "fullname"),
+    "first": ("firstname",),
+    "last": ("lastname",),
+    "email": ("email", "emailaddress", "useremail"),
+    "role": ("role", "roles"),
+}
+_CALLED = {name: what for what, names in _LIST.items() for name in names}
+_OURS = {"student", "sid", "orgdefinedid", "endoflineindicator", "githubusername", "uin"}  # each makes a file a list
+_STAFF = ("ta", "instructor", "reader", "staff", "teacher")  # Gradescope's and others' roles beside Student
 _EXTENDED = re.compile(r"(?:extension granted until|verlängerung[^:]*bis)\s*:\s*(.*?)(?= - |$)", re.IGNORECASE)
 _MONTHS = {
     name: number
@@ -97,22 +107,25 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
     zone   of Moodle's times, which are written without one; None reads none"""
     whole, delimiter = _table(path)
     rows = [[_plain(cell) for cell in row] for row in whole]
-    columns = [cell.casefold() for cell in rows[0]]
-    if "id" in columns and not {"student", *_MOODLE["name"], *_MOODLE["status"]} & set(columns):
-        columns[columns.index("id")] = "student"  # a list's own: Moodle's "ID" in German stands beside those
-    if "student" not in columns and {"sid", "orgdefinedid", "end-of-line indicator"} & set(columns):
-        columns = [_OTHERS.get(name, name) for name in columns]
-        columns = [*map({"number": "student"}.get, columns, columns)] if "student" not in columns else columns
-        rows = [[cell.removeprefix("#") for cell in row] for row in rows]
-    moodle = {what: columns.index(name) for what, names in _MOODLE.items() for name in names if name in columns}
+    heads = [cell.casefold() for cell in rows[0]]
+    moodle = {what: heads.index(name) for what, names in _MOODLE.items() for name in names if name in heads}
+    columns = [re.sub(r"[\W_]", "", head) for head in heads]
+    alone = "id" in columns and not {"name", "status"} & set(moodle)  # a list's own: Moodle's "ID" in German is not
+    called = ["student" if name == "id" and alone else _CALLED.get(name, "") for name in columns]
     if "ID" in rows[0] and {"Student", "LastName", "Last name"} & set(rows[0]):
         roster = Roster(path, CANVAS)
-    elif "student" in columns or len(columns) == 1:
+    elif len(columns) == 1:
         roster = Roster(path, LIST)
-        if "student" not in columns:
-            columns, rows, whole = ["student"], [["student"], *rows], [["student"], *whole]
+        if not any(called):
+            _no_heading(path, [row[0] for row in rows])
+            rows, whole = [["student"], *rows], [["student"], *whole]
+        called = ["student"]
+    elif alone or _OURS & set(columns):
+        roster = Roster(path, LIST)
     elif {"name", "last", "identifier"} & set(moodle) and {"identifier", "email", "username", "number"} & set(moodle):
         roster = Roster(path, MOODLE)
+    elif "email" in called and {"name", "last"} & set(called):
+        roster = Roster(path, LIST)
     else:
         raise LabError(
             f"{path} is no roster: its first line must name the columns Student and ID (Canvas' gradebook), "
@@ -121,18 +134,21 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
             "Is it Moodle's in another language? Set your language in Moodle to English, and download it again"
         )
     roster.columns, roster.delimiter = rows[0], delimiter
+    signed = {"endoflineindicator", "orgdefinedid"} & set(columns)  # Brightspace's: a "#" before each id
     for row, own in zip(rows[1:], whole[1:]):
         if roster.system == MOODLE:
             line = _moodle({what: row[at] for what, at in moodle.items()}, zone, roster.problems)
         elif roster.system == LIST:
-            line = _listed(dict(zip(columns, row)))
-            if dict(zip(columns, row)).get("role", "").casefold() in _STAFF:
-                roster.staff.append(line.name)
-                continue
+            line = _listed([(what, cell.removeprefix("#") if signed else cell) for what, cell in zip(called, row)])
         else:
             cells = dict(zip(rows[0], row))
             roster.possible |= cells if "Points Possible" in "".join(row[:2]) and not cells["ID"] else {}
             line = _canvas(cells)
+        if roster.system != CANVAS and any(
+            what == "role" and cell.casefold() in _STAFF for what, cell in zip(called, row)
+        ):
+            roster.staff.append(line.name)
+            continue
         line.row = dict(zip(rows[0], own))
         if line.name or line.keys or line.participant:
             roster.lines.append(line)
@@ -196,12 +212,25 @@ def _moodle(cells: dict[str, str], zone: tzinfo | None, problems: list[str]) -> 
     return line
 
 
-def _listed(cells: dict[str, str]) -> Line:
+def _listed(cells: list[tuple[str, str]]) -> Line:
     """One of a list. An id that stands alone may be a whole name: then downloads that write names know it, too."""
-    student, parts = cells["student"], (cells.get("first_name"), cells.get("last_name"))
-    name = cells.get("name") or " ".join(part for part in parts if part and part != "_")  # Brightspace wants two names
-    ids = (("id", student), ("id", cells.get("number", "")))
-    return _line(name, cells.get("email", ""), *ids, *([] if name else [("name", student)]))
+    first = {what: cell for what, cell in reversed(cells) if cell}
+    parts = (first.get(part, "_") for part in ("first", "last"))
+    name = first.get("name") or " ".join(part for part in parts if part != "_")  # Brightspace wants two names
+    ids = [cell for own in ("student", "number") for what, cell in cells if what == own and cell]
+    email = first.get("email") or next((id for id in ids if "@" in id), "")
+    return _line(name, email, *(("id", id) for id in ids), *([] if name else [("name", id) for id in ids[:1]]))
+
+
+def _no_heading(path: Path, cells: list[str]) -> None:
+    """LabError where the first line of a list may be a heading: it alone has no "@", or no digit."""
+    head, *rest = cells
+    for sign in "@", r"\d":
+        if len(rest) > 1 and not re.search(sign, head) and all(re.search(sign, cell) for cell in rest):
+            raise LabError(
+                f"{path}: is {shown(head)!r} a heading, or somebody's id? If it is a heading, write 'student' in its place; "
+                "if not, write a line 'student' above it"
+            )
 
 
 def _time(text: str, zone: tzinfo, whose: str, problems: list[str]) -> datetime | None:

@@ -224,7 +224,7 @@ def keys_of(text: str) -> list[Key]:
 @dataclass
 class Imported:
     """What a roster changed: people who are new, who left, and how many stay; `given`: submissions that have an owner
-    since; staff: names of the file that are no students."""
+    since; staff: names of the file that are no students, since they teach, or have no id where the others have one."""
 
     new: list[Person] = field(default_factory=list)
     left: list[Person] = field(default_factory=list)
@@ -244,6 +244,8 @@ def import_roster(cls: Class, path: Path) -> Imported:
     if not any(line.keys for line in lines):  # names and nothing else: a name is the id
         for line in lines:
             line.keys = [Key("name", line.name)]
+    made.staff += [line.name for line in lines if not line.keys and not line.participant]
+    lines = [line for line in lines if line.keys or line.participant]
     taken: dict[tuple[str, str, str], str] = {}
     for line in lines:
         for key in line.keys:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import unicodedata
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grading.intake.rosters import CANVAS, LIST, MOODLE, moodle_time, read_roster
+from grading.register.classes import init_class
 from labkit.errors import LabError
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -129,6 +131,62 @@ def test_gradescopes_roster_says_who_teaches(read):
 def test_brightspaces_grades(read, head, row, name, ids):
     (line,) = read(f"{head}End-of-Line Indicator\n{row}#\n").lines
     assert line.name == name and {value for platform, value in keys(line) if platform == "id"} == ids
+
+
+@pytest.mark.parametrize(
+    "head, row",
+    [
+        ("identifier,github_username,github_id,name", "i@x.org,jd,77,Jane Doe"),  # GitHub Classroom's
+        ("UID,UIN,Username,Name,Role,HW1", "i@x.org,jd,jane,Jane Doe,Student,5"),  # PrairieLearn's
+        ("semester,email,last_name,first_name,year", "f26,i@x.org,Doe,Jane,4"),  # Autolab's
+        ("user_name,last_name,first_name,id_number,email", "jd,Doe,Jane,7,i@x.org"),  # MarkUs'
+        ("Student Name,ID,E-mail,Level", "Jane Doe,jd,i@x.org,UG"),
+    ],
+)
+def test_other_systems_lists(read, head, row):
+    roster = read(f"{head}\n{row}\n")
+    (line,) = roster.lines
+    assert (roster.system, line.name, line.email) == (LIST, "Jane Doe", "i@x.org") and ("email", "i@x.org") in keys(
+        line
+    )
+
+
+COLUMNS = {"student": "d7", "first name": "Jane", "last name": "Doe", "e-mail": "j@x.org", "org defined id": "42"}
+
+
+@given(
+    st.permutations(list(COLUMNS)),
+    st.sampled_from(("", " ", "-", "_")),
+    st.sampled_from((str.lower, str.title, str.upper)),
+)
+def test_a_list_is_read_whatever_the_order_and_spelling_of_its_columns(read, order, sign, case):
+    head = [case(re.sub("[ -]", sign, name)) for name in order]
+    (line,) = read(table([head, [COLUMNS[name] for name in order]], ",")).lines
+    assert (line.name, line.email) == ("Jane Doe", "j@x.org")
+    assert keys(line) == {("id", "d7"), ("id", "42"), ("email", "j@x.org")}
+
+
+@pytest.mark.parametrize("head", ["E-Mail", "name", "Login", "Student ID", "SIS_ID", "Kürzel", "Kennung"])
+@pytest.mark.parametrize("ids", [["anna@x.org", "b@x.org", "c@x.org"], ["m1", "m2", "m3"], ["701", "702"]])
+def test_a_heading_is_nobody(read, head, ids):
+    """Of one column: one that is known is passed over; one that only looks like it is asked about."""
+    if head in ("E-Mail", "name", "Login", "Student ID"):
+        assert [line.name for line in read("\n".join([head, *ids])).lines] == ids
+    else:
+        with pytest.raises(LabError, match="a heading, or somebody's id"):
+            read("\n".join([head, *ids]))
+    assert [line.name for line in read("\n".join(["student", head, *ids])).lines] == [head, *ids]
+
+
+@pytest.mark.parametrize("kind", ["First Name,Last Name,Email Address,Week 13", "email,last_name,first_name,x"])
+def test_lines_without_an_id_are_nobody_where_the_others_have_one(tmp_path, kind):
+    """Google Classroom writes a line of dates and one of points above its students."""
+    lines = [("Jane", "Doe", "j@x.org"), ("", "Date", ""), ("", "Points", "")]
+    order = (0, 1, 2) if kind.startswith("First") else (2, 1, 0)
+    rows = [[*(line[at] for at in order), "80"] for line in lines]
+    (tmp_path / "r.csv").write_text(table([kind.split(","), *rows], ","))
+    made = init_class(tmp_path / "class", tmp_path / "r.csv", "Europe/Berlin")
+    assert [one.name for one in made.new] == ["Jane Doe"] and made.staff == ["Date", "Points"]
 
 
 @pytest.mark.parametrize(
