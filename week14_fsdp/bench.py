@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from labkit.comm.ranks import is_first, run_ranks, under_torchrun
+from labkit.comm.ranks import is_first, local_rank, run_ranks, under_torchrun
 from labkit.errors import LabError, run_command
 from labkit.record.files import writable
 from week14_fsdp.given import contenders, records
@@ -140,7 +140,7 @@ def ddp(group, plan: Plan) -> dict[str, Any]:
     # What does a message cost that nobody waits for? The same steps without one, and what the chip's clock says.
     own = programs["ddp"]
     for name in ("with messages", "without messages") * 2:
-        clocks = Clocks(int(os.environ.get("LOCAL_RANK", "0"))) if plan.device == "cuda" else None
+        clocks = Clocks(local_rank()) if plan.device == "cuda" else None
         step = looped(own, data, send=name == "with messages")
         took = windows(group, {name: step}, 1, 2 * plan.each, warmup=1)[name]
         row = found.setdefault(name, {"step_seconds": [], "clocks": []})

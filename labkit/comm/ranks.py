@@ -11,6 +11,7 @@ torchrun    the ranks that torchrun started, on one machine or many (labkit.comm
 """
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = ["RankPool", "RanksFailed", "Results", "run_ranks"]
 
 BACKENDS = ("threads", "processes", "torchrun")
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def under_torchrun() -> bool:
@@ -29,18 +31,25 @@ def under_torchrun() -> bool:
     LabError where they name no rank, as a Kubernetes service's MASTER_PORT, "tcp://10.3.0.1:29500"."""
     if not all(name in os.environ for name in LAUNCHED):
         return False
-    rank, size, _, port = (os.environ[name] for name in LAUNCHED)
-    if not (rank.isdecimal() and size.isdecimal() and port.isdecimal() and int(rank) < int(size)):
-        raise LabError(
-            f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={port} name no rank of a launcher: unset "
-            f"{', '.join(LAUNCHED)}, or start with torchrun"
-        )
+    given = {name: os.environ[name] for name in (*LAUNCHED, *LOCAL) if name in os.environ}
+    number = {name: int(text) if text.isdecimal() else -1 for name, text in given.items() if name != "MASTER_ADDR"}
+    sound = (
+        min(number.values()) >= 0 and number["RANK"] < number["WORLD_SIZE"] and number.get("LOCAL_WORLD_SIZE", 1) > 0
+    )
+    if not (sound and 0 < number["MASTER_PORT"] < 2**16 and re.fullmatch(r"[^\s\[\]]+", given["MASTER_ADDR"])):
+        said = ", ".join(f"{name}={text!r}" for name, text in given.items())
+        raise LabError(f"{said} name no rank of a launcher: unset {', '.join(given)}, or start with torchrun")
     return True
 
 
 def is_first() -> bool:
     """Whether this process is the one that prints and writes: torchrun's rank 0, or the only one."""
     return not under_torchrun() or int(os.environ["RANK"]) == 0
+
+
+def local_rank() -> int:
+    """This rank's place on its machine; 0 where nothing launched it."""
+    return int(os.environ.get("LOCAL_RANK", os.environ["RANK"])) if under_torchrun() else 0
 
 
 def of_this_machine(ranks: int) -> int:

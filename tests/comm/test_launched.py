@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from labkit.comm import attempt
-from labkit.comm.ranks import LAUNCHED, is_first, of_this_machine, under_torchrun
+from labkit.comm.ranks import LAUNCHED, LOCAL, is_first, local_rank, of_this_machine, under_torchrun
 from labkit.comm.transport import join, strange_interface
 from labkit.doctor import frameworks
 from labkit.errors import LabError
@@ -40,15 +40,30 @@ def test_ranks_of_a_launcher_are_known(launched, monkeypatch):
     assert is_first()
 
 
+NO_NUMBER = ["", " ", "x", "-1", "1 ", "1.0", "2(x2)", "tcp://10.3.0.1:29500", "auto"]
+
+
 @pytest.mark.parametrize(
-    "values", [("0", "2", "a", "tcp://10.3.0.1:29500"), ("0", "", "a", "1"), ("2", "2", "a", "1"), ("x", "2", "a", "1")]
+    "name, value",
+    [
+        *[(name, value) for name in (*LAUNCHED, *LOCAL) if name != "MASTER_ADDR" for value in NO_NUMBER],
+        *[("MASTER_PORT", str(port)) for port in (0, 2**16, 123456)],  # made of a job's number, it may be too large
+        *[("MASTER_ADDR", address) for address in ("", " ", " 10.0.5.4", "[::1]", "a b")],
+        ("RANK", "2"),
+        ("LOCAL_WORLD_SIZE", "0"),
+    ],
 )
-def test_variables_that_name_no_rank_are_one_sentence(launched, values):
+def test_variables_that_name_no_rank_are_one_sentence(launched, monkeypatch, name, value):
     """Kubernetes sets MASTER_PORT=tcp://... beside a service that is called master."""
-    launched(*values)
-    with pytest.raises(LabError, match="unset RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT") as said:
-        under_torchrun()
-    assert "\n" not in str(said.value)
+    launched("0", "2", "fe80::1", "65535")
+    for own in LOCAL:
+        monkeypatch.setenv(own, "1")
+    assert under_torchrun() and local_rank() == 1
+    monkeypatch.setenv(name, value)
+    for ask in (under_torchrun, is_first, local_rank, lambda: of_this_machine(2)):
+        with pytest.raises(LabError, match="unset RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK") as said:
+            ask()
+        assert f"{name}={value!r}" in str(said.value) and "\n" not in str(said.value)
 
 
 @pytest.fixture
