@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
@@ -29,10 +30,12 @@ def in_words(error: BaseException) -> str:
 
 def explain(error: BaseException | None) -> str | None:
     """What the reader can mend, as a sentence: a LabError, a file or a folder that the machine refuses, a user without
-    a home. None: another error. Of ranks that failed the guilty one's error is asked."""
+    a home, a torch that does not import. None: another error. Of ranks that failed the guilty one's error is asked."""
     error = getattr(error, "error", error)
     if isinstance(error, LabError):
         return str(error)
+    if isinstance(error, Exception) and _imports(error, "torch"):
+        return f"torch does not import ({in_words(error)}): `lab doctor` says what to do"
     if isinstance(error, OSError) and error.errno in REFUSED:
         does = "write" if error.errno in WRITING else "use"
         what = f"could not {does} {os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
@@ -40,6 +43,14 @@ def explain(error: BaseException | None) -> str | None:
     if isinstance(error, RuntimeError) and "home directory" in str(error):
         return "this user has no home folder: set HOME to a folder that you may write to"
     return None
+
+
+def _imports(error: Exception, package: str) -> bool:
+    """Whether it was raised while a module of this package was imported, or since there is none."""
+    bodies = (frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_name == "<module>")
+    names = [f"{frame.f_globals.get('__name__')}." for frame in bodies]
+    absent = isinstance(error, ModuleNotFoundError) and error.name == package
+    return absent or any(name.startswith(f"{package}.") for name in names)
 
 
 def run_command(

@@ -51,6 +51,31 @@ def test_a_refused_file_is_one_line_with_its_name(code, path, capsys):
     assert ("/shared/run.json" in said) == isinstance(path, str | bytes)
 
 
+ERRORS = [
+    ImportError("libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4"),
+    OSError("libcudnn.so.9: cannot open shared object file"),
+    OSError(errno.ENOENT, "No such file or directory", "libtorch.so"),
+    ModuleNotFoundError("No module named 'torch'", name="torch"),
+    ValueError("The value of TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL.\nand more"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("module", ["torch", "torch.distributed", "torch._C.x", "torchy", "my.torch", "labkit.torch"])
+def test_a_torch_that_does_not_import_is_one_line(module, error, capsys):
+    """An installation that is broken, or a variable that torch reads while it is imported."""
+
+    def body():
+        exec("raise error", {"__name__": module, "error": error.with_traceback(None)})
+
+    torchs = module.startswith("torch.") or module == "torch" or getattr(error, "name", "") == "torch"
+    with pytest.raises(SystemExit if torchs or getattr(error, "errno", None) else type(error)):
+        run_command("lab", body)
+    said = capsys.readouterr().err
+    assert said.startswith("lab: torch does not import") == torchs and said.count("\n") <= 1
+    assert not torchs or ("`lab doctor` says" in said and str(error).splitlines()[0] in said)
+
+
 @pytest.mark.parametrize("width", ["0", "", "40"])
 def test_a_terminal_without_a_size_is_printed_to(width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", width)

@@ -34,7 +34,9 @@ def torch_and_gpu() -> Iterator[Check]:
     except (Exception, SystemExit) as error:
         torch, absent = None, isinstance(error, ModuleNotFoundError) and error.name == "torch"
         why = "not installed" if absent else f"does not import: {in_words(error)}"
-        check = Check("torch", False, why, SETUP if absent else "install it anew: `make clean`, then `make setup`")
+        broken = isinstance(error, (ImportError, OSError))
+        anew = "install it anew: `make clean`, then `make setup`" if broken else "mend or unset what this names"
+        check = Check("torch", False, why, SETUP if absent else anew)
     yield check
     usable = False
     for check in _gpu(torch, listed):
