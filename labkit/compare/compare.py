@@ -73,7 +73,7 @@ def compare(request: Request, console: Console | None = None) -> int:
         say(console, f"{why}: this is {other.name}, {other.format} against {other.yardstick}")
         whole = other
     wanted = list(whole.arms if request.arms is None else whole.only(request.arms).arms)
-    parts = check_part(whole, request.part)
+    parts = check_part(whole, request.part, wanted if named else ())
     model = f"-{name_of(request.model)}" if request.model else ""
     out = Path(request.out or Path("runs") / f"{whole.name}{model}")
     budget = Budget(request.budget_minutes, request.price_per_hour, out / background.STOP)

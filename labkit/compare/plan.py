@@ -4,6 +4,7 @@ A gate stands between two arms: the second is trained only if the first passed, 
 was rejected. A gate, like the second interim analysis, is judged when its arm is due, from the records alone.
 """
 
+import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -110,12 +111,16 @@ def fitting(preset: Preset, settings: Iterable[str]) -> Preset:
     return preset if gpu is None or gpu >= FP8_UNITS.least else load_preset(preset.without_fp8, settings)
 
 
-def check_part(preset: Preset, part: str | None) -> tuple[str, ...]:
-    """The parts to run; LabError for one that does not exist, or that the preset does not have."""
+def check_part(preset: Preset, part: str | None, named: Iterable[str] = ()) -> tuple[str, ...]:
+    """The parts to run; LabError for one that does not exist or that the preset does not have, or for speed alone of an
+    arm that it does not time."""
     if part is not None and part not in PARTS:
         raise LabError(f"--part takes speed or safety, not '{part}'")
     if part == "speed":
         preset.window()
+        if untimed := [arm for arm in named if arm not in preset.timed and not preset.arms[arm].of]:
+            remedy = f"--set 'speed.arms={json.dumps([*preset.timed, *untimed])}' does"
+            raise LabError(f"preset {preset.name} does not time {', '.join(untimed)}: {remedy}")
     if part is not None and part not in preset.parts:
         raise LabError(f"preset {preset.name} is about {preset.parts[0]} alone: leave out --part {part}")
     if part is None and preset.parts == ["speed"] and not preset.speed:

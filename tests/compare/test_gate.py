@@ -155,6 +155,9 @@ def test_the_parts_of_a_preset(tmp_path):
         check_part(one, "safety")
     with pytest.raises(LabError, match="wants speed alone and has no .speed. section"):
         check_part(preset(tmp_path, 'parts = ["speed"]\n' + TEXT), None)
+    assert check_part(both, "speed", ["bf16", "bf16-2"]) == ("speed",)
+    with pytest.raises(LabError, match='does not time block: --set \'speed.arms=."bf16", "block".\' does'):
+        check_part(both, "speed", ["bf16", "block"])
 
 
 def test_a_record_from_before_a_setting_existed_is_taken_up(tmp_path):

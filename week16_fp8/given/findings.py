@@ -33,6 +33,7 @@ H100, MOE = "2026-11-23-h100-speed", "2026-11-23-h200-moe"  # of commit f8d9b1b
 OWN = "2026-11-24-h200-own"  # of commit 335caa3, which divides scales out in one pass; those of f8d9b1b in two
 H100_LOSS, H100_OWN = "2026-11-23-h100-safety", "2026-11-24-h100-own"
 H100_WHOLE = "2026-11-28-h100-whole"  # of commit 7e0b7ae
+H200_AGAIN = "2026-11-28-h200-whole"  # of commit 9f09390
 LARGEST = "2026-11-24-h100-largest"
 FORMATS = "2026-11-28-cpu-formats"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
@@ -571,6 +572,11 @@ def small_ones(arm: str) -> str:
     return Page.span([small(run, arm) for run in (WHOLE, SAFETY, HOUR, H100_LOSS)], ".2f")
 
 
+def judged_after(run: str) -> float:
+    """Seconds of a comparison's first two calls."""
+    return sum(call["seconds"] for call in read(run).results["calls"][:2])
+
+
 def timed_again(arm: str) -> str:
-    """How many times BF16's rate three calls on H200s timed an arm, all with 20 sequences."""
-    return Page.span([times(run, arm) for run in (HOUR, SPEED, WHOLE)], ".3f")
+    """How many times BF16's rate four calls on H200s timed an arm, all with 20 sequences."""
+    return Page.span([times(run, arm) for run in (HOUR, SPEED, WHOLE, H200_AGAIN)], ".3f")
