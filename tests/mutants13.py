@@ -246,6 +246,11 @@ REDUCE_SCATTER += [
         "return finish_(chunk[r], op, N)",
         "return finish_(chunk[r], op, N).mul_(2)",
         ("test_reduce_scatter", "test_reduce_scatter_op", "test_reduce_scatter_bf16", IN_X), "every number is 2 times"),
+    collectives("BF16 travels as FP32", "ring_reduce_scatter",
+        "combine_(acc, group.sendrecv(chunk[(r - s - 1) % N], dst=right, src=left, like=acc), op)",
+        "came = group.sendrecv(chunk[(r - s - 1) % N].float(), dst=right, src=left, like=acc.float())\n"
+        "        acc.copy_(combine_(acc.float(), came, op))",
+        "test_reduce_scatter_bf16"),
 ]
 
 # ---- 13.3
@@ -441,6 +446,10 @@ ALL_REDUCE += [
         LAST_LINE + ".mul_(2)",
         ("test_all_reduce", "test_all_reduce_op", "test_all_reduce_bf16", "test_all_reduce_in_place"),
         "every number is 2 times"),
+    collectives("BF16 is summed in FP32, all the way round", "ring_all_reduce",
+        "ring_reduce_scatter(x_L, group, op)",
+        "ring_reduce_scatter(x_L if x_L.dtype == torch.float32 else x_L.float(), group, op).to(x_L.dtype)",
+        "test_all_reduce_bf16"),
 ]
 
 # ---- 13.5
@@ -489,6 +498,10 @@ TIME = [
         "dtype=torch.int64",
         "dtype=torch.float32",
         "test_time_counts_wrong_elements", "counted in float32"),
+    timing("counted in int32", "time_collective",
+        "dtype=torch.int64",
+        "dtype=torch.int32",
+        "test_time_counts_wrong_elements", "counted in int32"),
     timing("half a bus bandwidth", "busbw",
         '"all_reduce": 2 * (N - 1) / N',
         '"all_reduce": (N - 1) / N',
@@ -501,6 +514,10 @@ TIME = [
         "if collective not in factor:",
         "if False:",
         "test_busbw_at_the_edge", "a KeyError of the dictionary"),
+    timing("any name will do for one rank", "busbw",
+        "if collective not in factor:",
+        'if N == 1 and collective != "broadcast":\n        return 0.0\n    if collective not in factor:',
+        "test_busbw_at_the_edge"),
 ]
 
 # ---- 13.6

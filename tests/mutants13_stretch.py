@@ -66,18 +66,38 @@ LEVELS = [
         "Rank",
         verdicts=ANY,
     ),
+    hierarchical(
+        "the whole vector crosses, from every rank",
+        "hierarchical_all_reduce",
+        "shard = ring_reduce_scatter(x_L, inner, op)\n    ring_all_reduce(shard, across, op)\n"
+        "    return ring_all_gather(shard, inner, x_L.numel(), out=x_L)",
+        "ring_all_reduce(x_L, inner, op)\n    return ring_all_reduce(x_L, across, op)",
+        "test_hierarchical",
+    ),
+    hierarchical(
+        "the levels exchanged",
+        "hierarchical_all_reduce",
+        "inner = InOrder(group, range(node * per_node, (node + 1) * per_node))\n"
+        "    across = InOrder(group, range(place, group.size, per_node))",
+        "across = InOrder(group, range(node * per_node, (node + 1) * per_node))\n"
+        "    inner = InOrder(group, range(place, group.size, per_node))",
+        "test_hierarchical",
+    ),
 ]
 
 # ---- 13.11
 smi = At("13.11", "stretch/smi")
+BOTH = ("test_real_outputs", "test_link_graph")
+CROSS = tuple(f"test_link_graph[{name}" for name in ("cables, and PCIe", "two sockets"))
+OLD = ("test_link_graph[a switch", *CROSS)
 MATRIX = [
-    smi("pairs in one order alone", "to_topology", "if a != b}", "if a < b}", "test_real_outputs", verdicts=ANY),
+    smi("pairs in one order alone", "to_topology", "if a != b}", "if a < b}", BOTH, verdicts=ANY),
     smi(
         "nothing crosses between sockets",
         "to_topology",
         '{here}->socket{there}": smp',
         '{here}->socket{there}": 0.0',
-        ("test_real_outputs[topo_cube", "test_real_outputs[topo_two_sockets"),
+        ("test_real_outputs[topo_cube", "test_real_outputs[topo_two_sockets", *CROSS),
         verdicts=ANY,
     ),
     smi(
@@ -85,7 +105,7 @@ MATRIX = [
         "parse_topo",
         'gpus = [name for name in devices if name.startswith("GPU")]',
         "gpus = devices",
-        ("test_real_outputs[topo_nvswitch", "test_real_outputs[topo_cube", "test_real_outputs[topo_two_sockets"),
+        ("test_real_outputs[topo_nvswitch", "test_real_outputs[topo_cube", "test_real_outputs[topo_two_sockets", *OLD),
         verdicts=ANY,
     ),
     smi(
@@ -93,8 +113,32 @@ MATRIX = [
         "parse_topo",
         'list(itertools.takewhile(lambda title: title not in ("CPU", "NUMA", "GPU"), titles))',
         "titles",
-        "test_real_outputs",
+        BOTH,
         verdicts=ANY,
+    ),
+    smi("today's symbols alone", "parse_topo", "symbol = OLDER.get(symbol, symbol)", "symbol = symbol", OLD, verdicts=ANY),
+    smi("two GPUs are on a switch", "to_topology", "switched = N > 2 and len", "switched = len", "test_link_graph[one bridge"),
+    smi("one digit of NVLinks", "to_topology", "int(symbol[2:])", "int(symbol[2])", ("test_link_graph[a switch", "test_link_graph[one")),
+    smi(
+        "one link between the sockets for both ways",
+        "to_topology",
+        'f"socket{here}->socket{there}": smp',
+        'f"socket{min(here, there)}->socket{max(here, there)}": smp',
+        CROSS,
+    ),
+    smi(
+        "across, without the PCIe links on the way",
+        "to_topology",
+        'path = {f"{a}.up": pcie, f"socket{here}->socket{there}": smp, f"{b}.down": pcie}',
+        'path = {f"socket{here}->socket{there}": smp}',
+        CROSS,
+    ),
+    smi(
+        "NV everywhere is a switch, whatever the numbers",
+        "to_topology",
+        "len(set(symbols.values())) == 1 and next(iter(symbols.values())).startswith(\"NV\")",
+        'all(symbol.startswith("NV") for symbol in symbols.values())',
+        "test_link_graph[unequal",
     ),
 ]
 
@@ -114,6 +158,14 @@ SLICES = [
         "pipelined_ring_all_reduce",
         "zip((+1, -1), x_L.tensor_split(directions))",
         "zip((+1,), x_L.tensor_split(directions))",
+        "test_pipelined",
+    ),
+    pipelined("both halves go right", "pipelined_ring_all_reduce", "zip((+1, -1), x_L", "zip((+1, +1), x_L", "test_pipelined"),
+    pipelined(
+        "always two directions",
+        "pipelined_ring_all_reduce",
+        "x_L.tensor_split(directions)",
+        "x_L.tensor_split(2)",
         "test_pipelined",
     ),
 ]

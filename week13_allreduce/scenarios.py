@@ -121,12 +121,12 @@ def timed_elsewhere(start, group):
     return watched.astray, result
 
 
-def refusal(collective):
+def refusal(collective, N):
     """13.5: what busbw raises for a collective it does not know."""
     from . import timing
 
     try:
-        return f"the number {timing.busbw(collective, 1024, 1.0, 4)}"
+        return f"the number {timing.busbw(collective, 1024, 1.0, N)}"
     except Exception as error:
         return type(error).__name__
 
@@ -182,13 +182,15 @@ def _raised(function, *args):
     return "nothing"
 
 
-def machine(text):
-    """13.11: what `nvidia-smi topo -m` printed, as a machine and as a link graph of plain values."""
+def machine(text, **speeds):
+    """13.11: what `nvidia-smi topo -m` printed, as a machine and as a link graph: the links of each way, as
+    (name, bandwidth, latency)."""
     from .stretch import smi
 
     parsed = smi.parse_topo(text)
-    graph = smi.to_topology(parsed)
-    return parsed, [(a, b, graph.bandwidth(a, b)) for a, b in graph.routes]
+    graph = smi.to_topology(parsed, **speeds)
+    links = {name: (name, link.bandwidth, link.latency) for name, link in graph.links.items()}
+    return parsed, [(a, b, [links[name] for name in path]) for (a, b), path in graph.routes.items()]
 
 
 def _topology(graph):

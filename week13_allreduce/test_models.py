@@ -435,6 +435,10 @@ def test_time_counts_wrong_elements(seed):
     same(
         field(got[0][0], "wrong"), sum(many), what="wrong", looks_like={rounded: float(torch.tensor(sum(many)).float())}
     )
+    every = (2**30, 2**30)  # each is a number of int32: all of a vector of 4 GiB
+    got, _ = call("scenarios.timed", [(LATER, LATER, wrong) for wrong in every], warmup=0, iterations=1)
+    turned = "counted in int32, which ends below it: reduce in int64"
+    same(field(got[0][0], "wrong"), sum(every), what="wrong", looks_like={turned: sum(every) - 2**32})
     got, _ = call("scenarios.timed", [(LATER, LATER, None)], warmup=1, iterations=1)
     same(field(got[0][0], "wrong"), 0, what="wrong without a check")
 
@@ -539,14 +543,14 @@ def test_busbw_at_the_edge(seed):
             if collective != "broadcast"
             else {"0: a broadcast's factor is 1 for every N": 0.0} | in_other_units(n, T),
         )
-    got = call_alone("scenarios.refusal", "all_to_none")
-    expect(
-        got == "ValueError",
-        f"an unknown collective must be a ValueError, but it gave {got}",
-        cause=(
-            ("a KeyError of the dictionary: look whether the name is in it, and raise ValueError yourself",)
-            if got == "KeyError"
-            else ()
-        ),
-        known=True,
-    )
+    for N, got in zip((4, 1), call_each("scenarios.refusal", [("all_to_none", 4), ("all_to_none", 1)])):
+        expect(
+            got == "ValueError",
+            f"an unknown collective must be a ValueError, for N = {N} too, but it gave {got}",
+            cause=(
+                ("a KeyError of the dictionary: look whether the name is in it, and raise ValueError yourself",)
+                if got == "KeyError"
+                else ()
+            ),
+            known=True,
+        )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 import torch
 
-from labkit.checks import call, call_alone, expect, field, same, sent, task, tensors
+from labkit.checks import call, call_alone, expect, field, same, sends, sent, task, tensors
 from labkit.checks.traffic import LIBRARY
+from labkit.comm.topology import Link, Topology
+from week13_allreduce.given import machines
+from week13_allreduce.test_topology import around, shared
 
 DATA = Path(__file__).parent / "data"
 OPS = pytest.mark.parametrize("op", ["sum", "mean", "max"])
@@ -26,6 +30,7 @@ def all_reduced(seed, name, N, L, op, at_most, **kwargs):
         same(got[r], want, rank=r, tol=tol)
         same(got.inputs[r][0], want, rank=r, tol=tol, what="x after the call")
         sent(ledger[r], at_most=4 * at_most, forbid=LIBRARY)
+    return ledger
 
 
 @task("13.8", points=0)
@@ -75,9 +80,18 @@ def test_halving_doubling_cost():
 @task("13.10", points=0)
 @OPS
 def test_hierarchical(op, seed):
-    """On two nodes of two, and on one node"""
-    for per_node in (2, 4):
-        all_reduced(seed, "stretch.hierarchical.hierarchical_all_reduce", 4, 103, op, 2 * 103, per_node=per_node)
+    """On nodes of two and of three, and on one node"""
+    for N, P in [(4, 2), (4, 4), (6, 2), (6, 3)]:
+        M, C = N // P, -(-103 // P)
+        far = 2 * (M - 1) * -(-C // M)  # numbers that leave the node: the i-th ranks' rings, each of one chunk
+        name = "stretch.hierarchical.hierarchical_all_reduce"
+        for r, one in enumerate(all_reduced(seed, name, N, 103, op, 2 * (P - 1) * C + far, per_node=P)):
+            left = [nbytes for peer, nbytes in sends(one) if peer // P != r // P]
+            what = (
+                f"rank {r} of {N} on nodes of {P} sends {len(left)} messages of {sum(left)} bytes in all to other nodes"
+            )
+            most = f"a ring of its chunk needs {2 * (M - 1)} of {4 * far} at most"
+            expect(sum(left) <= 4 * far and len(left) <= 2 * (M - 1), f"{what}, and {most}", known=True)
 
 
 @task("13.10", points=0)
@@ -111,7 +125,48 @@ def test_real_outputs(name, gpus, nics, first_and_last, sockets):
     )
     expect(len(set(machine["socket"].values())) == sockets, f"the sockets are {machine['socket']}")
     expect(len(hops) == gpus * (gpus - 1), f"{len(hops)} pairs of GPUs have a way")
-    expect(all(speed > 0 for _, _, speed in hops), "a link has no bandwidth")
+
+
+def cables(*numbers):
+    """A matrix of NVLinks between all pairs, and its link graph."""
+    N = len(numbers)
+    rows = [["X" if i == k else f"NV{n}" for k, n in enumerate(row)] for i, row in enumerate(numbers)]
+    lines = [[f"GPU{i}", *row, "0-7", "0"] for i, row in enumerate(rows)]
+    text = "\n".join(
+        "\t".join(line) for line in [[*(f"GPU{i}" for i in range(N)), "CPU Affinity", "NUMA Affinity"], *lines]
+    )
+    return text, lambda alpha: Topology.from_bandwidth([[25e9 * n for n in row] for row in numbers], alpha)
+
+
+GRAPHS = {
+    "a switch": ("topo_nvswitch_8xh100.txt", machines.nvswitch),
+    "cables, and PCIe": ("topo_cube_mesh_8xv100.txt", machines.cube_mesh),
+    "two sockets": ("topo_two_sockets_8x4090.txt", machines.two_sockets),
+    "one bridge": cables([0, 12], [12, 0]),
+    "unequal cables": cables([0, 1, 2], [1, 0, 4], [2, 4, 0]),
+}
+
+
+@task("13.11", points=0)
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_link_graph(kind, seed):
+    """Which links there are, how fast, and which ways share them"""
+    draw = random.Random(f"{kind} {seed}")
+    text, build = GRAPHS[kind]
+    text = (DATA / text).read_text() if text.endswith(".txt") else text
+    text = text.replace("SYS", "SOC").replace("PIX", "PSB")  # in an older driver's words
+    alpha, faster = draw.uniform(1e-6, 9e-6), draw.uniform(1.5, 3.0)
+    want = build(alpha)
+    speeds = {"nvlink": 25e9 * faster, "pcie": 24e9 * faster, "smp": 10e9 * faster}
+    _, ways = call_alone("scenarios.machine", text, alpha=alpha, **speeds)
+    links = {name: Link(bandwidth, latency) for _, _, path in ways for name, bandwidth, latency in path}
+    got = Topology(want.size, links, {(a, b): [name for name, _, _ in path] for a, b, path in ways})
+    for a, b in want.routes:
+        same(got.alpha(a, b), want.alpha(a, b), tol=1e-12, what=f"alpha from GPU{a} to GPU{b}, in seconds,")
+    orders = [draw.sample(range(want.size), want.size) for _ in range(20)]
+    for used in [[hop] for hop in want.routes] + [around(order) for order in orders]:
+        text = " ".join(f"{a}->{b}" for a, b in used)
+        same(shared(used, got), shared(used, want) * faster, tol=1.0, what=f"bytes/s of {text}, all busy at once,")
 
 
 @task("13.12", points=0)
@@ -119,14 +174,11 @@ def test_real_outputs(name, gpus, nics, first_and_last, sockets):
 def test_pipelined(op, seed):
     """Slices and two directions"""
     for N, L in [(1, 5), (2, 8), (5, 103)]:
-        for slices in (1, 4):
+        for slices, directions in [(1, 2), (4, 2), (4, 1)]:
             # Chunks of halves of x: one number more for each half.
-            all_reduced(
-                seed,
-                "stretch.pipelined.pipelined_ring_all_reduce",
-                N,
-                L,
-                op,
-                2 * (N - 1) * (-(-L // N) + 2),
-                slices=slices,
-            )
+            more = {"slices": slices, "directions": directions}
+            name, most = "stretch.pipelined.pipelined_ring_all_reduce", 2 * (N - 1) * (-(-L // N) + 2)
+            for r, one in enumerate(all_reduced(seed, name, N, L, op, most, **more)):
+                to, ways = {peer for peer, _ in sends(one)}, {(r + d) % N for d in (1, -1)[:directions]}
+                told = f"in {directions} directions rank {r} of {N} sends to {sorted(ways)}, and it did to {sorted(to)}"
+                expect(to == ways or N == 1, told, known=True)

@@ -116,13 +116,16 @@ def on_a_ring(name, inputs, **kwargs):
         raise CheckFailed(failed.verdict, f"{text}\n  {cause_line((TURNED,))}", cause=(TURNED,)) from None
 
 
-def by_the_group(ledgers, held):
+def by_the_group(ledgers, held, dtype="float32"):
     """Nothing built in, and nothing past the group: with several ranks, every rank's numbers must have left it.
 
-    held: how many numbers each rank has that others need; one number for all, or a list."""
+    held: how many numbers each rank has that others need; one number for all, or a list. dtype: x's, and so that of
+    what travels."""
     for r, ledger in enumerate(ledgers):
         has = held[r] if isinstance(held, list) else held
         sent(ledger, forbid=LIBRARY, at_least=1 if len(ledgers) > 1 and has else 0)
+        others = ", ".join({str(event.dtype) for event in ledger.events if event.kind == "send"} - {dtype})
+        expect(not others, f"rank {r} sends {others}: what travels has x's dtype, {dtype}", known=True)
 
 
 # ---- what mistakes give: for causes
@@ -377,7 +380,7 @@ def test_reduce_scatter_bf16(seed):
             tol=tol.tensor_split(N)[r],
             looks_like=not_chunk_r(x, r, after=got.inputs[r][0]),
         )
-    by_the_group(ledger, L)
+    by_the_group(ledger, L, "bfloat16")
 
 
 @task("13.2", points=6)
@@ -455,7 +458,7 @@ def test_all_gather_bf16(seed):
     got, ledger = on_a_ring("collectives.ring_all_gather", shards, numel=L)
     for r in range(N):
         same(got[r], whole, rank=r, looks_like=not_gathered(shards, r, ledgers=ledger))
-    by_the_group(ledger, [len(shard) for shard in shards])
+    by_the_group(ledger, [len(shard) for shard in shards], "bfloat16")
 
 
 @task("13.3", points=1)
@@ -537,7 +540,7 @@ def test_all_reduce_bf16(seed):
     for r in range(N):
         same(got[r], want, rank=r, tol=tol, looks_like=not_reduced(x, r))
         same(got[r], got[0], rank=r, what="the result, which must be rank 0's to the last bit,")
-    by_the_group(ledger, L)
+    by_the_group(ledger, L, "bfloat16")
 
 
 @task("13.4", points=1.5)
