@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from labkit.train.data.sources import DataConfig, SourceFile, find_files, split
 
 if TYPE_CHECKING:
     import torch
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 LAYOUT = 2  # of this folder; a change makes old caches unused
 SPLITS = ("train", "heldout")
@@ -132,9 +133,8 @@ def write_corpus(folder: Path, config: DataConfig, files: list[SourceFile], repo
     size = dict.fromkeys(SPLITS, 0)
     for side in ("heldout", "train"):  # held-out first: of two equal files on both sides, train loses its copy
         with (folder / f"{side}.bin").open("wb") as out:
-            for lot in _lots(_pieces(sides[side], seen, kept[side])):
+            for lot, encodings in _encoded(tokenizer, _lots(_pieces(sides[side], seen, kept[side]))):
                 report("turning text into tokens", 0.3 + 0.7 * min(1.0, sum(size.values()) / total))
-                encodings = tokenizer.encode_batch_fast([text for text, _ in lot])
                 for (text, last), encoding in zip(lot, encodings, strict=True):
                     out.write(np.array([*encoding.ids, end] if last else encoding.ids, dtype).tobytes())
                     size[side] += len(text.encode())
@@ -215,6 +215,20 @@ def _lots(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
             lot, size = [], 0
     if lot:
         yield lot
+
+
+def _encoded(tokenizer: Tokenizer, lots: Iterable[list[Piece]]) -> Iterator[tuple[list[Piece], list[Encoding]]]:
+    """Yield each lot with its encodings."""
+    # While one lot is written, which takes the interpreter, the library's threads encode the next one.
+    with ThreadPoolExecutor(1) as worker:
+        before: tuple[list[Piece], Future[list[Encoding]]] | None = None
+        for lot in lots:
+            coming = lot, worker.submit(tokenizer.encode_batch_fast, [text for text, _ in lot])
+            if before:
+                yield before[0], before[1].result()
+            before = coming
+        if before:
+            yield before[0], before[1].result()
 
 
 # ---- how a batch is shared: over ranks, and over micro-batches that are computed one after another
