@@ -220,6 +220,21 @@ def test_the_given_machines_are_what_nvidia_smi_printed(name, machine):
     assert parsed.routes == given.routes
 
 
+@given(st.integers(3, 8), st.integers(0, 2), st.sampled_from([4, 12, 18]), st.sampled_from(["PIX", "NODE", "SYS"]))
+def test_a_gpu_whose_nvlink_is_down_leaves_the_others_on_their_switch(linked, down, links, way):
+    """As a report on eight B200 shows it. No GPU has more links than its symbol says, however many it talks to."""
+    N = linked + down
+    rows = [[" X " if a == b else way if max(a, b) >= linked else f"NV{links}" for b in range(N)] for a in range(N)]
+    lines = ["\t".join([f"GPU{a}", *row, "0-7", "0"]) for a, row in enumerate(rows)]
+    head = "\t".join(["", *(f"GPU{a}" for a in range(N)), "CPU Affinity", "NUMA Affinity"])
+    graph = smi.to_topology(smi.parse_topo("\n".join([head, *lines])), nvlink=25e9, pcie=24e9, smp=10e9)
+    sent = [(0, other) for other in range(1, linked)]
+    assert topology.bottleneck(sent, graph) == pytest.approx(25e9 * links / len(sent))
+    for a, b in itertools.permutations(range(N), 2):
+        slow = 10e9 if way == "SYS" else 24e9
+        assert graph.bandwidth(a, b) == (slow if max(a, b) >= linked else 25e9 * links)
+
+
 def test_bridges_do_not_help_a_ring_that_must_leave_them():
     graph = smi.to_topology(read("topo_bridges_4x3090.txt"), nvlink=14e9)
     assert topology.ring_bandwidth([0, 2, 3, 1], graph) == topology.ring_bandwidth([0, 1, 2, 3], graph) == 24e9

@@ -10,7 +10,8 @@ CPUs and the NUMA node it is nearest to.
 
 The matrix names relations; a ring needs links. Between two GPUs we assume
 
-    NV#, and all pairs have the same   an NVSwitch: every GPU has # links up to it and # links down from it
+    NV#, one # for all pairs of the    an NVSwitch: each of them has # links up to it and # links down from it, beside
+    three or more GPUs that have any   its PCIe link if another GPU has none (a GPU whose NVLink is down)
     NV#, otherwise                     a cable of # NVLinks between these two, which nobody else uses
     PIX PXB PHB NODE                   each GPU's own PCIe link, up and down, to a switch or CPU that keeps up
     SYS                                the same, and between them the link between the sockets, which all pairs share
@@ -138,13 +139,15 @@ def to_topology(
     links: dict[str, Link] = {}
     routes: dict[tuple[int, int], list[str]] = {}
     symbols = {(a, b): topo.between[topo.gpus[a], topo.gpus[b]] for a in range(N) for b in range(N) if a != b}
-    switched = N > 2 and len(set(symbols.values())) == 1 and next(iter(symbols.values())).startswith("NV")
+    linked = {gpu for pair, symbol in symbols.items() if symbol.startswith("NV") for gpu in pair}
+    switched = len(linked) > 2 and len({symbols[pair] for pair in itertools.permutations(linked, 2)}) == 1
     for (a, b), symbol in symbols.items():
         bandwidth = nvlink * int(symbol[2:]) if symbol.startswith("NV") else pcie
         if symbol.startswith("NV") and not switched:
             path = {f"{a}->{b}": bandwidth}
         else:
-            path = {f"{a}.up": bandwidth, f"{b}.down": bandwidth}
+            side = ".nvlink" if symbol.startswith("NV") and len(linked) < N else ""
+            path = {f"{a}{side}.up": bandwidth, f"{b}{side}.down": bandwidth}
             if symbol == "SYS":
                 here, there = topo.socket[topo.gpus[a]], topo.socket[topo.gpus[b]]
                 path = {f"{a}.up": pcie, f"socket{here}->socket{there}": smp, f"{b}.down": pcie}
