@@ -109,7 +109,7 @@ def nv_there(x, square, u):
     asked = []
 
     def noise(y):
-        asked.append((str(y.dtype), tuple(y.shape)))
+        asked.append(f"{y.dtype} {list(y.shape)}")
         return u
 
     return nvfp4.to_nvfp4(x, square, None if u is None else noise), asked

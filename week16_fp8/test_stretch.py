@@ -6,27 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.checks import call_alone, expect, same, task
-from week16_fp8.test_week16 import close, drawn, kept_and_given
+from labkit.checks import call_alone, same, task
+from week16_fp8.test_week16 import amaxes, asked, close, drawn, kept_and_given, operands, random
 
 RULES = ("floor", "ceil", "even", "rceil")
 
 
-def random(seed, *more):
-    return np.random.default_rng([seed % 2**63, *more])
-
-
-def operands(seed, M, K, N, spread=2.0):
-    """x [M, K], w [N, K] and dy [M, N]."""
-    return [drawn(seed + i, *shape, spread=spread) for i, shape in enumerate(((M, K), (N, K), (M, N)))]
-
-
-def e4m3(x):
+def e4m3(x, dtype=torch.float8_e4m3fn):
     """Float64 numbers in E4M3, which saturates."""
-    return x.clamp(-448, 448).float().to(torch.float8_e4m3fn)
-
-
-# ---- 16.11
+    return x.clamp(-448, 448).float().to(dtype)
 
 
 def mx_codes(amax, rule):
@@ -37,21 +25,24 @@ def mx_codes(amax, rule):
     return codes.masked_fill(amax.isnan(), 255).to(torch.uint8)
 
 
-def power(codes):
-    return torch.where(codes == 255, torch.nan, 2.0 ** (codes.double() - 127))
-
-
-def spread(of_blocks, C):
-    """What belongs to blocks of 32, for each of C columns."""
-    return of_blocks.repeat_interleave(32, 1)[:, :C]
+def scales(codes, C):
+    """2^(c - 127) of each block's code, for each of C columns; float64."""
+    codes = codes.repeat_interleave(32, 1)[:, :C].double()
+    return torch.where(codes == 255, torch.nan, 2.0 ** (codes - 127))
 
 
 def mx(x, rule):
-    """(elements, codes, values in float64) of x in blocks along its rows."""
-    codes = mx_codes(torch.cat([part.abs().amax(1, keepdim=True) for part in x.float().split(32, 1)], 1), rule)
-    scale = spread(power(codes), x.shape[1])
+    """(elements, codes, values in float64, scales) of x in blocks along its rows."""
+    codes = mx_codes(amaxes(x.float(), 1, 32), rule)
+    scale = scales(codes, x.shape[1])
     elements = e4m3(x.double() / scale)
-    return elements.view(torch.uint8), codes, elements.double() * scale
+    return elements.view(torch.uint8), codes, elements.double() * scale, scale
+
+
+def only(where, want, got):
+    """`want` there, and elsewhere what came, if that is a tensor like it."""
+    alike = torch.is_tensor(got) and got.shape == want.shape and got.dtype == want.dtype
+    return torch.where(where, want, got) if alike else want
 
 
 @task("16.11", points=0)
@@ -65,19 +56,15 @@ def test_scale_codes(rule, seed):
     amax = torch.cat([bf16, *(x.float().reshape(-1) for x in (places, *near))])
     amax = amax[torch.from_numpy(draw.permutation(len(amax)))].view(-1, 2, 2)
     want, got = mx_codes(amax, rule), call_alone("stretch.mxfp8.scale_codes", amax, rule)
-
-    def but(where):  # right everywhere else
-        return torch.where(where, got, want) if torch.is_tensor(got) and got.shape == want.shape else None
-
     log2 = torch.ceil(torch.log2(amax / 448)) if rule == "rceil" else torch.floor(torch.log2(amax)) - 8
     rounding = torch.where(amax.isfinite(), (log2 + 127).clamp(0, 254), want.float()).to(torch.uint8)
     same(got, want, what=f"the scales' codes by the rule {rule!r}", looks_like={
         **{f"the codes of {other!r}": mx_codes(amax, other) for other in RULES if other != rule},
         "log2 in float32 rounds, and is one off beside a power of two: the bits are exact":
             rounding if rule in ("floor", "rceil") else None,
-        "right but where the code would fall below 0: it stops at 0": but(want == 0),
+        "right but where the code would fall below 0: it stops at 0": only(want != 0, want, got),
         "the scale is twice as large: 448 is 2^8 (1 + 3/4)": mx_codes(amax.double() * 2, rule) + amax.isinf().byte(),
-        "right but for NaN: its code is 255": but(amax.isnan()),
+        "right but for NaN: its code is 255": only(~amax.isnan(), want, got),
     })  # fmt: skip
 
 
@@ -92,23 +79,19 @@ def test_to_mx(rule, seed):
         x[0, :32], x[1, :32], x[2, 3], x[3, -1], x[4, 5] = 0.0, x[1, :32] * 2.0**-125, torch.nan, -torch.inf, 3e5
         x[5, :32] = 2.0 * (1 + torch.arange(32) / 32)  # its amax is 4 (1 - 1/64): it saturates under floor and even
         x = x.to(dtype)
-        elements, codes, _ = mx(x, rule)
-        other, told = "rceil" if rule == "floor" else "floor", f"{R} x {C}, {dtype}, {rule!r}"
-        got = call_alone("stretch.mxfp8.to_mx", x, rule)
-        expect(isinstance(got, (tuple, list)) and len(got) == 2, "to_mx gives a pair: the elements, and the scales")
+        elements, codes, values, scale = mx(x, rule)
+        told, got = f"{R} x {C}, {dtype}, {rule!r}", call_alone("stretch.mxfp8.to_mx", x, rule)
+        asked(len(got) if isinstance(got, (tuple, list)) else 1, 2, "how many tensors to_mx gives: elements and scales")
         same(got[1], codes, what=f"the scales' codes of {told}", looks_like={
-            f"the codes of {other!r}": mx(x, other)[1],
+            **{f"the codes of {other!r}": mx(x, other)[1] for other in RULES if other != rule},
             "one scale for a whole row": mx_codes(x.float().abs().amax(1, keepdim=True), rule).expand_as(codes),
         })  # fmt: skip
-        known, scale = spread(codes != 255, C), spread(power(codes), C)  # what stands in a block of NaN is free
-        in_e5m2 = (x.double() / scale).clamp(-448, 448).float().to(torch.float8_e5m2).view(torch.uint8)
-        whole = torch.is_tensor(got[0]) and got[0].shape == elements.shape and got[0].dtype == elements.dtype
-        same(torch.where(known, got[0], elements) if whole else got[0], elements, what=f"the elements' codes of {told}",
-            looks_like={
-                "multiplied by the scale: it is what an element is multiplied by to come back":
-                    torch.where(known, e4m3(x.double() * scale).view(torch.uint8), elements),
-                "in E5M2: MXFP8 has E4M3 elements": torch.where(known, in_e5m2, elements),
-            })  # fmt: skip
+        known, in_e5m2 = ~values.isnan(), e4m3(x.double() / scale, torch.float8_e5m2)  # free in a block of NaN
+        same(got[0], only(known, elements, got[0]), what=f"the elements' codes of {told}", looks_like={
+            "multiplied by the scale: it is what an element is multiplied by to come back":
+                only(known, e4m3(x.double() * scale).view(torch.uint8), got[0]),
+            "in E5M2: MXFP8 has E4M3 elements": only(known, in_e5m2.view(torch.uint8), got[0]),
+        })  # fmt: skip
 
 
 @task("16.11", points=0)
@@ -119,16 +102,13 @@ def test_from_mx(seed):
     elements = torch.from_numpy(draw.integers(0, 256, (R, C)).astype(np.uint8))
     codes = torch.from_numpy(draw.integers(100, 150, (R, -(-C // 32))).astype(np.uint8))
     codes[0, :6] = torch.tensor([0, 1, 119, 247, 254, 255])
-    values = elements.view(torch.float8_e4m3fn).double()
-
-    def by(scale):
-        return (values * spread(scale, C)).float()
-
-    scale = power(codes)
-    same(call_alone("stretch.mxfp8.from_mx", elements, codes), by(scale), what="the values", looks_like={
-        "divided by the scale: it is what an element is multiplied by": by(1 / scale),
-        "code 255 is NaN, and 2^128 came": by(scale.nan_to_num(torch.inf)),
-        "the scales' order: 32 neighbours share one, they do not take turns": (values * scale.repeat(1, 32)[:, :C]).float(),
+    values, scale = elements.view(torch.float8_e4m3fn).double(), scales(codes, C)
+    by_turns = scales(codes, 32 * codes.shape[1])[:, ::32].repeat(1, 32)[:, :C]
+    got = call_alone("stretch.mxfp8.from_mx", elements, codes)
+    same(got, (values * scale).float(), what="the values", looks_like={
+        "divided by the scale: it is what an element is multiplied by": (values / scale).float(),
+        "code 255 is NaN, and 2^128 came": (values * scale.nan_to_num(torch.inf)).float(),
+        "the scales' order: 32 neighbours share one, they do not take turns": (values * by_turns).float(),
     })  # fmt: skip
 
 
@@ -158,8 +138,7 @@ def test_mx_product(rule, seed):
                 likely[cause] = wrong @ b.t() if one is pair[0][1] else a @ wrong.t()
         close(got, a, b.t(), name, likely)
     low = call_alone("scenarios.mx_product", x.bfloat16(), w.bfloat16(), dy.bfloat16(), rule)
-    for got, name in zip(low, ("y", "dx", "dw")):
-        expect(got.dtype == torch.bfloat16, f"{name} of BF16 operands is {got.dtype}: it has x's own dtype", known=True)
+    asked([got.dtype for got in low], [torch.bfloat16] * 3, "the types of y, dx and dw of BF16 operands")
 
 
 @task("16.11", points=0)

@@ -1,16 +1,29 @@
 """Self-checks of the FP8 linear on tensor cores (16.10), for no points: `lab check 16.10`.
 
 A CPU multiplies FP8 codes in any order and of any size, so these checks look at the calls: what a GPU would refuse, or
-compute with fewer bits, is wrong here too. Values are held to the products of 16.5's rounded operands.
-"""
-
-import math
+compute with fewer bits, is wrong here too. Values are held to the products of 16.5's rounded operands."""
 
 import pytest
 import torch
 
 from labkit.checks import call_alone, expect, same, task
-from week16_fp8.test_week16 import DTYPES, cast, drawn, size, sums, ulps, unseen, whole
+from week16_fp8.test_week16 import (
+    DTYPES,
+    POWERS,
+    asked,
+    back,
+    cast,
+    drawn,
+    kept_and_given,
+    operands,
+    operands_of,
+    size,
+    sums,
+    ulps,
+    unseen,
+    whole,
+    without_scale,
+)
 
 NAMES = {fmt: str(dtype) for fmt, dtype in DTYPES.items()}
 
@@ -27,43 +40,23 @@ def by_16(seed, low):
 @task("16.10", points=0)
 def test_both_ways(seed):
     """The codes in both orders, and the inverse scale"""
-    powers = {"input": False, "weight": True, "grad": False}
-    for number, (slot, dtype) in enumerate(
-        (("input", torch.bfloat16), ("weight", torch.float32), ("grad", torch.bfloat16), ("input", torch.float32))
-    ):
-        x = (drawn(seed + number, 20 + seed % 9, 33) * 1e-3).to(dtype)
-        amax = float(x.abs().max())
-        epsilon = {"input": amax / 8, "weight": amax * 3, "grad": amax * 5}
-        fmt = "e5m2" if slot == "grad" else "e4m3"
-        s = whole(x, fmt, epsilon[slot], powers[slot])[1]
-        order = bool(number % 2)  # any order in memory
-        copies, inverse, looked = call_alone("scenarios.turned", x, order, slot, "e4m3", "e5m2", powers, epsilon)
-        what = f"of {slot!r} {list(x.shape)}"
+    kinds = ("input", torch.bfloat16), ("weight", torch.float32), ("grad", torch.bfloat16), ("input", torch.float32)
+    for number, (slot, x, fmt, epsilon, s) in enumerate(operands_of(seed, 33, *kinds)):
+        order, what = bool(number % 2), f"of {slot!r} {list(x.shape)}"  # any order in memory
+        copies, inverse, looked = call_alone("scenarios.turned", x, order, slot, "e4m3", "e5m2", POWERS, epsilon)
         unseen(looked, "both_ways")
-        expect(inverse.shape == (), f"the inverse scale has shape {list(inverse.shape)}: a scalar is asked for")
-        same(
-            float(inverse),
-            float(1 / s),
-            tol=float(ulps(1 / s)),
-            what=f"the inverse scale {what}",
-            looks_like={"the scale itself: a product is multiplied by what comes back": float(s)},
-        )
+        asked(list(inverse.shape), [], f"the shape of the inverse scale {what}")
+        same(float(inverse), float(1 / s), tol=float(ulps(1 / s)), what=f"the inverse scale {what}", looks_like={
+            "the scale itself: a product is multiplied by what comes back": float(s),
+        })  # fmt: skip
         want = codes(x, s, fmt)
-        for name, (dtype8, strides, found), one in zip(("x8", "x8 turned"), copies, (want, want.t())):
-            expect(dtype8 == NAMES[fmt], f"{name} {what} is {dtype8}, and {slot!r} has {NAMES[fmt]}", known=True)
-            expect(tuple(found.shape) == tuple(one.shape), f"{name} {what} has shape {list(found.shape)}", known=True)
-            expect(
-                tuple(strides) == (one.shape[1], 1),
-                f"{name} {what} has strides {list(strides)}, and lies along its rows with {[one.shape[1], 1]}",
-                cause=("a view that is turned moves no byte: the copy is to lie in memory in its own order",),
-            )
+        for name, (dtype, strides, found), one in zip(("x8", "x8 turned"), copies, (want, want.t())):
+            asked([dtype, *found.shape], [NAMES[fmt], *one.shape], f"dtype and shape of {name} {what}")
+            asked(list(strides), [one.shape[1], 1], f"the strides of {name} {what}",
+                ("a view that is turned moves no byte: the copy is to lie in memory in its own order",))  # fmt: skip
             same(found, one.contiguous(), what=f"the codes of {name} {what}")
-    for what, bad in (("zeros", None), ("an infinity", math.inf), ("a NaN", math.nan)):
-        x = torch.zeros(16, 32) if bad is None else drawn(seed, 16, 32).index_fill(0, torch.tensor([2]), bad)
-        for slot, fmt in (
-            ("input", "e4m3"),
-            ("grad", "e5m2"),
-        ):  # E5M2 has an infinity of its own: saturated all the same
+    for what, x in without_scale(seed, 16, 32):
+        for slot, fmt in (("input", "e4m3"), ("grad", "e5m2")):  # E5M2 has an infinity: saturated all the same
             copies, inverse, _ = call_alone("scenarios.turned", x, False, slot, "e4m3", "e5m2", False, {})
             same(float(inverse), 1.0, what=f"the inverse scale of an operand with {what}")
             same(copies[0][2], codes(x, torch.tensor(1.0), fmt), what=f"the codes in {fmt} of an operand with {what}")
@@ -72,45 +65,31 @@ def test_both_ways(seed):
 def seen_rightly(products, what, shape, a, b, dtype, fast):
     """One FP8 product of [R, S] @ [S, C], in the orders and with the sums that are asked for."""
     R, S, C = shape
-    others = [name for name, *_ in products if name != "_scaled_mm"]
-    expect(
-        not others,
-        f"{what} is computed by {', '.join(others)}: one torch._scaled_mm is asked for",
-        cause=("the codes are widened and multiplied in another type: that is 16.5's emulation",),
-    )
-    expect(len(products) == 1, f"{what} takes {len(products)} products, and one is asked for", known=True)
+    asked({name for name, *_ in products}, {"_scaled_mm"}, f"what multiplies {what}",
+        ("the codes are widened and multiplied in another type: that is 16.5's emulation",))  # fmt: skip
+    asked(len(products), 1, f"the number of products for {what}")
     _, (dtype_a, shape_a, strides_a), (dtype_b, shape_b, strides_b), out, with_fast = products[0]
-    expect(
-        tuple(shape_a) == (R, S) and tuple(shape_b) == (S, C),
-        f"{what} multiplies {list(shape_a)} @ {list(shape_b)}, and [{R}, {S}] @ [{S}, {C}] is asked for",
-        known=True,
-    )
-    expect(
-        (dtype_a, dtype_b) == (NAMES[a], NAMES[b]),
-        f"{what} multiplies {dtype_a} @ {dtype_b}, and {NAMES[a]} @ {NAMES[b]} is asked for",
-        known=True,
-    )
-    for name, strides, want in (("a", strides_a, (S, 1)), ("b", strides_b, (1, S))):
-        expect(
-            tuple(strides) == want,
-            f"in {what} {name} has strides {list(strides)}: both operands must lie along the {S} that are summed, "
-            f"{list(want)}. A CPU computes it all the same, a GPU refuses",
-            known=True,
-        )
-    expect(
-        bool(with_fast) == fast,
-        f"{what} is summed with use_fast_accum = {with_fast}, and {fast} is asked for",
-        cause=("gradients need true FP32 sums; y is fast",),
-    )
-    expect(out == str(dtype), f"{what} comes out as {out}, and {dtype} is asked for", known=True)
+    asked([*shape_a, *shape_b], [R, S, S, C], f"the shapes of a and b in {what} = a @ b")
+    asked([dtype_a, dtype_b, out], [NAMES[a], NAMES[b], str(dtype)], f"the types of a, b and a @ b in {what}")
+    asked([*strides_a, *strides_b], [S, 1, 1, S], f"the strides of a and b in {what}: both must lie along the {S} that "
+        "are summed. A CPU computes it all the same, a GPU refuses")  # fmt: skip
+    asked(bool(with_fast), fast, f"use_fast_accum of {what}", ("gradients need true FP32 sums; y is fast",))
+
+
+def held(got, a, b, what):
+    """a @ b, of rounded operands in float64, within the roundings of an FP32 sum, of two scales, and of the result."""
+    want = a @ b
+    asked(list(getattr(got, "shape", [])), list(want.shape), f"the shape of {what}")
+    # Two inverse scales, rounded, and multiplied one after the other: four roundings of 2^-24.
+    tol = sums(a, b) + (2.0**-22 + (2.0**-8 if got.dtype == torch.bfloat16 else 2.0**-24)) * want.abs()
+    same(got.float(), want.float(), tol=tol, what=what)
 
 
 @task("16.10", points=0)
 def test_product(seed):
     """One FP8 product, its orders and its sum"""
-    for number, (a, b, dtype, fast) in enumerate(
-        (("e4m3", "e4m3", torch.bfloat16, True), ("e5m2", "e4m3", torch.float32, False))
-    ):
+    kinds = ("e4m3", "e4m3", torch.bfloat16, True), ("e5m2", "e4m3", torch.float32, False)
+    for number, (a, b, dtype, fast) in enumerate(kinds):
         R, S, C = by_16(seed + number, 1)
         R += 5  # free
         (qa, s_a), (qb, s_b) = whole(drawn(seed, R, S), a), whole(drawn(seed + 1, C, S), b)
@@ -121,28 +100,9 @@ def test_product(seed):
         seen_rightly(products, what, (R, S, C), a, b, dtype, fast)
         held(got, qa / s_a.double(), (qb / s_b.double()).t(), what)
     for R, S, C in ((16, 24, 32), (16, 32, 24)):
-        zeros_a, zeros_b = (torch.zeros(n, S, dtype=torch.uint8) for n in (R, C))
-        one = torch.tensor(1.0)
-        got, _ = call_alone("scenarios.one_product", zeros_a, zeros_b, "e4m3", "e4m3", one, one, "float32", False)
-        found = got if isinstance(got, str) else "none"
-        expect(
-            found == "ValueError",
-            f"[{R}, {S}] @ [{S}, {C}]: ValueError is asked for, and there was {found}",
-            known=True,
-        )
-
-
-def held(got, a, b, what):
-    """a @ b, of rounded operands in float64, within the roundings of an FP32 sum, of two scales, and of the result."""
-    want = a @ b
-    expect(
-        isinstance(got, torch.Tensor) and got.shape == want.shape,
-        f"{what} has shape {list(getattr(got, 'shape', []))}, and {list(want.shape)} is asked for",
-        known=True,
-    )
-    # Two inverse scales, rounded, and multiplied one after the other: four roundings of 2^-24.
-    tol = sums(a, b) + (2.0**-22 + (2.0**-8 if got.dtype == torch.bfloat16 else 2.0**-24)) * want.abs()
-    same(got.float(), want.float(), tol=tol, what=what)
+        zeros, one = [torch.zeros(n, S, dtype=torch.uint8) for n in (R, C)], torch.tensor(1.0)
+        got, _ = call_alone("scenarios.one_product", *zeros, "e4m3", "e4m3", one, one, "float32", False)
+        asked(got if isinstance(got, str) else "none", "ValueError", f"the error of [{R}, {S}] @ [{S}, {C}]")
 
 
 @task("16.10", points=0)
@@ -155,48 +115,27 @@ def test_linear(backward, seed):
         dy = (drawn(seed + 2, M, N) * 1e-5).to(dtype)
         turned = bool((seed + number) % 2)  # a gradient comes in any order
         powers = {"input": not number, "weight": bool(number), "grad": not number}
-        epsilon = {"grad": 3 * float(dy.abs().max())}
-        how = {"backward": backward, "power_of_two": powers, "epsilon": epsilon}
+        epsilon = 3 * float(dy.abs().max())
+        how = {"backward": backward, "power_of_two": powers, "epsilon": {"grad": epsilon}}
         got = call_alone("scenarios.on_tensor_cores", x, w, dy, turned, **how)
         expect(len(got) == 5, f"forward and backward of [{M}, {K}] and [{N}, {K}] fail with {got[0]}")
         y, dx, dw, there, again = got
-
-        def back(one, slot, fmt="e4m3", powers=powers, epsilon=epsilon):
-            q, s = whole(one, fmt, epsilon.get(slot, 0.0), powers[slot])
-            return q / s.double()
-
-        x8, w8, dy8 = back(x, "input"), back(w, "weight"), back(dy, "grad", backward)
+        x8, w8 = (back(one, "e4m3", 0.0, powers[slot]) for one, slot in ((x, "input"), (w, "weight")))
+        dy8 = back(dy, backward, epsilon, powers["grad"])
+        first, second = ([one for one in again if (tuple(one[1][1]) == (M, N)) == is_dx] for is_dx in (True, False))
         seen_rightly(there, "y", (M, K, N), "e4m3", "e4m3", dtype, True)
-        first = [one for one in again if tuple(one[1][1]) == (M, N)]
-        second = [one for one in again if tuple(one[1][1]) != (M, N)]
         seen_rightly(first, "dx", (M, N, K), backward, "e4m3", dtype, False)
         seen_rightly(second, "dw", (N, M, K), backward, "e4m3", master, False)
-        held(y, x8, w8.t(), "y")
-        held(dx, dy8, w8, "dx")
-        held(dw, dy8.t(), x8, "dw")
+        for one, a, b, what in ((y, x8, w8.t(), "y"), (dx, dy8, w8, "dx"), (dw, dy8.t(), x8, "dw")):
+            held(one, a, b, what)
 
 
 @task("16.10", points=0)
 def test_what_is_kept(seed):
     """The codes alone, of what the backward needs"""
-    M, K, N = by_16(seed, 4)
-    x, w, dy = drawn(seed, M, K), drawn(seed + 1, N, K), drawn(seed + 2, M, N)
+    x, w, dy = operands(seed, *by_16(seed, 4))
     for dtype in (torch.float32, torch.bfloat16):
-        for needs in ((True, True), (True, False), (False, True)):
-            given, kept = call_alone("scenarios.tensor_cores_kept", x.to(dtype), w, dy.to(dtype), needs)
-            for name, needed, there in zip(("x", "w"), needs, given):
-                expect(
-                    there == needed,
-                    f"{name} needs {'a' if needed else 'no'} gradient, and the backward gave {'one' if there else 'None'}",
-                    known=True,
-                )
-            least = needs[1] * M * K + needs[0] * N * K  # dw multiplies x, dx multiplies w
-            # Scalars; less than a row of either.
-            expect(
-                kept <= least + 64,
-                f"{kept} bytes are kept for the backward, and the codes that it multiplies take {least}",
-                known=True,
-            )
+        kept_and_given("scenarios.tensor_cores_kept", x.to(dtype), w, dy.to(dtype), codes=True)
 
 
 @task("16.10", points=0)
@@ -204,12 +143,8 @@ def test_odd_sizes(seed):
     """ValueError in the forward, whichever of the three does not divide by 16"""
     for odd, needs_weight in ((0, True), (0, False), (1, True), (2, True)):
         M, K, N = (16 * size(seed + i, 2, 5) + 8 * (i == odd) for i in range(3))
-        x, w, dy = drawn(seed, M, K), drawn(seed, N, K), drawn(seed, M, N)
+        x, w, dy = operands(seed, M, K, N)
         got = call_alone("scenarios.on_tensor_cores", x, w, dy, needs_weight=needs_weight)
-        name, early = got if len(got) == 2 else ("none", True)
-        expect(
-            name == "ValueError" and early,
-            f"M, K, N = {M}, {K}, {N}: ValueError in the forward is asked for, and there was {name}"
-            + ("" if early else " in the backward"),
-            cause=("dw sums over M, the tokens: they must divide by 16, too",) if odd == 0 else (),
-        )
+        found = got if len(got) == 2 else ("none", True)
+        asked(found, ("ValueError", True), f"the error for M, K, N = {M}, {K}, {N}, and whether the forward raises it",
+            ("dw sums over M, the tokens: they must divide by 16, too",) if odd == 0 else ())  # fmt: skip

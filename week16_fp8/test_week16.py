@@ -27,6 +27,15 @@ def drawn(seed, *shape, spread=2.0):
     return torch.from_numpy((x * 2.0 ** (spread * draw.standard_normal(shape[1]))).astype(np.float32))
 
 
+def random(seed, *more):
+    return np.random.default_rng([seed % 2**63, *more])
+
+
+def operands(seed, M, K, N, spread=2.0):
+    """x [M, K], w [N, K] and dy [M, N]."""
+    return [drawn(seed + i, *shape, spread=spread) for i, shape in enumerate(((M, K), (N, K), (M, N)))]
+
+
 def size(seed, low, high):
     return int(np.random.default_rng((seed * 7919 + low) % 2**63).integers(low, high))
 
@@ -266,15 +275,22 @@ def over_ranks(N, seed, S, T, length, algorithm):
 # ---- 16.4
 
 
-def by_block(x, rows, columns, epsilon=0.0, power_of_two=True, fmt="e4m3"):
-    """(scales by block, by element), block after block."""
+def amaxes(x, rows, columns):
+    """The largest size in each block, block after block."""
+    bands = [band.abs().amax(0) for band in x.split(rows)]
+    return torch.stack([torch.stack([block.max() for block in band.split(columns)]) for band in bands])
+
+
+def laid_out(blocks, x, rows, columns):
+    """What belongs to blocks, for each number of x."""
     R, C = x.shape
-    amax = torch.stack(
-        [torch.stack([block.abs().max() for block in band.split(columns, 1)]) for band in x.float().split(rows)]
-    )
-    scales = scale_for(amax, fmt, epsilon, power_of_two)
-    i, j = torch.arange(R) // rows, torch.arange(C) // columns
-    return scales, scales[i][:, j]
+    return blocks[torch.arange(R) // rows][:, torch.arange(C) // columns]
+
+
+def by_block(x, rows, columns, epsilon=0.0, power_of_two=True, fmt="e4m3"):
+    """(scales by block, by element)."""
+    scales = scale_for(amaxes(x.float(), rows, columns), fmt, epsilon, power_of_two)
+    return scales, laid_out(scales, x, rows, columns)
 
 
 def on_grid(x, rows=1, columns=128, **how):
@@ -421,7 +437,7 @@ def sums(a, b):
 def test_block_product(seed):
     """Three products, each rounded along what it sums over"""
     M, K, N = (size(seed + i, low, low + 90) for i, low in enumerate((130, 140, 150)))
-    x, w, dy = drawn(seed, M, K), drawn(seed + 1, N, K), drawn(seed + 2, M, N)
+    x, w, dy = operands(seed, M, K, N)
     epsilon = {"input": 2.0**-9, "weight": 2.0**-12, "grad": 2.0**3}
     for e, p2 in ((dict.fromkeys(epsilon, 0.0), True), (epsilon, False)):
         y, dx, dw = call_alone("scenarios.block_product", x, w, dy, epsilon=e, power_of_two=p2)
@@ -481,27 +497,23 @@ def test_block_product(seed):
 @task("16.4", points=1)
 def test_block_product_keeps(seed):
     """What is kept for the backward, and no gradient that nobody wants"""
-    x, w, dy = drawn(seed, 140, 150), drawn(seed + 1, 130, 150), drawn(seed + 2, 140, 130)
-    kept_and_given("scenarios.block_kept", x, w, dy)
+    kept_and_given("scenarios.block_kept", *operands(seed, 140, 150, 130))
 
 
-def kept_and_given(scenario, x, w, dy):
-    """A product's backward gives what is needed and None for the rest, and keeps no more than x and w take."""
-    most = x.nbytes + w.nbytes
+def asked(found, want, what, cause=()):
+    """What is counted or named is what is asked for."""
+    expect(found == want, f"{what}: {want} is asked for, and there is {found}", cause=cause, known=True)
+
+
+def kept_and_given(scenario, x, w, dy, codes=False):
+    """A product's backward gives what is needed and None for the rest, and keeps no more than x and w take, or the
+    `codes` of what it multiplies."""
     for needs in ((True, True), (True, False), (False, True)):
         given, kept = call_alone(scenario, x, w, dy, needs)
-        for name, needed, there in zip(("x", "w"), needs, given):
-            expect(
-                there == needed,
-                f"{name} needs {'a' if needed else 'no'} gradient, and the backward gave {'one' if there else 'None'}",
-                known=True,
-            )
-        # 8 KiB: tables of a format's values.
-        expect(
-            kept <= most + 8192,
-            f"{kept} bytes are kept for the backward, and its products need no more than x and w take, {most}",
-            known=True,
-        )
+        asked(list(given), list(needs), f"whether the backward gives x and w a gradient, which {list(needs)} need")
+        # Scalars, less than a row; 8 KiB: tables of a format's values. dw multiplies x, dx multiplies w.
+        most = needs[1] * x.numel() + needs[0] * w.numel() + 64 if codes else x.nbytes + w.nbytes + 8192
+        expect(kept <= most, f"{kept} bytes are kept for the backward, whose products need at most {most}", known=True)
 
 
 def close(got, a, b, what, mistakes):
@@ -525,26 +537,39 @@ def whole(x, fmt, epsilon=0.0, power_of_two=False):
     return cast(x, s, fmt), s
 
 
-def back(x, fmt):
+def back(x, fmt, epsilon=0.0, power_of_two=False):
     """x rounded with one scale and scaled back, float64."""
-    q, s = whole(x, fmt)
+    q, s = whole(x, fmt, epsilon, power_of_two)
     return q / s.double()
+
+
+POWERS = {"input": False, "weight": True, "grad": False}
+
+
+def operands_of(seed, columns, *kinds):
+    """Of each (slot, dtype): slot, x, its format, the epsilons, its scale."""
+    for number, (slot, dtype) in enumerate(kinds):
+        x = (drawn(seed + number, 20 + seed % 9, columns) * 1e-3).to(dtype)
+        amax, fmt = float(x.abs().max()), "e5m2" if slot == "grad" else "e4m3"
+        epsilon = {"input": amax / 8, "weight": amax * 3, "grad": amax * 5}
+        yield slot, x, fmt, epsilon, whole(x, fmt, epsilon[slot], POWERS[slot])[1]
+
+
+def without_scale(seed, R, C):
+    """Operands whose scale is 1, and their names."""
+    x = drawn(seed, R, C)
+    yield "zeros", torch.zeros(R, C)
+    for what, bad in (("an infinity", math.inf), ("a NaN", math.nan)):
+        yield what, x.index_fill(0, torch.tensor([2]), bad)
 
 
 @task("16.5", points=2)
 def test_rounding(seed):
     """One operand: its format, its epsilon, its scale"""
-    powers = {"input": False, "weight": True, "grad": False}
-    for number, (slot, dtype) in enumerate(
-        (("input", torch.float32), ("weight", torch.bfloat16), ("grad", torch.float32))
-    ):
-        p2 = powers[slot]
-        x = (drawn(seed + number, 20 + seed % 9, 30) * 1e-3).to(dtype)
-        amax = float(x.abs().max())
-        epsilon = {"input": amax / 8, "weight": amax * 3, "grad": amax * 5}
-        fmt = "e5m2" if slot == "grad" else "e4m3"
-        s = whole(x, fmt, epsilon[slot], p2)[1]
-        got = call_alone("scenarios.one_rounding", x, slot, "e4m3", "e5m2", powers, epsilon)
+    kinds = ("input", torch.float32), ("weight", torch.bfloat16), ("grad", torch.float32)
+    for slot, x, fmt, epsilon, s in operands_of(seed, 30, *kinds):
+        p2, amax = POWERS[slot], float(x.abs().max())
+        got = call_alone("scenarios.one_rounding", x, slot, "e4m3", "e5m2", POWERS, epsilon)
         expect(isinstance(got, tuple) and len(got) == 2, "a pair is asked for: the values, and the scale")
         what = f"the scale of {slot!r}, power of two: {p2},"
         if isinstance(got[1], torch.Tensor) and got[1].shape == s.shape and got[1].dtype == s.dtype:
@@ -555,7 +580,7 @@ def test_rounding(seed):
             }
             same(got[1].item(), s.item(), tol=float(ulps(s)), what=what, looks_like=causes)
         same(got[1], s, tol=ulps(s), what=what)
-        q = cast(x, got[1], fmt).to(dtype)  # with the scale that came, which may be a rounding away
+        q = cast(x, got[1], fmt).to(x.dtype)  # with the scale that came, which may be a rounding away
         same(
             got[0],
             q,
@@ -563,11 +588,10 @@ def test_rounding(seed):
             looks_like={
                 "scaled back already: the values go into the product, and the scale is divided out after it": (
                     q.double() / s.double()
-                ).to(dtype)
+                ).to(x.dtype)
             },
         )
-    for what, bad in (("zeros", None), ("an infinity", math.inf), ("a NaN", math.nan)):
-        x = torch.zeros(5, 6) if bad is None else drawn(seed, 5, 6).index_fill(0, torch.tensor([2]), bad)
+    for what, x in without_scale(seed, 5, 6):
         values, scale = call_alone("scenarios.one_rounding", x, "input", "e4m3", "e5m2", False, {})
         same(scale, torch.tensor(1.0), what=f"the scale of an operand with {what}")
         same(values, cast(x, scale, "e4m3").float(), what=f"the values of an operand with {what}")
@@ -721,7 +745,7 @@ def apart_from(got, exact):
 @task("16.5", points=1)
 def test_frozen_input(seed):
     """What needs no gradient gets none, the weight's is the same, and no more is kept than x and w take"""
-    x, w, dy = drawn(seed, 140, 150), drawn(seed + 1, 130, 150), drawn(seed + 2, 140, 130)
+    x, w, dy = operands(seed, 140, 150, 130)
     for dtype in (torch.float32, torch.bfloat16):
         kept_and_given("scenarios.linear_kept", x.to(dtype), w, dy.to(dtype))
     x, w, dy, _ = near(seed)
