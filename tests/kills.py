@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from labkit.checks import load_week
-from labkit.checks.outcome import CaseResult, gist
+from labkit.checks.outcome import CaseResult
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import WRONG, CheckFailed
 from tests.edits import TRUE_ALWAYS
@@ -281,9 +281,7 @@ def write(path: Path, week: str, done: list[Found], wrongly: dict[str, list[str]
     for found in done:
         mutant = found.mutant
         entry = {"task": mutant.task, "name": mutant.name, "blind": mutant.blind, "killed": found.killed}
-        # Of causes that differ in ranks and lengths only, one.
-        causes = sorted({gist(cause): cause for cause in sorted(found.causes, reverse=True)}.values())
-        mutants[mutant.task, mutant.name] = {**entry, "causes_told": causes, "run": now}
+        mutants[mutant.task, mutant.name] = {**entry, "run": now}
     tasks = [task for task in dict.fromkeys(m.task for m in plan.mutants) if task in reference]
     kept: dict[str, Any] = {
         "command": f"python -m tests.kills {week} --out {plan.record.relative_to(ROOT)}",

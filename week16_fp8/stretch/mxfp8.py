@@ -25,7 +25,7 @@ e and f stand in amax's bits, and so does the answer. log2 does not do: it round
 is one off. torchao 0.18 computes rceil as ceil(log2(amax / 448)) and is one off there, just above 448 * 2^k.
 
     amax 0, or so small that c would be below 0    c = 0
-    a NaN in the block                             c = 255: the block comes back as NaN
+    a NaN in the block                             c = 255: the block comes back as NaN, whatever its elements are
     an infinity in the block                       counts as 2^128, as its exponent bits say: c = 247. Its element is
                                                    448, and 448 * 2^120 leaves float32: infinite again
     a finite amax from 2^128 (1 - 1/32) on         no exception. All rules but floor give c = 247, the element 256, and

@@ -13,7 +13,7 @@ come to 6.4, and is 6. Below 2^-6, where E4M3 has subnormals, it can come to 9. 
 bit (16.2), what SQNR will this have?
 
     S is 0 in FP32           S = 1: a tensor of zeros, say        s that rounds to 0: codes 0, whatever the sign
-    a NaN or an infinity     S = 1; its block has s = NaN (0x7f) and comes back as NaN; s of the others ends at 448
+    a NaN or an infinity     S = 1; its block has s = NaN (0x7f), its codes are free; s of the others ends at 448
 
 The recipe (NVIDIA 2025, arXiv:2509.25149; Transformer Engine's `NVFP4BlockScaling`) has three tricks beside the format:
 

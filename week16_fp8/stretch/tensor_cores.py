@@ -28,10 +28,10 @@ not escape: a scale for 32 values along K is no scale along M.)
     E4M3 x E4M3, E5M2 x E4M3 and E4M3 x E5M2 are there; E5M2 x E5M2 is not
     R is free, S and C divide by 16: for dw that makes M, the number of tokens, divide by 16 as well
     use_fast_accum: Hopper's tensor cores add FP8 products with fewer bits than FP32 has. Without it partial sums are
-        taken out of the tensor core from time to time and added in true FP32, which costs time. Measured on an H100, sums
-        of 16,384 products: 0.2 % off for normal numbers and 12 % for positive ones; without it 0.01 % and 0.06 %. y is
-        summed over K, and has rounding noise of its own: fast. dx and dw are not: their error is added to the weights,
-        step by step
+        taken out of the tensor core from time to time and added in true FP32, which costs time. Guess: how far is a sum
+        of 16,384 products off, of normal numbers and of positive ones? Measured on an H100: 0.2 % and 12 %; without it
+        0.01 % and 0.06 %. y is summed over K, and has rounding noise of its own: fast. dx and dw are not: their error is
+        added to the weights, step by step
 
 A CPU computes all of it, slowly, and forgives what a GPU refuses: wrong orders, odd sizes, E5M2 x E5M2. The checks look
 at the calls.
@@ -62,7 +62,8 @@ MULTIPLE = 16
 
 
 def both_ways(x_RC: Tensor, slot: str, recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
-    """Task 16.10. The FP8 codes of x * s in both orders, and 1 / s; s by 16.4's `scale_of` (16.5 is not needed).
+    """Task 16.10. The FP8 codes of x * s, in FP32 and saturating as in 16.1, E5M2's too, in both orders, and 1 / s;
+    s by 16.4's `scale_of` (16.5 is not needed).
 
     Args:
         x_RC: BF16 or FP32, any order in memory.
