@@ -165,6 +165,10 @@ LINEARS = [
         "scatter_to_ranks(x, self.group) if",
         "x.chunk(self.group.size, -1)[self.group.rank] if",
         "test_linear[Row-whole]", "its own slice, and zeros"),
+    linears("the third dimension is taken for the last, gathered", "class ColumnParallelLinear",
+        "gather_from_ranks(y, self.group)", "gather_from_ranks(y, self.group, 2)", "test_linear[Column-whole"),
+    linears("the third dimension is taken for the last, scattered", "class RowParallelLinear",
+        "scatter_to_ranks(x, self.group)", "scatter_to_ranks(x, self.group, 2)", "test_linear[Row-whole", "Rank", verdicts=ANY),
 ]
 
 # ---- 15.2
@@ -418,6 +422,10 @@ SEQUENCE = [
         "copy_to_ranks(self.wk, self.replicas), copy_to_ranks(self.wv, self.replicas)",
         "copy_to_ranks(self.wk, group), copy_to_ranks(self.wv, group)",
         "test_block", "summed over ranks with other weights"),
+    sequence("an epsilon of its own", "class SequenceParallelBlock",
+        "self.norm(x_BtD, ffn_norm)",
+        "nn.functional.rms_norm(x_BtD, ffn_norm.shape, ffn_norm, 1e-5)",
+        "test_block"),
 ]
 
 # ---- 15.4
@@ -670,6 +678,9 @@ OVERLAP = [
         "dy.flatten(0, -2).T @ x.flatten(0, -2)",
         "dy[0].T @ x[0]",
         "test_overlapped_linear", "the first sequence's alone"),
+    overlap("three dimensions alone", "class OverlappedColumn",
+        "dy.flatten(0, -2).T @ x.flatten(0, -2)", "dy.flatten(0, 1).T @ x.flatten(0, 1)",
+        "test_overlapped_linear[4", "Rank", verdicts=ANY),
 ]
 
 # ---- 15.6
@@ -863,6 +874,10 @@ COLLECTIVE = [
         "on_their_way.append(group.all_reduce(into, async_op=True))",
         "pass",
         "test_linear_reduce", "its own addend alone"),
+    collective_matmul("a short chunk more, where the rows do not divide", "class LinearReduce",
+        "rows.chunk(chunks), y.chunk(chunks)",
+        "rows.split(max(1, len(rows) // chunks)), y.split(max(1, len(rows) // chunks))",
+        "test_linear_reduce"),
 ]
 
 MUTANTS = [*LINEARS, *ATTENTION, *SEQUENCE, *VOCAB, *OVERLAP, *PIPELINE, *STRETCH, *COLLECTIVE]

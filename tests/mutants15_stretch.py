@@ -79,6 +79,9 @@ ZERO_BUBBLE = [
 """,
         ("test_run_in_three_kinds_of_steps[ZB-H1", "test_run_in_three_kinds_of_steps[all Ws"), "Deadlock",
         verdicts=ANY),
+    zero_bubble("what a forward kept stays behind its B", "run_schedule", "kept.pop(m)", "kept[m]",
+        (f"{RUN_TEST[0]}[ZB", f"{RUN_TEST[0]}[all"), "nothing is dropped after a backward"),
+    zero_bubble("x and dy stay behind their W", "run_schedule", "undone.pop(m)", "undone[m]", f"{RUN_TEST[0]}[ZB"),
 ]
 
 # ---- 15.11
@@ -212,6 +215,9 @@ RING_ATTENTION = [
 """,
         ("test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 4]"),
         "the gradients' messages are waited for where they are posted"),
+    ring_attention("the last block that came is kept", "class RingAttention",
+        "ctx.save_for_backward(q_BntH, k_BktH, v_BktH, o, lse)",
+        "ctx.save_for_backward(q_BntH, k_BktH, v_BktH, o, lse)\n        ctx.kv = kv", "test_ring_attention"),
 ]
 
 # ---- 15.12

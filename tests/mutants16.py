@@ -160,6 +160,11 @@ TASK_16_2 = [
         "known = held > 0",
         "known = (held > 0) & (amax != 0)",
         ("test_epsilon", "test_nothing_to_go_by"), "0 with an epsilon counts as epsilon"),
+    scaling("zeros make noise", "predicted_sqnr",
+        "y < f.smallest_subnormal / 2", "(y > 0) & (y < f.smallest_subnormal / 2)",
+        "test_predicted_sqnr"),
+    scaling("the margin is lost with powers of two", "scale_from_amax",
+        "np.exp2(np.frexp(scale)[1] - 1.0)", "np.exp2(np.frexp(scale * 2.0**margin)[1] - 1.0)", "test_power_of_two"),
 ]
 
 TASK_16_2 += [
@@ -339,6 +344,9 @@ TASK_16_4 = [
         dy_MN = dy_MN.float()
 """,
         "test_block_product"),
+    blockwise("no squares of fewer than 128 rows", "block_scales",
+        "rows = BLOCK if square else 1", "rows = BLOCK if square and R >= BLOCK else 1",
+        "test_block_scales[128", "the other shape of block"),
 ]
 
 KEEPS = "test_block_product_keeps"
@@ -441,6 +449,10 @@ TASK_16_5 = [
         "ctx.save_for_backward(x8_MK, w8_NK, s_x, s_w)",
         "ctx.save_for_backward(x8_MK, w_NK.detach().to(x_MK.dtype), s_x, s_w)",
         PRODUCTS, "the master is multiplied, and the scale"),
+    linear("dw divided in BF16", "FP8Product.backward",
+        "casts.unscaled((dy8_MN.t() @ x8_MK).to(ctx.master), s_dy, s_x)",
+        "casts.unscaled(dy8_MN.t() @ x8_MK, s_dy, s_x)",
+        "test_bf16_input"),
 ]
 
 TASK_16_5 += [
@@ -549,6 +561,10 @@ TASK_16_6 = [
         "raise ValueError('no')",
         ("test_which_linears", "test_the_weights_are_copied", "test_skip_and_multiple",
          "test_a_wrong_skip_list_is_an_error"), verdicts=("crashed",)),
+    convert("a part of a name is enough", "convert",
+        "if not any(_means(wanted, name) for name in modules):",
+        "if not any(wanted in name for name in modules):",
+        "test_a_wrong_skip_list_is_an_error"),
 ]
 
 TASK_16_6 += [
@@ -638,6 +654,10 @@ TASK_16_7 = [
         "grown.item() if grown.isfinite() else self.scale",
         "self.scale * self.growth_factor",
         "test_as_gradscaler", "it grows beyond float32"),
+    loss_scaling("no way back without a checkpoint", "after",
+        "action, to, self.in_row = ROLL_BACK, self.checkpoint, 0",
+        "action, to, self.in_row = ROLL_BACK if self.checkpoint is not None else LOWER, self.checkpoint, 0",
+        "test_recovery"),
 ]
 
 TASK_16_7 += [

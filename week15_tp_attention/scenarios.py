@@ -110,23 +110,29 @@ def gathered(x, dys, weights, group, keep):
     from . import sequence
 
     x, weights = leaf(x), [leaf(w) for w in weights]
-    others = {memory_of(w) for w in weights}
-    kept: dict[int, int] = {}
-
-    def keeping(t):
-        if memory_of(t) not in others:
-            kept[memory_of(t)] = t.untyped_storage().nbytes() // t.itemsize
-        return t
-
     group.barrier()
-    with torch.autograd.graph.saved_tensors_hooks(keeping, lambda t: t):
-        ys = sequence.gather_linears(x, weights, group, keep)
-    for tensor in reached(sequence, *{y.grad_fn for y in ys}, package=__package__):
-        keeping(tensor)  # what was put beside save_for_backward is kept, too
+    ys, kept = kept_beside(weights, sequence, lambda: sequence.gather_linears(x, weights, group, keep))
     group.barrier()
     torch.autograd.backward(list(ys), list(dys))
     group.barrier()
     return {"ys": list(ys), "x": x.grad, "weights": [w.grad for w in weights], "kept": sum(kept.values())}
+
+
+def kept_beside(others, module, forward):
+    """What `forward` gives, a tuple, and what it keeps for backward beside the `others`, wherever that is: numbers by
+    memory."""
+    given, kept = {memory_of(t) for t in others}, dict[int, int]()
+
+    def keeping(t):
+        if memory_of(t) not in given:
+            kept[memory_of(t)] = t.untyped_storage().nbytes() // t.itemsize
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keeping, lambda t: t):
+        ys = forward()
+    for tensor in reached(module, *{y.grad_fn for y in ys}, package=__package__):
+        keeping(tensor)  # what was put beside save_for_backward is kept, too
+    return ys, kept
 
 
 def memory_of(t):
@@ -152,11 +158,11 @@ def weighed(x, dys, weights, group, keep):
     return [w.grad for w in weights]
 
 
-def block(x, dy, weights, cos, sin, group, parts, d_head, keep):
+def block(x, dy, weights, cos, sin, group, parts, d_head, **options):
     """15.3: a whole block on this rank's positions; the ranks of a part have equal key/value heads."""
     from . import sequence
 
-    module = sequence.SequenceParallelBlock(weights, group, group.split(parts, "replicas"), d_head, keep)
+    module = sequence.SequenceParallelBlock(weights, group, group.split(parts, "replicas"), d_head, **options)
     x = leaf(x)
     return driven(group, lambda: module(x, cos, sin), dy, {"x": x, **{name: getattr(module, name) for name in weights}})
 
@@ -267,9 +273,9 @@ def pipelined(weights, inputs, targets, layers, group, config, schedule, shape):
     return value, {name: p.grad for name, p in stage.named_parameters()}, kept, graph
 
 
-def keeps(stage):
+def keeps(stage, inputs=1):
     """A list that gets a number at each forward of `stage` and each backward: of how many forwards the input or the
-    output is still there."""
+    output is still there, or without `inputs` the output."""
     made: list[list[weakref.ref]] = []
     found: list[int] = []
 
@@ -277,7 +283,7 @@ def keeps(stage):
         found.append(sum(any(ref() is not None for ref in refs) for refs in made))
 
     def ran(module, args, y):
-        made.append([weakref.ref(t) for t in (y, *args[:1]) if t.requires_grad])
+        made.append([weakref.ref(t) for t in (y, *args[:inputs]) if t.requires_grad])
         look()
         y.register_hook(look)
 
@@ -320,21 +326,36 @@ def zero_bubble(sizes):
 
 def zero_bubble_run(weights, inputs, targets, layers, group, config, schedule, shape):
     """15.10: as `pipelined`, with linears whose backward is apart. Also the products, with the spans in which they
-    ran."""
+    ran; and of how many micro-batches something is still there, at each F and B of the stage's output, at the end of
+    each B of what was put aside."""
     from labkit.model.config import ModelConfig
     from labkit.model.decoder import Transformer
 
     from .stretch import zero_bubble
 
-    left = zero_bubble.Left()
+    aside: list[list[weakref.ref]] = [[]]
+    waits: list[int] = []
+
+    class Watched(zero_bubble.Left):
+        def put(self, weight, x, dy):
+            aside[-1].append(weakref.ref(dy))
+            super().put(weight, x, dy)
+
+        def take(self):
+            waits.append(sum(any(ref() is not None for ref in refs) for refs in aside))
+            aside.append([])
+            return super().take()
+
+    left = Watched()
     stage = Transformer(
         ModelConfig(**config), linear=lambda name, i, o: zero_bubble.Linear(i, o, left), layers=range(*layers)
     )
     stage.load_state_dict(weights)
     steps = [tuple(one) for one in schedule[group.rank]]
+    kept = keeps(stage, inputs=0)  # what waits for a W has a graph, and that has its input
     with Products(group) as products:
         value = zero_bubble.run_schedule(stage, left, steps, inputs, targets, tuple(shape), group)
-    return value, {name: p.grad for name, p in stage.named_parameters()}, products.seen
+    return value, {name: p.grad for name, p in stage.named_parameters()}, products.seen, kept, waits
 
 
 def zigzag(sizes):
@@ -354,7 +375,7 @@ def zigzag(sizes):
 
 def ring(q, k, v, dO, group, pieces):
     """15.11: forward and backward, with these pieces by rank. Also the work: (multiplications, phase) and the span of
-    each product."""
+    each product; and how many numbers are kept for backward beside q, k, v and o."""
     from .stretch import ring_attention
 
     q, k, v = leaf(q), leaf(k), leaf(v)
@@ -362,11 +383,18 @@ def ring(q, k, v, dO, group, pieces):
     def positions(T, N, r):
         return [tuple(piece) for piece in pieces[r]]
 
-    with Work(group) as work:
-        result = driven(
-            group, lambda: ring_attention.ring_attention(q, k, v, positions, group), dO, {"q": q, "k": k, "v": v}
+    kept: dict[int, int] = {}
+
+    def forward():
+        (o,), found = kept_beside(
+            (q, k, v), ring_attention, lambda: (ring_attention.ring_attention(q, k, v, positions, group),)
         )
-    return {**result, "work": work.seen}
+        kept.update({memory: numbers for memory, numbers in found.items() if memory != memory_of(o)})
+        return o
+
+    with Work(group) as work:
+        result = driven(group, forward, dO, {"q": q, "k": k, "v": v})
+    return {**result, "work": work.seen, "kept": sum(kept.values())}
 
 
 def turned(x, dy, group, which):

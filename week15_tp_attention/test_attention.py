@@ -396,12 +396,12 @@ def judge_memory(draw):
         )
 
 
-def whole_block(x, N, H, cos, sin, leaves, first=1, second=1):
+def whole_block(x, N, H, cos, sin, leaves, eps, first=1, second=1):
     """The block in float64, with a leaf of its own for whatever a rank holds: norms' weights by position, [T, D], so
     that a rank's part of their gradients is known, and each rank's slices. first, second: 0 leaves a residual out."""
 
     def norm(x, weight_TD):
-        return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight_TD
+        return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight_TD
 
     def own(r):
         return {name: leaves[f"{name} {r}"] for name in ("wq", "wk", "wv", "wo", "w1", "w3", "w2")}
@@ -420,7 +420,7 @@ def test_block(keep, heads, kv, seed):
     """A whole block on T/N positions"""
     N, draw = 4, Draw(seed, "block", keep)
     B, t, H, D = draw.size(1, 2), draw.size(2, 3), draw.size(1, 3, times=2), draw.size(12, 20)
-    T, F = N * t, draw.size(3, 6, times=N)
+    T, F, eps = N * t, draw.size(3, 6, times=N), draw.size(1, 9) / 10
     weights = attention_weights(draw, D, heads, kv, H)
     ffn = {
         name: draw.normal(*shape, scale=shape[1] ** -0.5)
@@ -435,7 +435,7 @@ def test_block(keep, heads, kv, seed):
     ]
     leaves = {f"{name} {r}": w for r in range(N) for name, w in slices[r].items()}
     leaves |= {name: w.expand(T, D) for name, w in norms.items()}
-    found = with_gradients(lambda x, **all: whole_block(x, N, H, cos, sin, all), dy, x=x, **leaves)
+    found = with_gradients(lambda x, **all: whole_block(x, N, H, cos, sin, all, eps), dy, x=x, **leaves)
     doubled = {name: leaf.double() for name, leaf in leaves.items()}
     swapped = {f"{a} {r}": doubled[f"{b} {r}"] for r in range(N) for a, b in (("w1", "w3"), ("w3", "w1"))}
     one_norm = {"ffn_norm": doubled["attn_norm"]}
@@ -445,11 +445,12 @@ def test_block(keep, heads, kv, seed):
         "gate and up swapped": (swapped, 1, 1),
         "attn_norm in front of both halves": (one_norm, 1, 1),
     }
-    ys = {c: whole_block(x.double(), N, H, cos, sin, doubled | other, *r) for c, (other, *r) in variants.items()}
+    ys = {c: whole_block(x.double(), N, H, cos, sin, doubled | other, eps, *r) for c, (other, *r) in variants.items()}
+    ys["`eps` is ignored"] = whole_block(x.double(), N, H, cos, sin, doubled, 1e-5)
     xs, dys = x.split(t, 1), dy.split(t, 1)
     parts = [list(part) for part in sorted({tuple(heads_of(heads, kv, N, r)[2]) for r in range(N)})]
     inputs = [(xs[r].contiguous(), dys[r].contiguous(), slices[r] | norms, cos.float(), sin.float()) for r in range(N)]
-    got, ledgers = call("scenarios.block", inputs, parts=parts, d_head=H, keep=keep)
+    got, ledgers = call("scenarios.block", inputs, parts=parts, d_head=H, keep=keep, eps=eps)
     for r in range(N):
         own = {cause: y.split(t, 1)[r] for cause, y in ys.items()}
         judge_block(got[r], found, r, t, heads_of(heads, kv, N, r)[2], own)

@@ -300,20 +300,21 @@ def test_overlapped_linear(N, seed):
     """Backward's all-reduce beside the product for dW"""
     draw = Draw(seed, "overlapped", N)
     B, T, wide, out = draw.size(2, 3), draw.size(5, 6), draw.size(2, 4), draw.size(7, 9)
-    x, weights = draw.whole(B, T, wide), [draw.whole(out, wide) for _ in range(N)]
-    dys = [draw.whole(B, T, out) for _ in range(N)]
+    lead = (B, T) if N == 2 else (B * T,)  # a linear's dimensions are "..., inputs"
+    x, weights = draw.whole(*lead, wide), [draw.whole(out, wide) for _ in range(N)]
+    dys = [draw.whole(*lead, out) for _ in range(N)]
     got, ledgers = call("scenarios.overlapped", [(x, dys[r], weights[r]) for r in range(N)])
     dx = sum(dy @ w for dy, w in zip(dys, weights))
     for r in range(N):
         same(got[r]["y"], x @ weights[r].T, rank=r, what="y")
         own = {"its own outputs' part alone: the others' outputs read the same x": dys[r] @ weights[r]}
         same(got[r]["x"], dx, rank=r, what="dL/dx", looks_like=own)
-        dW = dys[r].flatten(0, 1).T @ x.flatten(0, 1)
+        dW = dys[r].flatten(0, -2).T @ x.flatten(0, -2)
         causes = {
             "N times too much: it is complete already": N * dW,
-            "summed over the ranks: each has a weight of its own": torch.stack(dys).sum(0).flatten(0, 1).T
-            @ x.flatten(0, 1),
-            "the first sequence's alone": dys[r][0].T @ x[0],
+            "summed over the ranks: each has a weight of its own": torch.stack(dys).sum(0).flatten(0, -2).T
+            @ x.flatten(0, -2),
+            "the first sequence's alone": dys[r][0].T @ x[0] if len(lead) > 1 else None,
         }
         same(got[r]["weight"], dW, rank=r, what="dL/dW", looks_like=causes)
         halves = phases(ledgers[r])

@@ -165,6 +165,9 @@ def test_ring_attention(name, seed):
         judge_ring_bytes(ledgers[r], 4 * 2 * B * k * (T // N) * H, n // k, N)
         judge_work(got[r]["work"], layout, T, N, r, 2 * B * n * H)
         judge_beside(ledgers[r], N)
+        kept, most = got[r]["kept"], B * n * (T // N)
+        told = f"rank {r} keeps {kept} numbers for backward beside q, k, v and o; l has {most}"
+        expect(kept <= most, told, known=True)
     if N > 1:
         judge_ring_time(ledgers, 4 * 2 * B * k * (T // N) * H)
 

@@ -122,12 +122,13 @@ def test_step(name, dim, seed):
 
 
 def linear_case(kind, N, whole_end, draw):
-    """A linear's data: x, dy, weight and bias by rank; y, dx, dW, db by rank; the unsharded bias."""
-    B, T = draw.size(1, 3), draw.size(2, 4)
+    """A linear's data: x, dy, weight and bias by rank; y, dx, dW, db by rank; the unsharded bias. x has two dimensions,
+    or four: a linear's are "..., inputs"."""
+    lead = (draw.size(1, 3), 3, draw.size(2, 4)) if whole_end else (draw.size(2, 4),)
     width, out = draw.size(2, 4, times=N), draw.size(2, 4, times=N)
-    x, w, b, dy = draw.whole(B, T, width), draw.whole(out, width), draw.whole(out), draw.whole(B, T, out)
+    x, w, b, dy = draw.whole(*lead, width), draw.whole(out, width), draw.whole(out), draw.whole(*lead, out)
     y, dx = x @ w.T + b, dy @ w
-    dw, db = dy.flatten(0, 1).T @ x.flatten(0, 1), dy.flatten(0, 1).sum(0)
+    dw, db = dy.flatten(0, -2).T @ x.flatten(0, -2), dy.flatten(0, -2).sum(0)
     if kind == "Column":
         ends = everywhere(y, N) if whole_end else side_by_side(y, N, -1)
         dys = everywhere(dy, N) if whole_end else side_by_side(dy, N, -1)

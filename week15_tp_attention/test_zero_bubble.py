@@ -14,7 +14,16 @@ from labkit.checks.judge import close
 from labkit.checks.traffic import LIBRARY
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay
-from week15_tp_attention.test_pipeline import ROUNDINGS, a_decoder, last_alone, mine, one_f_one_b, unsharded, words
+from week15_tp_attention.test_pipeline import (
+    ROUNDINGS,
+    a_decoder,
+    judge_kept,
+    last_alone,
+    mine,
+    one_f_one_b,
+    unsharded,
+    words,
+)
 
 EQUAL = {"F": 1.0, "B": 1.0, "W": 1.0}  # seconds of a step
 UNEQUAL = {"F": 2.0, "B": 3.0, "W": 2.0}
@@ -169,7 +178,7 @@ def test_run_in_three_kinds_of_steps(name, seed):
     shape = (B, T, config["d_model"])
     got, ledgers = call("scenarios.zero_bubble_run", data, config=config, schedule=stages, shape=shape)
     for p in range(P):
-        value, found, products = got[p] if isinstance(got[p], tuple) and len(got[p]) == 3 else (None, {}, [])
+        value, found, products, kept, waits = got[p] if isinstance(got[p], tuple) else (None, {}, [], [], [])
         if p == P - 1:
             causes = {"the sum over the micro-batches, expected the mean": M * loss.double()}
             close(value, loss.double(), tol=ROUNDINGS * M, rank=p, what="the loss", looks_like=causes)
@@ -185,6 +194,16 @@ def test_run_in_three_kinds_of_steps(name, seed):
             tol = ROUNDINGS * max(1.0, float(want.abs().max()))
             close(found.get(key), want, tol=tol, rank=p, what=f"dL/d {key}", looks_like=causes if M > 1 else {})
         judge_run(ledgers[p], stages[p], p, P, 4 * B * T * config["d_model"])
+        if p < P - 1:
+            judge_kept(kept, [step for step in stages[p] if step[0] != "W"], p)
+        steps = [kind for kind, _ in stages[p]]
+        most = [steps[: k + 1].count("B") - steps[:k].count("W") + 1 for k, kind in enumerate(steps) if kind == "B"]
+        expect(
+            len(waits) != M or all(a <= b for a, b in zip(waits, most)),
+            f"stage {p}: what waits for a W is still there of {waits} micro-batches, B for B; {most} are enough, with one "
+            f"that was just done: x and dy go at W",
+            known=True,
+        )
     for ledger in ledgers:
         for event in ledger.events:
             if event.kind == "compute":

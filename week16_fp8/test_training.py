@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.checks import call, call_alone, expect, same, task
+from labkit.checks import call, call_alone, call_each, expect, same, task
 from labkit.checks.judge import note
 
 RUNS = Path(__file__).parent / "data" / "held-out.npz"
@@ -186,6 +186,7 @@ def test_a_wrong_skip_list_is_an_error(seed):
     weights, _, _ = a_model(seed)
     for skip, multiple, what in (
         (["head", "ruoter"], 16, "no module is called ruoter"),
+        (["head", "route"], 16, "no module is called route"),
         (["layers", "overhead", "shared", "head", "left", "right"], 16, "all linears are named"),
         (["head"], 4096, "no shape fits"),
     ):
@@ -447,10 +448,16 @@ def test_recovery(seed):
     saves = [k for k in saves if k > at[3]]  # the first bad steps come before any checkpoint
     losses = [float(draw.choice([math.nan, math.inf])) if one == "loss" else 2.5 for one in bad]
     finite = [one == "" or (one == "loss" and draw.random() < 0.5) for one in bad]
-    got_actions, got_rates, got_log = call_alone(
-        "scenarios.recovered", losses, finite, saves, lower_after, rollback_after, factor
-    )
-    rules = (bad, saves, lower_after, rollback_after, factor)
+    options = lower_after, rollback_after, factor
+    both = saves, list[int]()  # and a run without a checkpoint, which rolls back all the same
+    for one, got in zip(both, call_each("scenarios.recovered", [(losses, finite, one, *options) for one in both])):
+        judge_recovery(got, losses, finite, (bad, one, *options))
+
+
+def judge_recovery(got, losses, finite, rules):
+    """The actions, the rates and the log of one run."""
+    bad, _, lower_after, rollback_after, factor = rules
+    got_actions, got_rates, got_log = got
     actions, rates, log = recovery(*rules)
     by_gradient = [("gradient" if not f else "") for f in finite]
     by_loss = [("" if math.isfinite(loss) else "loss") for loss in losses]
