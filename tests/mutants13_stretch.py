@@ -117,7 +117,7 @@ MATRIX = [
         verdicts=ANY,
     ),
     smi("today's symbols alone", "parse_topo", "symbol = OLDER.get(symbol, symbol)", "symbol = symbol", OLD, verdicts=ANY),
-    smi("two GPUs are on a switch", "to_topology", "switched = N > 2 and len", "switched = len", "test_link_graph[one bridge"),
+    smi("two GPUs are on a switch", "to_topology", "len(linked) > 2 and len(", "len(", "test_link_graph[one bridge"),
     smi("one digit of NVLinks", "to_topology", "int(symbol[2:])", "int(symbol[2])", ("test_link_graph[a switch", "test_link_graph[one")),
     smi(
         "one link between the sockets for both ways",
@@ -136,7 +136,7 @@ MATRIX = [
     smi(
         "NV everywhere is a switch, whatever the numbers",
         "to_topology",
-        "len(set(symbols.values())) == 1 and next(iter(symbols.values())).startswith(\"NV\")",
+        "len({symbols[pair] for pair in itertools.permutations(linked, 2)}) == 1",
         'all(symbol.startswith("NV") for symbol in symbols.values())',
         "test_link_graph[unequal",
     ),

@@ -161,6 +161,7 @@ def test_link_graph(kind, seed):
     _, ways = call_alone("scenarios.machine", text, alpha=alpha, **speeds)
     links = {name: Link(bandwidth, latency) for _, _, path in ways for name, bandwidth, latency in path}
     got = Topology(want.size, links, {(a, b): [name for name, _, _ in path] for a, b, path in ways})
+    expect(set(got.routes) == set(want.routes), f"{len(got.routes)} pairs of GPUs have a way, of {len(want.routes)}")
     for a, b in want.routes:
         same(got.alpha(a, b), want.alpha(a, b), tol=1e-12, what=f"alpha from GPU{a} to GPU{b}, in seconds,")
     orders = [draw.sample(range(want.size), want.size) for _ in range(20)]
