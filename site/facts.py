@@ -18,13 +18,13 @@ from labkit.record.read import RunData, read_run
 from studies.guide.survey import short
 from studies.guide.tables import NAMES, constraint, fitting, mark_of
 from studies.verdict.show import equal_rows, row_of
-from week16_fp8.given import renting
+from week16_fp8.given import findings, renting
 
 COURSE = Path(__file__).resolve().parents[1]
 version = labkit.__version__
 REPEATS = json.loads((COURSE / "results" / "2026-11-26-verdict-repeats.json").read_text())
 # The answer cards: the record, and what the renter's page makes of it.
-CARDS = ((renting.H100_WHOLE, renting.h100_answers), (renting.WHOLE, renting.answers))
+CARDS = (findings.H100_WHOLE, findings.H200_AGAIN)
 LEADING = ("te-current", "te-delayed")
 API = {  # what a week or a script of one's own calls
     "comm": ("group", "ranks", "autopsy", "mesh", "topology", "ledger"),
@@ -136,9 +136,9 @@ def _date(run: RunData) -> str:
 def cards() -> list[dict[str, Any]]:
     """A card for each GPU: what was measured, of which arm, in which record."""
     made = []
-    for name, answers in CARDS:
+    for name in CARDS:
         record = renting.read(name)
-        rows = arm_rows(record) | answers()
+        rows = arm_rows(record) | renting.answers(name)
         made.append(
             {
                 "gpu": gpu(record).removeprefix("1 x "),

@@ -5,17 +5,15 @@ Rates of a whole machine are tokens/s, times minutes, sizes GiB unless a name sa
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 
-from labkit.compare import budget, memory, own, repeats
-from labkit.compare.arms import Arm, arm_rows, heldout_of
+from labkit.compare import budget, memory, own
+from labkit.compare.arms import Arm, arm_rows
 from labkit.compare.arms import answers as answers_of
 from labkit.compare.figures.answer import answer as draw_answer
-from labkit.compare.preset import Preset, load_preset
-from labkit.compare.table import of_answers
+from labkit.compare.preset import load_preset
 from labkit.compare.terminal import markdown_table
 from labkit.model.config import sizes
 from labkit.record.plotting import Picture
@@ -87,36 +85,13 @@ def h100_rows() -> list[list[str]]:
 
 
 @cache
-def answers() -> dict[str, Arm]:
-    """The arms of the whole run by the present statistic: three BF16 runs (two were its twins), one of each recipe, and
-    the scatter that the preset's records tell. Without the speed at equal loss: repeated runs know the gap better."""
-    data = read(WHOLE)
-    repeat = load_preset("h100").repeat
-    assert repeat is not None
-    preset = Preset.model_validate(data.config).model_copy(update={"repeat": repeat.model_copy(update={"more": 0})})
-    asked = [name for name, arm in preset.arms.items() if arm.role == "candidate" and name in data.arms]
-    losses = {name: heldout_of(arm) for name, arm in data.arms.items() if arm.status == "finished"}
-    verdict = repeats.judge(losses, preset, [name for name in asked if name in losses])
-    return {arm.name: replace(arm, further=None) for arm in answers_of(arm_rows(data, verdict))}
+def answers(run: str) -> dict[str, Arm]:
+    """The arms of a comparison that were timed, with its verdicts on their losses."""
+    return {arm.name: arm for arm in answers_of(arm_rows(read(run))) if arm.timed}
 
 
-@cache
-def h100_answers() -> dict[str, Arm]:
-    """What was timed on an H100, with the verdicts of the same comparison."""
-    return {arm.name: arm for arm in answers_of(arm_rows(read(H100_WHOLE))) if arm.timed}
-
-
-def h100_picture(folder: Path) -> Picture | None:
-    return draw_answer(list(h100_answers().values()), folder, "renter-answer-h100", sizes=SIZES)
-
-
-def answer_rows() -> list[list[str]]:
-    columns = of_answers(rows := [*answers().values()], "BF16")[:-1]
-    return [[column.cell(arm) for column in columns] for arm in rows]
-
-
-def answer_picture(folder: Path) -> Picture | None:
-    return draw_answer(list(answers().values()), folder, "renter-answer", sizes=SIZES)
+def answer_picture(run: str, name: str, folder: Path) -> Picture | None:
+    return draw_answer(list(answers(run).values()), folder, name, sizes=SIZES)
 
 
 def predicted_memory() -> str:
