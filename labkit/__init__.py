@@ -4,4 +4,4 @@ Packages: `comm` (how ranks talk), `train` (the one model and training loop), `r
 `checks` (how a task is judged). Importing this package is cheap: torch is imported by the packages that need it.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

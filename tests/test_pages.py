@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = pages(ROOT)
 WORDS = {  # of a page, within a fifth, before any fold is opened
     "README.md": 500,
+    "CHANGELOG.md": 400,
     "CONTRIBUTING.md": 800,
     "PARALLELISM_GUIDE.md": 1900,
     **{f"{week}/README.md": 350 for week in ("week13_allreduce", "week14_fsdp", "week15_tp_attention", "week16_fp8")},
@@ -108,10 +109,10 @@ def test_commands_of_a_door_fit_on_a_screen(page):
     assert max(len(line) for line in text.splitlines() if line.startswith("    ")) <= 92
 
 
-def test_a_release_is_added_changed_and_fixed_in_few_words():
+def test_a_release_is_added_changed_and_fixed():
     for release in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]:
         heads = re.findall(r"^### (.*)", release, re.MULTILINE)
-        assert len(release.split()) <= 400 and set(heads) <= {"Added", "Changed", "Fixed"}, release.splitlines()[0]
+        assert set(heads) <= {"Added", "Changed", "Fixed"}, release.splitlines()[0]
 
 
 def test_the_glossary_stays_short():
