@@ -33,19 +33,28 @@ from week14_fsdp.given.whole_batch import (
 )
 
 
-def greedy(tensors, limit, any_before=False):
-    """The sizes of buckets, as the task says. any_before: a wrong answer, the last bucket of the dtype is joined though
-    others came behind it."""
+def greedy(tensors, limit, any_before=False, fits=lambda size, t, limit: size + t.nbytes <= limit):
+    """The sizes of buckets, as the task says. Wrong answers: any_before, the last bucket of the dtype is joined though
+    others came behind it; fits, another rule for whether a tensor joins a bucket of this size."""
     buckets: list[int] = []
     last: dict[torch.dtype, int] = {}
     for t in tensors:
         at = last.get(t.dtype)
-        if at is not None and (any_before or at + 1 == len(buckets)) and buckets[at] + t.nbytes <= limit:
+        if at is not None and (any_before or at + 1 == len(buckets)) and fits(buckets[at], t, limit):
             buckets[at] += t.nbytes
         else:
             last[t.dtype] = len(buckets)
             buckets.append(t.nbytes)
     return buckets
+
+
+RULES = {
+    "the limit is looked at before a parameter is added, not with it": lambda size, t, limit: size < limit,
+    "a full bucket takes one more: the limit is looked at before a parameter is added, not with it": lambda size, t, limit: (
+        size <= limit
+    ),
+    "four bytes a number, whatever its dtype": lambda size, t, limit: size + 4 * t.numel() <= limit,
+}
 
 
 def blocks_of(weights, limit):
@@ -107,11 +116,13 @@ def a_limit(weights, seed, suits=lambda weights, limit: True):
 
 
 def reached_between_dtypes(weights, limit):
-    """Whether a bucket is exactly as large as the limit, and who does not look at dtypes, or joins a bucket that is not
-    the last, fills others."""
+    """Whether a bucket is exactly as large as the limit, and who does not look at dtypes, joins a bucket that is not the
+    last, or has another rule, fills others."""
     own = [weights[n] for n in registered(weights)[::-1]]
     blind = [t.view(torch.uint8) for t in own]
-    return greedy(own, limit) not in (greedy(own, limit - 1), greedy(blind, limit), greedy(own, limit, any_before=True))
+    blind_to_width = greedy(own, limit, fits=RULES["four bytes a number, whatever its dtype"])
+    others = greedy(own, limit - 1), greedy(blind, limit), greedy(own, limit, any_before=True)
+    return greedy(own, limit) not in (*others, blind_to_width)
 
 
 class Step(NamedTuple):
@@ -182,6 +193,7 @@ def judge_gradients(got, by_rank, weights):
             own = added(*[gradient(w, [mb]) for mb in by_rank[r][step]])
             last = scaled(added(*[gradient(w, [rank[step][-1]]) for rank in by_rank]), 1 / N)
             causes = {
+                "the mean is added to this rank's own gradient: it takes its place": added(want, own),
                 "the sum over the ranks, expected the mean": scaled(want, N),
                 "divided twice: the group's mean divides already": scaled(want, 1 / N),
                 "this rank's own gradient: nothing was averaged": own,
@@ -281,8 +293,8 @@ def test_no_sync(interrupted, last_use, seed):
             f"rank {r}, step {1 + hides.index(False) if False in hides else 0}: no bucket leaves before the last "
             f"block's backward" + (", after an exception inside no_sync" if interrupted else ""),
             cause=("no_sync is not left by an exception: nothing but `finally` runs then",)
-            if interrupted and hides == [True, False, True]
-            else (),
+            * (interrupted and hides in ([True, False, True], [False] * 3))
+            + ("no_sync is never left", "all buckets leave after the backward: nothing is hidden") * (not any(hides)),
         )
 
 
@@ -311,6 +323,7 @@ def test_buckets(seed):
             looks_like={
                 "the last bucket of this dtype is joined, though another came behind it": 2 * greedy(own, limit, True),
                 "a bucket that would be exactly as large as the limit is not filled": 2 * greedy(own, limit - 1),
+                **{cause: 2 * greedy(own, limit, fits=rule) for cause, rule in RULES.items()},
                 "in the order of registration: gradients come in the reverse of it": 2 * greedy(tensors, limit),
                 "a message for every parameter": 2 * sizes[::-1],
                 "all in one bucket: nothing can leave before the end": 2 * greedy(own, sum(sizes)),

@@ -198,13 +198,15 @@ def test_stage(stage, seed):
         whole = {"gradients": b * P} if cut == 2 else {}
         whole |= {"moments": 8 * P} if cut else {}
         whole |= {"masters": 4 * P} if cut and b == 2 else {}
-        other = held_by(sizes, n, "zero1" if cut == 3 else "zero3")  # cut the other way
-        otherwise = {
-            "masters": 4 * other,
-            "moments": 8 * other,
-            "gradients": b * other if cut == 2 else 4 * other + (root + block) * b if cut == 3 else None,
-            "weights": 4 * other if cut == 3 else None,
-        }
+
+        def by_part(part, cut=cut, whole=(root + block) * b, b=b):
+            grads = {2: b * part, 3: 4 * part + whole}
+            return {"masters": 4 * part, "moments": 8 * part, "gradients": grads.get(cut)} | (
+                {"weights": 4 * part} if cut == 3 else {}
+            )
+
+        otherwise = by_part(held_by(sizes, n, "zero1" if cut == 3 else "zero3"))  # cut the other way
+        down = by_part(root // n + L * (block // n) if cut == 3 else P // n)
         some, once = min(2, L), activation_bytes(sizes, tokens, c)
         likely = {
             "moments": {"AdamW has two moments, each in FP32": 2 * b * (mine if cut else P)},
@@ -232,6 +234,7 @@ def test_stage(stage, seed):
                 looks_like={
                     "whole: this stage cuts it": whole.get(kind) if n > 1 else None,
                     f"cut {how}": otherwise.get(kind),
+                    "rounded down: the largest part is asked for": down.get(kind) if cut else None,
                     "FP32 weights need no masters": 4 * mine if cut and kind == "masters" and b == 4 else None,
                     "all blocks at once: the others are gone, or have not come": P * b if kind == "gathered" else None,
                     "one block: the next one is on its way": (root + block) * b if kind == "gathered" else None,
@@ -293,6 +296,10 @@ def test_largest_batch(seed):
                     q[7] // (q[0] + each)
                 ),
                 "an exact fit fits": lambda room, each, _: (room - 1) // each,
+                "`checkpointed` is not handed on": lambda room, each, q: room // (each * (1 + q[8])),
+                "`memory` is asked about another case: hand on what was given": lambda room, each, _: (
+                    room // (2 * each)
+                ),
             }.items()
         },
     )
@@ -413,24 +420,48 @@ def cut_short(trace, wanted):
     return row
 
 
+def switched(trace, wanted):
+    """As `cells`, by whoever keeps a flag and no count: the first kernel that ends switches it off."""
+    spans, length = placed(trace, wanted)
+    row, since = np.zeros(length, dtype=int), None
+    for at, begins in sorted([(begin, True) for begin, _ in spans] + [(end, False) for _, end in spans]):
+        row[since if since is not None else at : at] = 1
+        since = at if begins else None
+    return row
+
+
 def kernels_of(trace, row=cells):
     """Rows of the communicating kernels, and of the computing ones."""
     return row(trace, lambda e: kernel(e) and nccl(e)), row(trace, lambda e: kernel(e) and not nccl(e))
 
 
-NESTED = "a kernel inside a longer one ends the union too early: take the later of the two ends"
-
-
-def whole(e):
-    """An event with its times cut to whole microseconds."""
-    return {**e, "ts": int(e["ts"]), "dur": int(e["dur"])} if "dur" in e else e
+def otherwise_read(trace):
+    """{mistake: its rows of what communicates and of what computes}."""
+    timed = [e for e in trace["traceEvents"] if "dur" in e]
+    lengths = [{**e, "ts": int(e["ts"]), "dur": int(e["dur"])} for e in timed]
+    ends = [{**e, "ts": int(e["ts"]), "dur": int(e["ts"] + e["dur"]) - int(e["ts"])} for e in timed]
+    comm, work = kernels_of(trace)
+    return {
+        "a kernel inside a longer one ends the union too early: take the later of the two ends": kernels_of(
+            trace, cut_short
+        ),
+        "a flag in place of a count: the first kernel that ends switches it off": kernels_of(trace, switched),
+        "times are cut to whole microseconds": kernels_of({"traceEvents": lengths}),
+        "begins and ends are cut to whole microseconds": kernels_of({"traceEvents": ends}),
+        "whatever has nccl in its name communicates: a kernel that computes may have it, too": tuple(
+            cells(trace, lambda e, is_comm=is_comm: kernel(e) and ("nccl" in e["name"]) == is_comm)
+            for is_comm in (True, False)
+        ),
+        "labels over other events count as computing": (
+            comm,
+            work + cells(trace, lambda e: e.get("cat") == "gpu_user_annotation"),
+        ),
+    }
 
 
 def read(trace):
     """(computing, communication, exposed), and what mistakes would find for exposed."""
     comm, work = kernels_of(trace)
-    cut_comm, cut_work = kernels_of({"traceEvents": [whole(e) for e in trace["traceEvents"]]})
-    short_comm, short_work = kernels_of(trace, cut_short)
     copies = cells(trace, lambda e: e.get("cat", "").startswith("gpu_mem"))
     hosts = cells(trace, lambda e: "nccl" in e.get("name", "") and not (kernel(e) and not nccl(e)))
     newer = cells(trace, lambda e: kernel(e) and e["name"].startswith(NCCL[0]))
@@ -444,8 +475,7 @@ def read(trace):
             ((hosts > 0) & (work == 0)).sum()
         ),
         "the difference of two lengths: it says nothing on what ran when": max(0, right[1] - right[0]),
-        NESTED: int(((short_comm > 0) & (short_work == 0)).sum()),
-        "times are cut to whole microseconds": int(((cut_comm > 0) & (cut_work == 0)).sum()),
+        **{cause: int(((a > 0) & (b == 0)).sum()) for cause, (a, b) in otherwise_read(trace).items()},
         "kernels of older NCCL, called ncclKernel_..., count as computing": int(
             (
                 (newer > 0) & (work == 0) & (cells(trace, lambda e: kernel(e) and e["name"].startswith(NCCL[1])) == 0)
@@ -471,7 +501,10 @@ def test_exposed(seed):
             1 - right[2] / right[1],
             tol=1e-9,
             what="overlap",
-            looks_like={"the exposed share, expected the hidden one": right[2] / right[1]},
+            looks_like={
+                "the exposed share, expected the hidden one": right[2] / right[1],
+                "communication is its exposed part alone: what is hidden is communication, too": 0.0,
+            },
         )
 
 
@@ -481,21 +514,17 @@ def test_unions(seed):
     traces = [a_trace(seed + 77 + 1000 * i) for i in range(2)]
     for trace, got in zip(traces, _exposed(traces)):
         right, _, comm, work = read(trace)
-        short_comm, short_work = in_us(*(row.sum() for row in kernels_of(trace, cut_short)))
-        same(
-            field(got, "computing"),
-            right[0],
-            tol=TINY,
-            what="computing",
-            looks_like={"the sum of the kernels' lengths: a moment counts once": work, NESTED: short_work},
-        )
-        same(
-            field(got, "communication"),
-            right[1],
-            tol=TINY,
-            what="communication",
-            looks_like={"the sum of the kernels' lengths: a moment counts once": comm, NESTED: short_comm},
-        )
+        for name, want, summed in (("computing", right[0], work), ("communication", right[1], comm)):
+            looks_like = {"the sum of the kernels' lengths: a moment counts once": summed} | unions(trace, name)
+            if name == "communication":
+                looks_like["its exposed part alone: what is hidden is communication, too"] = right[2]
+            same(field(got, name), want, tol=TINY, what=name, looks_like=looks_like)
+
+
+def unions(trace, name):
+    """What mistakes find for one of the unions."""
+    which = name == "computing"
+    return {cause: int((rows[which] > 0).sum()) / CELL for cause, rows in otherwise_read(trace).items()}
 
 
 @task("14.5", points=1)
@@ -504,9 +533,12 @@ def test_nothing_to_expose(seed):
     empty = {"traceEvents": [{"ph": "M", "name": "process_name", "args": {}}]}
     for trace, got in zip([a_trace(seed, busy=False), empty], _exposed([a_trace(seed, busy=False), empty])):
         for name, want in (("communication", 0), ("exposed", 0), ("overlap", 1)):
-            same(field(got, name), want, what=f"{name} of a trace without communication")
+            causes = {"nothing was sent, so nothing is exposed: all of it is hidden": 0} if name == "overlap" else {}
+            causes |= unions(trace, name) if name == "communication" and trace is not empty else {}
+            same(field(got, name), want, what=f"{name} of a trace without communication", looks_like=causes)
         if trace is not empty:
-            same(field(got, "computing"), read(trace)[0][0], tol=TINY, what="computing")
+            causes = unions(trace, "computing")
+            same(field(got, "computing"), read(trace)[0][0], tol=TINY, what="computing", looks_like=causes)
 
 
 def _exposed(traces):

@@ -46,16 +46,33 @@ def adamw(weights, by_rank, max_norm):
     return after, norms
 
 
-def mistaken(weights, by_rank):
-    """{cause: the weights after each step that this mistake gives}, without clipping."""
+def mistaken(weights, by_rank, limits):
+    """{cause: the weights after each step that this mistake gives}."""
+    names, N = registered(weights), len(by_rank)
+    sizes = [weights[n].numel() for n in names]
+    S = -(-sum(sizes) // N)
 
-    def steps(batches, count=lambda step: step, longest=math.inf):
+    def clipped(norm, limit):
+        return 1.0 if limit is None else min(1.0, limit / norm)
+
+    def named(flat):
+        return {n: part.view(weights[n].shape) for n, part in zip(names, flat[: sum(sizes)].split(sizes))}
+
+    def own_parts(g, batches):
+        owns = [vector(gradient(g, [batch]), names) for batch in batches]
+        return named(torch.cat([own[r * S : (r + 1) * S] for r, own in enumerate(owns)]))
+
+    def moved_up(g):
+        used = vector(g, [n for n in names if n != "idle"])
+        return named(torch.cat([used, used.new_zeros(sum(sizes) - len(used))]))
+
+    def steps(count=lambda step: step, clip=clipped, mean=lambda w, batches: gradient(w, batches)):
         (b1, b2), lr = OPTIONS["betas"], OPTIONS["lr"]
-        w, after, names = weights, [], registered(weights)
+        w, after = weights, []
         m = v = {n: torch.zeros_like(t) for n, t in w.items()}
-        for step in range(1, len(batches[0]) + 1):
-            g, k = gradient(w, [rank[step - 1] for rank in batches]), count(step)
-            g = scaled(g, min(1.0, longest / vector(g, names).norm().item()))
+        for step, limit in enumerate(limits, 1):
+            g, k = mean(w, [rank[step - 1] for rank in by_rank]), count(step)
+            g = scaled(g, clip(vector(g, names).norm().item(), limit))
             m = {n: b1 * m[n] + (1 - b1) * g[n] for n in w}
             v = {n: b2 * v[n] + (1 - b2) * g[n] ** 2 for n in w}
             shrunk = scaled(w, 1 - lr * OPTIONS["weight_decay"])
@@ -65,9 +82,17 @@ def mistaken(weights, by_rank):
         return after
 
     return {
-        "bias correction counts from 2: the first step is step 1": steps(by_rank, lambda step: step + 1),
-        "bias correction is always that of the first step": steps(by_rank, lambda step: 1),
-        "clipped, though no max_norm was given": steps(by_rank, longest=1.0),
+        "the weights as they came in": [weights] * len(limits),
+        "bias correction counts from 2: the first step is step 1": steps(lambda step: step + 1),
+        "bias correction is always that of the first step": steps(lambda step: 1),
+        "clipped, though no max_norm was given": steps(clip=lambda norm, limit: clipped(norm, limit or 1.0)),
+        "nothing is clipped": steps(clip=lambda norm, limit: 1.0),
+        "clipped to 1, expected max_norm": steps(clip=lambda norm, limit: clipped(norm, limit and 1.0)),
+        "scaled to max_norm, also what is shorter": steps(clip=lambda norm, limit: limit / norm if limit else 1.0),
+        "each part by its rank's own gradient: nothing was averaged": steps(mean=own_parts),
+        "parameters without a gradient are left out, and those behind them move up": steps(
+            mean=lambda w, batches: moved_up(gradient(w, batches))
+        ),
     }
 
 
@@ -86,8 +111,8 @@ def large_weights(seed):
     return weights, generator
 
 
-def zero_case(seed, N, max_norm=UNCLIPPED, large=False):
-    weights, generator = large_weights(seed) if large else draw(seed)
+def zero_case(seed, N, max_norm=UNCLIPPED, large=False, idle=False):
+    weights, generator = large_weights(seed) if large else draw(seed, idle=idle)
     while sum(t.numel() for t in weights.values()) % N == 0:  # there is to be padding
         weights["idle"] = torch.randn(
             (1 + weights.get("idle", torch.empty(0)).numel(),), generator=generator, dtype=F64
@@ -108,17 +133,24 @@ def zero_case(seed, N, max_norm=UNCLIPPED, large=False):
 @task("14.3", points=5)
 @pytest.mark.parametrize("N", [2, 3])
 def test_zero_weights(N, seed):
-    """The weights of AdamW in one process, step by step"""
-    weights, by_rank, got, ledger = zero_case(seed + 100 * N, N)
+    """The weights of AdamW in one process, step by step; nobody uses one of them"""
+    weights, by_rank, got, ledger = zero_case(seed + 100 * N, N, idle=True)
     after, _ = adamw(weights, by_rank, UNCLIPPED)
     for r in range(N):
         mine = answer(got[r], 4)[0]
         expect(len(mine) == len(after), "not every step gave weights")
-        for step, want in enumerate(after):
-            causes = {cause: likely[step] for cause, likely in mistaken(weights, by_rank).items()}
-            causes["the weights as they came in"] = weights
-            gradients_agree(mine[step], want, r, causes, f"step {step + 1}: the weights")
+        for step in range(len(after)):
+            weights_agree(mine[step], after, step, r, weights, by_rank, UNCLIPPED)
         only(ledger[r], "reduce_scatter", "all_gather", "all_reduce")
+
+
+def weights_agree(got, after, step, r, weights, by_rank, limits):
+    """The weights after a step, and what mistakes make of them."""
+
+    def causes():
+        return {cause: likely[step] for cause, likely in mistaken(weights, by_rank, limits).items()}
+
+    gradients_agree(got, after[step], r, causes, f"step {step + 1}: the weights")
 
 
 def norms_of(weights, by_rank, r):
@@ -126,7 +158,8 @@ def norms_of(weights, by_rank, r):
     N, names = len(by_rank), registered(weights)
     mean = vector(gradient(weights, [rank[0] for rank in by_rank]), names)
     parts = [part.norm().item() for part in mean.split(-(-len(mean) // N))]
-    owns = [vector(gradient(weights, [rank[0]]), names).norm().item() for rank in by_rank]
+    whole = [vector(gradient(weights, [rank[0]]), names) for rank in by_rank]
+    owns = [own.norm().item() for own in whole]
     return {
         "the norm of this rank's part alone: squares add up over the ranks": parts[r],
         "the sum of the parts' norms: add squares, then take the root": sum(parts),
@@ -134,6 +167,9 @@ def norms_of(weights, by_rank, r):
         "the mean of the parts' squares: they add up": mean.norm().item() / math.sqrt(N),
         "the square of it": mean.norm().item() ** 2,
         "this rank's own gradient, not the mean": owns[r],
+        "each rank's part of its own gradient: nothing was averaged": math.hypot(
+            *(own.split(-(-len(mean) // N))[q].norm().item() for q, own in enumerate(whole))
+        ),
         "the mean of the ranks' own norms: the mean gradient is shorter": sum(owns) / N,
         "the norm of the ranks' own gradients together, before they were averaged": math.hypot(*owns),
     }
@@ -151,9 +187,9 @@ def test_zero_clipping(N, seed):
         expect(isinstance(told, list) and len(told) == len(norms), "the norms did not come back")
         causes = norms_of(weights, by_rank, r) | {"the norm after clipping, expected before": limits[0]}
         same(told[0], norms[0], tol=TOL * norms[0], rank=r, what="the norm of the first step", looks_like=causes)
+        for step in range(len(after)):
+            weights_agree(mine[step], after, step, r, weights, by_rank, limits)
         same(told, norms, tol=TOL * max(norms), rank=r, what="the norms (the second step does not clip)")
-        for step, want in enumerate(after):
-            gradients_agree(mine[step], want, r, {}, f"step {step + 1}: the weights")
 
 
 @task("14.3", points=3)
@@ -167,7 +203,7 @@ def test_zero_holds(N, seed):
     most = 3 * 8 * S + 256  # some single numbers besides: a norm, a step count. 256 bytes are 32 of them
     for r in range(N):
         mine, _, held, used = answer(got[r], 4)
-        gradients_agree(mine[-1], after[-1], r, {}, "the weights")
+        weights_agree(mine[-1], after, len(after) - 1, r, weights, by_rank, UNCLIPPED)
         expect(isinstance(held, int) and isinstance(used, int), "no bytes came back")
         expect(
             2 * 8 * S <= held <= most,
@@ -206,15 +242,21 @@ def test_zero_traffic(seed):
     after, _ = adamw(weights, by_rank, limits)
     S = -(-sum(t.numel() for t in weights.values()) // N)
     for r in range(N):
-        gradients_agree(answer(got[r], 4)[0][-1], after[-1], r, {}, "the weights")
+        weights_agree(answer(got[r], 4)[0][-1], after, len(after) - 1, r, weights, by_rank, limits)
         only(ledger[r], "reduce_scatter", "all_gather", "all_reduce")
         events = carried(ledger[r])
         for kind in ("reduce_scatter", "all_gather"):
+            summed = kind == "reduce_scatter" and any(
+                e.kind == "all_reduce" and e.bytes > 8 * N * (S - 1) for e in events
+            )
             same(
                 [e.bytes for e in events if e.kind == kind],
                 [8 * N * S] * 3,
                 rank=r,
                 what=f"bytes of each {kind} in three steps",
+                looks_like={"an all-reduce: each rank gets the whole gradient, and needs its part": []}
+                if summed
+                else {},
             )
         rest = sum(e.bytes for e in events if e.kind == "all_reduce")
         expect(rest <= 3 * 64, f"rank {r} sends {rest} bytes by all_reduce in three steps; a norm is one number")

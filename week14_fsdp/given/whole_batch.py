@@ -133,8 +133,8 @@ def close_to(a, b):
 
 
 def gradients_agree(got, want, rank, causes, what="the gradients"):
-    """All gradients of a step at once. `causes` are whole gradients; one is told if every number is its, and it differs
-    from the right one in several."""
+    """All gradients of a step at once. `causes` are whole gradients, or a function that gives them; one is told if every
+    number is its, and it differs from the right one in several."""
     if not isinstance(got, dict) or set(got) != set(want):
         raise CheckFailed(NO_RESULT, f"{what} of rank {rank} did not come back")
     names = sorted(want)
@@ -144,7 +144,7 @@ def gradients_agree(got, want, rank, causes, what="the gradients"):
         return
     told = tuple(
         cause
-        for cause, mark in causes.items()
+        for cause, mark in (causes() if callable(causes) else causes).items()
         if all(close_to(got[n], mark[n]) for n in names)
         and sum(int(((mark[n] - want[n]).abs() > 1e-6).sum()) for n in names) >= 3
     )
