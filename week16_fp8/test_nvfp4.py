@@ -145,11 +145,9 @@ def test_nv_product(tricks, seed):
     def make(seed):
         draw = random(seed, 7)
         M, K, N = 16 * int(draw.integers(2, 4)), *(int(draw.integers(18, 32)) for _ in range(2))
-        x, w, dy = operands(seed, M, K, N + (N == M))
-        dyt, xt, u, v = dy.t(), x.t(), None, None
-        if signs is not None:
-            dyt, xt = hadamard(dyt, signs), hadamard(xt, signs)
-            u, v = (torch.from_numpy(draw.random(one.shape, dtype=np.float32)) for one in (dy, dyt))
+        x, w, dy = operands(seed, M, K, N)  # N is not M: noise is given by shape
+        dyt, xt = (t if signs is None else hadamard(t, signs) for t in (dy.t(), x.t()))
+        u, v = (signs if signs is None else torch.from_numpy(draw.random(t.shape, dtype=np.float32)) for t in (dy, dyt))
         pairs = ((x,), (w, square)), ((dy, False, u), (w.t(), square)), ((dyt, False, v), (xt,))
         return x, w, dy, u, v, pairs, [nv(*one) for pair in pairs for one in pair]
 
