@@ -242,6 +242,7 @@ def test_stage(stage, seed):
                     "three copies of b bytes: the log-softmax is in FP32": tokens * V * 3 * b
                     if kind == "logits"
                     else None,
+                    "two copies: the logits' gradient is missing": tokens * V * (b + 4) if kind == "logits" else None,
                     "the shards' gradients in b bytes: they are summed in FP32": (mine + root + block) * b
                     if kind == "gradients" and cut == 3
                     else None,
