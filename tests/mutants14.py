@@ -126,6 +126,10 @@ MEMORY = [
     memory("every stage is refused", "memory", "",
         "raise ValueError('no')",
         ("test_unknown_stage", "test_stage", "test_against_the_meter"), verdicts=ANY),
+    memory("tries up to 4094 sequences", "largest_batch",
+        "max(0, (capacity - none) // (one - none))",
+        "next(b - 1 for b in range(1, 4096) if b == 4095 or none + b * (one - none) > capacity)",
+        "test_largest_batch"),
 ]
 
 # ---- 14.2
@@ -324,6 +328,14 @@ DDP = [
         "if p in bucket.ready:",
         "if False:",
         "test_second_backward"),
+    ddp("a second backward is seen where its bucket has left", "on_ready",
+        "if p in bucket.ready:",
+        "if p in bucket.ready and bucket.flat is not None:",
+        "test_second_backward"),
+    ddp("the last message is kept", "DataParallel.finish",
+        "bucket.flat = bucket.handle = None",
+        "bucket.handle = None",
+        ("test_data_parallel", "test_graphs_that_differ", "test_no_sync", "test_buckets", "test_leaves_early")),
 ]
 
 # ---- 14.3
@@ -462,6 +474,10 @@ class Rest:
         'self.group.reduce_scatter(flatten(grads, N * S), op="mean")',
         'self.group.all_reduce(flatten(grads, N * S), op="mean")[r * S : (r + 1) * S]',
         "test_zero_traffic", "an all-reduce: each rank gets the whole", verdicts=ANY),
+    zero("one more where N divides P", "ShardedAdamW.__init__",
+        "-(-P // group.size)",
+        "P // group.size + 1",
+        "test_zero_traffic"),
 ]
 
 # ---- 14.4
@@ -669,6 +685,10 @@ FSDP = [
         "if i + 1",
         ("test_fsdp[3 ranks, checkpointed", "test_fsdp_memory[checkpointed", "test_fsdp_prefetch[checkpointed"),
         verdicts=ANY),
+    fsdp("an evaluation frees nothing", "after_forward",
+        "not self.backward and i + 1 < len(self.blocks)",
+        "not self.backward and i + 1 < len(self.blocks) and torch.is_grad_enabled()",
+        "test_fsdp_recovers"),
 ]
 
 # ---- 14.5

@@ -118,6 +118,12 @@ RING = [
         ring = iter(())
 """,
         "test_ring_under_data_parallel", verdicts=("forbidden call",)),
+    ring("the newest ring first", "all_reduce",
+        "in list(self.under_way)", "in list(reversed(self.under_way))", "test_rings[4"),
+    ring("a second wait divides again", "wait",
+        'self.op = "sum"', "pass", "test_rings[4", "divided again", may="test_rings[1"),
+    ring("async_op is ignored", "all_reduce",
+        "return turn if async_op else turn.wait()", "return turn", "test_rings", verdicts=ANY),
 ]
 
 # ---- 14.9

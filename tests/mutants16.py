@@ -190,7 +190,7 @@ TASK_16_3 = [
         "torch.cat([torch.maximum(newest_T, self.history_HT[0])[None], self.history_HT[1:]])",
         ("test_delayed[e4m3-max]", "test_delayed[e4m3-most_recent]", "test_delayed[e5m2-max]",
          "test_delayed[e5m2-most_recent]", "test_delayed_over_ranks[2]", "test_delayed_over_ranks[3]",
-         "test_what_tells_nothing"), "the history does not move: after `length` ste"),
+         "test_what_tells_nothing"), "the history does not move, or it grows"),
     delayed("only the newest", "update",
         "self.history_HT.amax(0) if",
         "self.history_HT[0] if",

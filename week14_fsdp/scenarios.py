@@ -67,7 +67,8 @@ def largest_batch(questions):
 
 def data_parallel(steps, group, weights, bucket_bytes, lr=0.03125, interrupted=False, ringed=False):
     """14.2: one step of plain descent for each entry: micro-batches (tokens, targets, use), of which the last one
-    sends. Returns the gradients after each `finish`, by name, and whether an exception inside `no_sync` came out.
+    sends. Returns the gradients after each `finish`, by name, whether an exception inside `no_sync` came out, and the
+    bytes that are held at the end beside weights and gradients.
 
     ringed: 14.8, over its ring."""
     from . import ddp
@@ -97,7 +98,21 @@ def data_parallel(steps, group, weights, bucket_bytes, lr=0.03125, interrupted=F
         parallel.finish()
         found.append({name: grad_of(p) for name, p in model.named_parameters()})
         descend(model.parameters(), lr)
-    return found, came_out
+    kept = [tensor for p in model.parameters() for tensor in (p, p.grad) if tensor is not None]
+    return found, came_out, owned(parallel, without=kept).storages
+
+
+def rings(vectors, group):
+    """14.8: the first two vectors' sums begin, then the third's mean is taken and waited for; the others' are waited for
+    twice. Returns what came back of each."""
+    from .stretch import ring
+
+    over, x = ring.Ring(group), [vector.clone() for vector in vectors]
+    turns = [over.all_reduce(one, op="mean", async_op=True) for one in x[:2]]
+    last = over.all_reduce(x[2], op="mean")
+    for turn in turns:
+        turn.wait()
+    return [*(turn.wait() for turn in turns), last]
 
 
 def whole_batch_loss(model, batches):
@@ -258,12 +273,12 @@ def fsdp(steps, group, weights, prefetch=True, checkpointed=False, dtype=None, l
     }
 
 
-def hybrid(steps, group, weights, lr=0.03125, **sizes):
+def hybrid(steps, group, weights, lr=0.03125, dtype=None, prefetch=True, **sizes):
     """14.7: as `fsdp`, on a mesh of these sizes; all micro-batches but the last stay inside the node."""
     from .stretch import hsdp
 
     model = Tiny(weights, group)
-    sharded = hsdp.HSDP(model, model.blocks, Mesh(group, **sizes))
+    sharded = hsdp.HSDP(model, model.blocks, Mesh(group, **sizes), dtype and getattr(torch, dtype), prefetch)
     told: dict = {"losses": [], "grads": []}
     for micro_batches in steps:
         told["losses"].append([])
@@ -367,7 +382,7 @@ def another_model(weights, group):
 
 def interrupted(batch, group, weights):
     """14.4: an evaluation without a backward, then a forward that raises in its middle; then a step. Returns its loss
-    and the shards' gradients."""
+    and the shards' gradients, and how many blocks were whole after the evaluation."""
     from . import fsdp
 
     model = Tiny(weights, group)
@@ -377,12 +392,13 @@ def interrupted(batch, group, weights):
             whole_batch_loss(model, batch)
             for shard in sharded.shards():
                 shard.mul_(2)
+        whole = sum(unit.full.untyped_storage().nbytes() > 0 for unit in sharded.blocks)
         with suppress(IndexError):
             model(*batch[:2], [0, 99])
         loss = whole_batch_loss(model, batch)
         loss.backward()
         sharded.finish()
-    return loss.detach(), [unit.shard.grad for unit in sharded.units]
+    return loss.detach(), [unit.shard.grad for unit in sharded.units], whole
 
 
 def _ordinary_steps(model, batches, finish, holders, losses):

@@ -13,6 +13,7 @@ from week14_fsdp.given.whole_batch import (
     TOL,
     a_batch,
     added,
+    answer,
     carried,
     draw,
     gradient,
@@ -26,7 +27,7 @@ from week14_fsdp.given.whole_batch import (
     wait_of,
 )
 from week14_fsdp.test_ddp import ddp_steps, judge_gradients
-from week14_fsdp.test_fsdp import cut, judge_fsdp, unit_names
+from week14_fsdp.test_fsdp import computed_beside, cut, judge_fsdp, unit_names
 
 
 @task("14.7", points=0)
@@ -36,7 +37,8 @@ def test_hsdp(M, P, seed):
     N, blocks, micro = M * P, 4, (1, 3)
     weights, generator = draw(seed + 10 * M + P, blocks)
     by_rank = [[[a_batch(weights, generator) for _ in range(m)] for m in micro] for _ in range(N)]
-    got, ledger = call("scenarios.hybrid", [(steps,) for steps in by_rank], weights=weights, replicate=M, shard=P)
+    given, sizes = [(steps,) for steps in by_rank], {"replicate": M, "shard": P}
+    got, ledger = call("scenarios.hybrid", given, weights=weights, **sizes)
 
     def of_node(w, step, r):
         node = by_rank[r // P * P : (r // P + 1) * P]
@@ -48,7 +50,16 @@ def test_hsdp(M, P, seed):
     causes = {"this node's mean: nothing crossed": of_node, "summed over the nodes, expected the mean": summed}
     judge_fsdp(weights, by_rank, got, P, causes if M > 1 else {})
     parts = [8 * -(-vector(weights, names).numel() // P) for names in unit_names(weights)]
+    _, plain = call("scenarios.hybrid", given, weights=weights, dtype="float32", prefetch=False, **sizes)
     for r in range(N):
+        gathers = [e for e in carried(plain[r]) if e.kind == "all_gather"]
+        expect(
+            all(e.dtype == "float32" for e in gathers), f"rank {r}: dtype=float32 is not what is gathered", known=True
+        )
+        ahead = [e for e in gathers if computed_beside(plain[r], e)]
+        expect(
+            not ahead, f"rank {r}: {len(ahead)} gathers are under way beside a block, with prefetch=False", known=True
+        )
         only(ledger[r], "all_gather", "reduce_scatter", "all_reduce")
         inside = [e.group for e in carried(ledger[r]) if e.kind != "all_reduce"]
         across = [e for e in carried(ledger[r]) if e.kind == "all_reduce"]
@@ -95,6 +106,27 @@ def even(seed, blocks):
         weights[f"blocks.{k}.bias"] = 0.4 * torch.randn(H, generator=generator, dtype=F64)
         weights[f"blocks.{k}.down"] = 0.4 * torch.randn((D, H), generator=generator, dtype=F64)
     return weights, 8 * (2 * D * H + H), generator
+
+
+@task("14.8", points=0)
+@pytest.mark.parametrize("N", [1, 4])
+def test_rings(N, seed):
+    """Rings beside each other: the oldest steps first; a mean is divided once; without async_op it is there at once"""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = (2 * N, 3 * N, N - 1)
+    x = [[torch.randint(-99, 99, (L,), generator=generator).double() for L in lengths] for _ in range(N)]
+    got, ledger = call("scenarios.rings", [(vectors,) for vectors in x])
+    for r in range(N):
+        for k, L in enumerate(lengths):
+            mean = torch.stack([vectors[k] for vectors in x]).mean(0)
+            told = f"the mean of {L} numbers, " + ("as it comes back" if k == 2 else "after a second wait(),")
+            same(answer(got[r], 3)[k], mean, rank=r, tol=TOL, what=told, looks_like={"divided again": mean / N})
+        begin = [e.bytes // 8 for e in carried(ledger[r]) if e.kind == "send"][:5]
+        expect(
+            N == 1 or begin == [2, 2, 3, 2, 3],
+            f"rank {r}: the oldest ring steps first; chunks of {begin} left",
+            known=True,
+        )
 
 
 @task("14.8", points=0)

@@ -167,10 +167,11 @@ def follow(weights, by_rank, lr=0.03125):
     return found
 
 
-def judge_refused(what, weights, generator, seed):
+def judge_refused(what, weights, generator, seed, use=None):
     """Pass if an attempt is refused on every rank, and the ordinary steps before it, one to three, were not. (To refuse
-    everything is no answer.)"""
-    by_rank = [[a_batch(weights, generator) for _ in range(2 + seed % 3)] for _ in range(2)]
+    everything is no answer.) use: the blocks of the attempt."""
+    by_rank = [[a_batch(weights, generator) for _ in range(1 + seed % 3)] for _ in range(2)]
+    by_rank = [[*batches, a_batch(weights, generator, use)] for batches in by_rank]
     got, _ = call("scenarios.refused", [(batches,) for batches in by_rank], weights=weights, what=what)
     for r, batches in enumerate(by_rank):
         told, losses = answer(got[r], 2)
