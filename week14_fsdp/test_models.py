@@ -453,6 +453,7 @@ def otherwise_read(trace):
             cells(trace, lambda e, is_comm=is_comm: kernel(e) and ("nccl" in e["name"]) == is_comm)
             for is_comm in (True, False)
         ),
+        'what is no span counts: only "ph": "X" ran': kernels_of({"traceEvents": [{**e, "ph": "X"} for e in timed]}),
         "labels over other events count as computing": (
             comm,
             work + cells(trace, lambda e: e.get("cat") == "gpu_user_annotation"),
