@@ -17,7 +17,6 @@ before anything is built or written.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from typing import Any
 
 from capstone.running.config import CapstoneConfig, degrees, read
 from labkit.comm.processes import RankPool
-from labkit.comm.ranks import is_first, of_this_machine, run_ranks, under_torchrun
+from labkit.comm.ranks import is_first, launched, of_this_machine, run_ranks
 from labkit.errors import LabError, run_command
 from labkit.record.clean import jsonable, typed_command
 from labkit.record.run import RunRecord, read_run, sole_trainer
@@ -114,8 +113,8 @@ def main(argv: list[str] | None = None) -> int:
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     a = parser.parse_args(argv)
     config = read(a.config)
-    p, started = config.parallel, under_torchrun()
-    ranks = int(os.environ["WORLD_SIZE"]) if started else a.ranks or max(1, p.dp) * p.tp * p.pp
+    p, started = config.parallel, launched(a.ranks)
+    ranks = started or a.ranks or max(1, p.dp) * p.tp * p.pp
     out = a.out or Path("runs") / a.config.stem
     refuse_another(out, degrees(config, ranks))
     device = a.device if a.device != "auto" else _device(ranks)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +31,7 @@ from typing import Any
 
 import torch
 
-from labkit.comm.ranks import is_first, local_rank, run_ranks, under_torchrun
+from labkit.comm.ranks import is_first, launched, local_rank, run_ranks
 from labkit.errors import LabError, run_command
 from labkit.record.files import writable
 from week14_fsdp.given import contenders, records
@@ -324,9 +323,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--limit", type=float, default=600.0, help="seconds after which no part begins")
     add("--out", default="runs/week14", help="folder for the record and the traces")
     options = parser.parse_args(argv)
-    if under_torchrun():
-        options.ranks = int(os.environ["WORLD_SIZE"])
-    options.ranks = options.ranks or max(2, torch.cuda.device_count())
+    options.ranks = launched(options.ranks) or options.ranks or max(2, torch.cuda.device_count())
     if options.size != "toy":
         shape(options.size)
     record = run_bench(options)

@@ -42,6 +42,17 @@ def under_torchrun() -> bool:
     return True
 
 
+def launched(asked: int | None = None) -> int | None:
+    """How many ranks a launcher started; None where none did. LabError if `asked`, a command's --ranks, is another number."""
+    if not under_torchrun():
+        return None
+    world = int(os.environ["WORLD_SIZE"])
+    if asked not in (None, world):
+        alone = f"to start {asked} here, unset {', '.join(name for name in (*LAUNCHED, *LOCAL) if name in os.environ)}"
+        raise LabError(f"--ranks {asked} is not the launcher's WORLD_SIZE={world}: leave --ranks out, or {alone}")
+    return world
+
+
 def is_first() -> bool:
     """Whether this process is the one that prints and writes: torchrun's rank 0, or the only one."""
     return not under_torchrun() or int(os.environ["RANK"]) == 0

@@ -6,11 +6,14 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from labkit.comm import attempt
+from capstone import train
+from labkit.comm import attempt, ranks
 from labkit.comm.ranks import LAUNCHED, LOCAL, is_first, local_rank, of_this_machine, under_torchrun
 from labkit.comm.transport import join, strange_interface
 from labkit.doctor import frameworks
 from labkit.errors import LabError
+from week13_allreduce import bench as bench13
+from week14_fsdp import bench as bench14
 
 
 @pytest.fixture
@@ -38,6 +41,22 @@ def test_ranks_of_a_launcher_are_known(launched, monkeypatch):
     assert under_torchrun() and not is_first() and of_this_machine(8) == 4
     launched("0", "8", "node-0", "29500")
     assert is_first()
+
+
+def test_a_commands_ranks_are_the_launchers(launched, monkeypatch, tmp_path):
+    """A pod of one process has WORLD_SIZE=1: two ranks that somebody asks for are not there."""
+    launched("0", None, "pod", "29500")
+    assert ranks.launched(2) is None is ranks.launched()
+    launched("0", "1", "pod", "29500")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert ranks.launched() == 1 == ranks.launched(1)
+    with pytest.raises(LabError, match="^--ranks 2 .* WORLD_SIZE=1: .* unset RANK, .*, MASTER_PORT, LOCAL_RANK$"):
+        ranks.launched(2)
+    config = tmp_path / "config.toml"
+    config.write_text("steps = 1\n")
+    for command, *words in ((bench13.main,), (bench14.main,), (train.main, str(config))):
+        with pytest.raises(LabError, match="^--ranks 2 .* WORLD_SIZE=1"):
+            command([*words, "--ranks", "2", "--out", str(tmp_path / "out")])
 
 
 NO_NUMBER = ["", " ", "x", "-1", "1 ", "1.0", "2(x2)", "tcp://10.3.0.1:29500", "auto"]

@@ -299,6 +299,12 @@ def test_on_four_processes(tmp_path, capsys):
     assert str(Path.home()) not in (tmp_path / "bench.json").read_text()
 
 
+def test_one_rank_sends_nothing_and_has_a_picture(tmp_path, recwarn):
+    record = bench.run_bench("1K", "2K", ranks=1, contenders="library", budget=0.01, device="cpu", out=str(tmp_path))
+    assert [row["busbw"] for row in record["series"][0]["rows"]] == [0.0, 0.0]
+    assert (tmp_path / "busbw_all_reduce.png").exists() and not [w for w in recwarn if "ylims" in str(w.message)]
+
+
 def test_under_torchrun(tmp_path):
     launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "week13_allreduce.bench"]
     words = shlex.split("-b 4K -e 4K --budget 0.01 --contenders library,ring --device cpu --dtype bfloat16 --op mean")

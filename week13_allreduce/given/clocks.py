@@ -186,7 +186,7 @@ def _busbw(record: Mapping[str, Any], collective: str, entries: list[Mapping[str
             xscale="log",
             xlim=(left, right),
             ylabel="busbw, GB/s",
-            ylim=(0, 1.1 * max([y for line in lines.values() for _, y in line] + ([wire] if wire else []))),
+            ylim=(0, 1.1 * max([y for line in lines.values() for _, y in line] + ([wire] if wire else [])) or 1),
         )
         _bytes_axis(ax, left, right)
         for name, line in lines.items():

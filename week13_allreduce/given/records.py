@@ -15,7 +15,6 @@ A record is one file:
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -32,21 +31,19 @@ def which_ranks(device: str, ranks: int | None) -> dict[str, Any]:
     """Which ranks on which device, and whether this process is the one that speaks."""
     import torch
 
-    from labkit.comm.ranks import is_first, of_this_machine, under_torchrun
+    from labkit.comm.ranks import is_first, launched, of_this_machine
 
     if device not in ("auto", "cpu", "cuda"):
         raise LabError(f"--device is auto, cpu or cuda, not {device!r}.")
-    torchrun = under_torchrun()
+    world = launched(ranks)
     if device == "auto":
         gpus = torch.cuda.device_count()
-        device = "cuda" if gpus > 0 and (torchrun or (ranks or gpus) <= gpus) else "cpu"
-    if torchrun:
-        ranks = int(os.environ["WORLD_SIZE"])
-    ranks = ranks or (torch.cuda.device_count() if device == "cuda" else 4)
+        device = "cuda" if gpus > 0 and (world or (ranks or gpus) <= gpus) else "cpu"
+    ranks = world or ranks or (torch.cuda.device_count() if device == "cuda" else 4)
     return {
         "device": device,
         "ranks": ranks,
-        "torchrun": torchrun,
+        "torchrun": world is not None,
         "leader": is_first(),
         "nodes": ranks // of_this_machine(ranks),
     }
