@@ -62,6 +62,7 @@ class TrainConfig(TransformConfig):
     probe_every: CountOrOff = 0  # write the precision backend's scales
     norms_every: CountOrOff = 0  # write the norms of the weights, and of each block's gradient
     checkpoint_every: CountOrOff = 0
+    checkpoint_at_end: bool = True  # false: after the last step none is written, only at a pause
     keep_checkpoints: Count = 2
 
     recovery: RecoveryConfig = RecoveryConfig()  # what a step that is not finite leads to

@@ -225,7 +225,7 @@ class Loop:
                         self.say("nonfinite", self.step, f"the held-out loss is {val_loss}")
                     self._call("after_eval")
             self._write_line()
-            last = self.step == config.steps or self.stopped
+            last = self.stopped or (self.step == config.steps and config.checkpoint_at_end)
             doubtful = self.skipped and config.recovery.rollback_after  # not to be gone back to
             if self.checkpoints and (last or (self.step % config.checkpoint_every == 0 and not doubtful)):
                 with self.clock.pause("checkpoint"):

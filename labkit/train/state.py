@@ -18,7 +18,15 @@ from labkit.train.recovery import RecoveryConfig
 EXTRA = "_extra_state"  # Transformer Engine's per-module scaling state: it belongs to a rank, not to the model
 
 # What may change between save and resume: none of it changes what is computed, beyond the order of additions.
-MAY_CHANGE = {"eval_every", "eval_batches", "probe_every", "norms_every", "checkpoint_every", "keep_checkpoints"}
+MAY_CHANGE = {
+    "eval_every",
+    "eval_batches",
+    "probe_every",
+    "norms_every",
+    "checkpoint_every",
+    "checkpoint_at_end",
+    "keep_checkpoints",
+}
 MAY_CHANGE |= {"accumulation", "activation_checkpointing", "reduce_once", "reshard_after_forward", "compile"}
 MAY_CHANGE |= {f"recovery.{key}" for key in RecoveryConfig.model_fields}  # good steps are computed as before
 

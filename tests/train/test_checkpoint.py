@@ -170,6 +170,14 @@ def test_only_so_many_are_kept(tmp_path):
     assert folders(tmp_path) == ["step-00000005", "step-00000006"]
 
 
+def test_none_at_the_end_if_the_config_says_so(tmp_path):
+    config = saving(4, checkpoint_at_end=False)
+    here(config, tmp_path, hooks=(jobs.StopAt(2),))
+    assert folders(tmp_path) == ["step-00000002"], "a pause writes one"
+    assert here(config, tmp_path)["resumed_from"] == 2
+    assert folders(tmp_path) == ["step-00000002", "step-00000004"]
+
+
 def test_starting_anew_in_a_used_folder_is_refused(tmp_path):
     here(saving(), tmp_path)
     with pytest.raises(LabError, match="holds checkpoints of an earlier run .up to step 6.: resume it, or"):
