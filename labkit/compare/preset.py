@@ -21,7 +21,7 @@ CONTROLS = ("baseline", "twin", "broken")  # roles that a verdict on any candida
 PRESETS = Path(__file__).parent / "presets"
 ROUNDING = 2.0**-9  # half a unit in bf16's last place, relative: what rounding the weights once may have done
 ALONE = 3  # runs of a candidate where no record tells the spread
-HARMLESS = ("train.checkpoint_every", "train.checkpoint_at_end", "train.probe_every")  # settings that leave the training what it is
+HARMLESS = ("train.checkpoint_every", "train.checkpoint_at_end", "train.probe_every")  # they change no training
 UNENDING = 10**6  # steps of a timed training: the window ends it, and the schedule stays flat
 
 
