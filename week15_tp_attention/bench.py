@@ -268,7 +268,7 @@ def run_bench(
     size: "full" or "toy"; by default full on GPUs. ranks: without torchrun; by default all GPUs, or 2 processes.
     parts: of layers, pipeline, fp8, async, by comma. budget: seconds of timed steps for each row, about. limit: what
     would begin after so many seconds is left out. LabError for a size or part that there is not."""
-    from labkit.comm.ranks import is_first, run_ranks, under_torchrun
+    from labkit.comm.ranks import is_first, launched, run_ranks
 
     wanted = [name.strip() for name in parts.split(",") if name.strip()]
     if strange := [name for name in wanted if name not in PARTS]:
@@ -283,7 +283,7 @@ def run_bench(
     if out and is_first():
         writable(Path(out).parent)
     told = (size, wanted, budget, limit, out)
-    if under_torchrun():
+    if launched(ranks):
         return run_ranks(on_a_rank, *told, backend="torchrun", device=device, timeout=None)[0]
     ranks = ranks or (torch.cuda.device_count() if device == "cuda" else 2)
     return run_ranks(on_a_rank, *told, size=ranks, backend="processes", device=device, timeout=None)[0]

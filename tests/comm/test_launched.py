@@ -14,6 +14,7 @@ from labkit.doctor import frameworks
 from labkit.errors import LabError
 from week13_allreduce import bench as bench13
 from week14_fsdp import bench as bench14
+from week15_tp_attention import bench as bench15
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_a_commands_ranks_are_the_launchers(launched, monkeypatch, tmp_path):
         ranks.launched(2)
     config = tmp_path / "config.toml"
     config.write_text("steps = 1\n")
-    for command, *words in ((bench13.main,), (bench14.main,), (train.main, str(config))):
+    for command, *words in ((bench13.main,), (bench14.main,), (bench15.main,), (train.main, str(config))):
         with pytest.raises(LabError, match="^--ranks 2 .* WORLD_SIZE=1"):
             command([*words, "--ranks", "2", "--out", str(tmp_path / "out")])
 
