@@ -205,10 +205,11 @@ class _Reader:
         if line := self._line(guess):
             keys = tuple(dict.fromkeys([*line.keys, *guess.keys]))
             return Item(path, replace(guess, keys=keys, received=line.submitted), due=line.due)
-        if members := self.sheet.members(guess.name):
+        group, members = self.sheet.members(guess)
+        if members:
             received = max((one.submitted for one in members if one.submitted), default=None)
             everyone = tuple(self.sheet.keys(one) for one in members)
-            return Item(path, replace(guess, keys=(), received=received), everyone, guess.label)
+            return Item(path, replace(guess, keys=(), received=received), everyone, group)
         if self._owner(guess):
             return Item(path, guess)
         doubt = guess.doubt or ("is no person and no group of the worksheet" if self.sheet.numbers else "")

@@ -52,7 +52,9 @@ _LIST = {
 _CALLED = {name: what for what, names in _LIST.items() for name in names}
 _OURS = {"student", "sid", "orgdefinedid", "endoflineindicator", "githubusername", "uin"}  # each makes a file a list
 _STAFF = ("ta", "instructor", "reader", "staff", "teacher")  # Gradescope's and others' roles beside Student
-_EXTENDED = re.compile(r"(?:extension granted until|verlängerung[^:]*bis)\s*:\s*(.*?)(?= - |$)", re.IGNORECASE)
+# Of a status, "Submitted for grading - Extension granted until: Friday, 20 November 2026, 6:00 PM", the part with a year:
+# translations have had several words before it, and no other part has a time.
+_EXTENDED = re.compile(r" - (?:(?! - )[^:])*:\s*((?:(?! - ).)*\b\d{4}\b(?:(?! - ).)*)")
 _MONTHS = {
     name: number
     for names in (

@@ -26,12 +26,14 @@ class Worksheet:
         line = self.numbers.get(guess.number)
         return line if line and _is_called(guess.name, line) else None
 
-    def members(self, group: str) -> list[Line]:
-        """The lines of a group whose folder is called so, which is what a file's name leaves of the group's name."""
-        lines = self.sheet.lines if self.sheet else []
+    def members(self, guess: Guess) -> tuple[str, list[Line]]:
+        """(a group, its lines) if its folder is called so, which is what a file's name leaves of the group's name."""
+        lines, group, one = self.sheet.lines if self.sheet else [], guess.name, self.numbers.get(guess.number)
+        if one and one.group and in_moodles_files(group) == _as_member(one):
+            return one.group, [line for line in lines if line.group == one.group]
         theirs = [line for line in lines if group and group in _folders(line)]
         several = len({line.group for line in theirs}) > 1  # Team 1 and Team_1: nobody can tell
-        return [] if several or any(line.name == group for line in lines) else theirs
+        return guess.label, [] if several or any(line.name == group for line in lines) else theirs
 
     def keys(self, line: Line) -> tuple[Key, ...]:
         """Every key of a line's person."""
@@ -45,7 +47,10 @@ def _folders(line: Line) -> tuple[str, str]:
 
 
 def _is_called(name: str, line: Line) -> bool:
-    """Whether Moodle's files call the one of this line so; before Moodle 4.1 with the group in front. Under blind
-    marking the worksheet has no names."""
-    own, group = in_moodles_files(line.name), in_moodles_files(line.group)
-    return in_moodles_files(name) in (own, f"{group}-{own}") if line.name else not name
+    """Whether Moodle's files call the one of this line so. Under blind marking the worksheet has no names."""
+    return in_moodles_files(name) == in_moodles_files(line.name) if line.name else not name
+
+
+def _as_member(line: Line) -> str:
+    """How Moodle before 4.1 calls the folder of a group's answer, once for each member."""
+    return f"{in_moodles_files(line.group)}-{in_moodles_files(line.name)}"

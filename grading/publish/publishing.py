@@ -12,7 +12,7 @@ hand in, everything but the pages is written. What was published stands in class
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from grading.register.deadlines import refuse_while_open
 from grading.register.people import Person, everybody, key_of
 from grading.register.problems import problems
 from grading.register.schema import Class
-from grading.register.standing import Standing, standings
+from grading.register.standing import MISSING, Standing, standings
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -64,7 +64,7 @@ class Wishes:
 
     table       the platform's exported table; None takes the one that the class's folder holds
     assignment  Canvas' title of the column
-    zeros       0 for those who handed nothing in and whose deadline has passed
+    zeros       0 for those who handed nothing in and whose deadline has passed; kept for this week from then on
     pages       also while somebody may still hand in
     printed     the pages show what a student's code printed where it failed"""
 
@@ -88,10 +88,11 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
         raise LabError(
             f"nothing of {week.name} is graded: run `grade collect {week.name}`, then `grade run {week.name}`"
         )
+    wishes = replace(wishes, zeros=wishes.zeros or _has_zeros(here, _last(cls, week)))
     made.grades = _grades(cls, week, here, folder, wishes)
     write(week_table(week, here, called, zeros=wishes.zeros), folder / "all.csv")
     write_page(made.overview, folder / "class.html")
-    write(_term(cls, called, wishes.zeros), folder.with_name("term.csv"))
+    write(_term(cls, called, week if wishes.zeros else None), folder.with_name("term.csv"))
     try:
         if not wishes.pages:
             refuse_while_open(cls, week.name, "feedback pages")
@@ -164,10 +165,25 @@ def _comments(cls: Class, week: Week, here: Sequence[Standing]) -> dict[int, dic
     }
 
 
-def _term(cls: Class, called: Mapping[int, str], zeros: bool) -> list[list[Any]]:
-    """The term's table: each week of which something is graded."""
-    parts = [(week, standings(cls, week)) for week in cls.weeks]
-    parts = [(week, here) for week, here in parts if any(one.mark is not None for one in here)]
+def _last(cls: Class, week: Week) -> dict[int, float | None]:
+    """The total of each person that was published last."""
+    rows = cls.db.execute("SELECT person, total FROM published WHERE assignment = ? ORDER BY at", (week.name,))
+    return {row["person"]: row["total"] for row in rows}
+
+
+def _has_zeros(here: Sequence[Standing], last: Mapping[int, float | None]) -> bool:
+    """Whether the week was published with 0 for those who handed nothing in: their platform has these."""
+    return any(one.state == MISSING and last.get(one.person.id) == 0 for one in here)
+
+
+def _term(cls: Class, called: Mapping[int, str], zeros: Week | None) -> list[list[Any]]:
+    """The term's table: each week of which something is graded. zeros: the week that is published with them now."""
+    graded = [(week, standings(cls, week)) for week in cls.weeks]
+    parts = [
+        (week, here, week == zeros or _has_zeros(here, _last(cls, week)))
+        for week, here in graded
+        if any(one.mark is not None for one in here)
+    ]
     names = {"canvas": "Canvas ID", "id": "ID", "email": "E-mail"}
     keys: dict[int, dict[str, str]] = {}
     for row in cls.db.execute(
@@ -177,16 +193,13 @@ def _term(cls: Class, called: Mapping[int, str], zeros: bool) -> list[list[Any]]
             theirs = keys.setdefault(row["person"], {})
             column = names[row["platform"]]
             theirs[column] = "; ".join(filter(None, (theirs.get(column), row["value"])))
-    return term_table(parts, called, keys, zeros=zeros)
+    return term_table(parts, called, keys)
 
 
 def _keep(cls: Class, week: Week, made: Published, zeros: bool) -> list[tuple[Person, float | None, float | None]]:
     """Put down what was published; whose total is another one than the last time."""
-    before = {
-        row["person"]: row["total"]
-        for row in cls.db.execute("SELECT person, total FROM published WHERE assignment = ? ORDER BY at", (week.name,))
-    }
-    changed, now = [], datetime.now(UTC).isoformat()
+    before, now = _last(cls, week), datetime.now(UTC).isoformat()
+    changed = []
     with cls.writing():
         for one in made.standings:
             id = one.person.id

@@ -89,26 +89,25 @@ def week_table(
 
 
 def term_table(
-    parts: Sequence[tuple[Week, Sequence[Standing]]],
+    parts: Sequence[tuple[Week, Sequence[Standing], bool]],
     called: Mapping[int, str],
     keys: Mapping[int, Mapping[str, str]],
-    *,
-    zeros: bool = False,
 ) -> list[list[Any]]:
     """The term: header and rows, a line a person, a column a week with its total. Weeks have no weights here.
 
+    parts  (week, its standings, whether who handed nothing in has 0)
     keys   person -> what an id is called -> the id: an office wants them
 
     `total` is empty as long as a week is open; `open` says which, and why. What is left empty is never a 0. A week from
     which a person is excused counts neither in `total` nor in `possible`; the column `excused` names it."""
     ids = list(dict.fromkeys(name for theirs in keys.values() for name in theirs))
-    weeks = [f"{week.name} ({number(week.points('auto', 'written'))})" for week, _ in parts]
+    weeks = [f"{week.name} ({number(week.points('auto', 'written'))})" for week, _, _ in parts]
     rows = []
     for place, first in enumerate(parts[0][1] if parts else ()):
-        own = [(week, standings[place]) for week, standings in parts]
-        counted = [(week, one) for week, one in own if not one.excused]
-        totals = [worth(one, zeros) for _, one in own]
-        open_ = [f"{week.name} {one.state}" for week, one in counted if worth(one, zeros) is None]
+        own = [(week, standings[place], worth(standings[place], zeros)) for week, standings, zeros in parts]
+        counted = [(week, one, total) for week, one, total in own if not one.excused]
+        totals = [total for _, _, total in own]
+        open_ = [f"{week.name} {one.state}" for week, one, total in counted if total is None]
         rows.append(
             [
                 called[first.person.id],
@@ -116,8 +115,8 @@ def term_table(
                 *(keys.get(first.person.id, {}).get(name) for name in ids),
                 *totals,
                 None if open_ or not counted else number(sum(total or 0 for total in totals)),
-                number(sum(week.points("auto", "written") for week, _ in counted)),
-                "; ".join(week.name for week, one in own if one.excused),
+                number(sum(week.points("auto", "written") for week, _, _ in counted)),
+                "; ".join(week.name for week, one, _ in own if one.excused),
                 "; ".join(open_),
             ]
         )

@@ -69,6 +69,11 @@ def kept(cls):
     }
 
 
+def test_a_groups_answer_that_moodle_writes_once_for_each_member_is_one_submission(cls, gather):
+    gather(folder("Team 1-Jane Doe", 501) | folder("Team 1-Li Wei", 502), SHEET)
+    assert set(kept(cls)) == {(1, "Jane Doe", "Li Wei")}
+
+
 def test_with_the_worksheet_everything_is_known(cls, gather):
     report = gather(folder("Jane Doe", 501) | folder("Team 1", 77, "x = 2"), SHEET)
     assert set(kept(cls)) == {(1, "Jane Doe"), (2, "Jane Doe", "Li Wei")}

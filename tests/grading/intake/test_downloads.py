@@ -179,9 +179,9 @@ def test_under_blind_marking_the_number_is_all_there_is(read, download):
     assert not strange.keys and strange.label == "Participant_502", "no name that all of them have"
 
 
-def test_moodles_older_group_folders_are_each_members_and_another_assignments_worksheet_is_refused(read, download):
+def test_moodles_older_group_folders_are_their_members_and_another_assignments_worksheet_is_refused(read, download):
     found = read(download({"Team 1-Jane Doe_501_assignsubmission_file_/ring.py": RING}), SHEET)
-    assert who(found) == {"Team 1-Jane Doe": "Doe, Jane"}
+    assert [len(one.members) for one in found.arrivals] == [2] and not found.arrivals[0].keys
     with pytest.raises(LabError, match="another assignment's worksheet"):
         read(download({"Jane Doe_900_assignsubmission_file_/ring.py": RING}), SHEET)
 

@@ -38,6 +38,13 @@ Teilnehmer/in501;Jane Doe;jane@x.org;Zur Bewertung abgegeben - ;Freitag, 20. Nov
 """
 
 
+STATUSES = (
+    "Submitted for grading - Graded - Extension granted until: Monday, 23 November 2026, 11:59 PM",
+    "Zur Bewertung abgegeben - Verlängertes Abgabeende bis: Montag, 23. November 2026, 23:59 - ",
+    "Keine Abgabe - Verlängerung zugelassen bis: Montag, 23. November 2026, 23:59",
+)
+
+
 @pytest.fixture
 def read(tmp_path):
     def run(text, zone=BERLIN):
@@ -272,3 +279,17 @@ def test_every_student_of_canvas_is_there_whatever_the_name(read, students, spli
 @given(CELL)
 def test_no_text_breaks_the_reader_of_times(text):
     moodle_time(text, BERLIN)
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_an_extension_is_the_time_in_a_status_whatever_it_is_called(read, status):
+    roster = read(
+        f'Identifier,Full name,Status\nParticipant 1,A,"{status}"\nParticipant 2,B,Submitted - Overdue by: 3 days\n'
+    )
+    assert [line.due for line in roster.lines] == [datetime(2026, 11, 23, 23, 59, tzinfo=BERLIN), None]
+    assert not roster.problems
+
+
+def test_an_extension_in_another_language_is_reported(read):
+    roster = read("Identifier,Full name,Status\nParticipant 1,A,Remis - Prolongé au: lundi 23 brumaire 2026 23:59\n")
+    assert roster.lines[0].due is None and len(roster.problems) == 1

@@ -11,11 +11,26 @@ from grading.publish.platforms import keep_worksheet
 from grading.publish.publishing import Wishes, publish
 from grading.register.people import learn, who
 from grading.register.submissions import add_submission, withdraw
+from labkit.checks.tasks import load_week
 from labkit.errors import LabError
-from tests.grading.publish.aclass import LATE, NOON, WEEK, a_class, hand_in, hand_points, mark, person, spoil, zipped
+from tests.grading.publish.aclass import (
+    LATE,
+    NOON,
+    ROOT,
+    WEEK,
+    a_class,
+    hand_in,
+    hand_points,
+    mark,
+    person,
+    spoil,
+    zipped,
+)
 from tests.grading.publish.looking import Tags, assert_one_harmless_file, read_table, words
 from tests.grading.publish.pngs import png
 from tests.grading.publish.test_platforms import CANVAS, MOODLE
+
+SECOND = load_week(ROOT / "week14_fsdp")
 
 
 def points(made):
@@ -49,6 +64,20 @@ def test_everything_that_leaves(cls):
     assert_one_harmless_file((made.folder / "class.html").read_text())
     for path in (cls.folder / "published").rglob("*.*"):
         assert path.stat().st_mode & 0o007 == 0, "for nobody else"
+
+
+def test_zeros_are_of_one_week_and_stay(tmp_path):
+    with a_class(tmp_path, ["anna", "ben"], LATE, (WEEK, SECOND)) as cls:
+        hand_points(cls, hand_in(cls, "anna", mark()), "13.7", 10)
+        hand_in(cls, "anna", mark(week="week14"), place=1)
+
+        def term():
+            return {row["student"]: row for row in read_table(cls.folder / "published/term.csv")}
+
+        publish(cls, WEEK, Wishes(zeros=True))
+        assert [term()["ben"][f"week{number} (100)"] for number in (13, 14)] == ["0", ""]
+        made = publish(cls, WEEK, Wishes())
+        assert not points(made) and term()["ben"]["week13 (100)"] == "0", "their platform has it"
 
 
 def test_an_unknown_submission_blocks_everything_until_somebody_says_whose_it_is(cls, tmp_path):

@@ -24,8 +24,8 @@ def table(cls, **how):
     return {row[0]: dict(zip(head, row)) for row in rows}
 
 
-def term(cls, weeks=(WEEK,), **how):
-    head, *rows = term_table([(week, standings(cls, week)) for week in weeks], called(cls), {}, **how)
+def term(cls, weeks=(WEEK,), zeros=False):
+    head, *rows = term_table([(week, standings(cls, week), zeros) for week in weeks], called(cls), {})
     return {row[0]: dict(zip(head, row)) for row in rows}
 
 
