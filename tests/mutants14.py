@@ -527,7 +527,8 @@ FSDP = [
     fsdp("never freed", "FlatParameter.free",
         "        self.full.untyped_storage().resize_(0)",
         "        self.full.untyped_storage()",
-        ("test_flat_parameter", "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"), may="test_flat_parameter_bf16"),
+        ("test_flat_parameter", "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch", "test_fsdp_recovers"),
+        may="test_flat_parameter_bf16"),
     fsdp("freed in name", "FlatParameter.free",
         """            p.data = stand_in(view)
         self.full.untyped_storage().resize_(0)""",
@@ -539,7 +540,7 @@ FSDP = [
     fsdp("gathered once for both directions", "FSDP.after_forward",
         "self.blocks[i].free()",
         "pass",
-        ("test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"), "each block is gathered once"),
+        ("test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch", "test_fsdp_recovers"), "each block is gathered once"),
     fsdp("no prefetch in the forward", "FSDP.before_forward",
         "self.blocks[i + 1].gather()",
         "pass",

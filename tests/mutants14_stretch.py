@@ -74,6 +74,7 @@ HSDP = [
 
 # ---- 14.8
 ring = At("14.8", "stretch/ring")
+RINGS = "test_rings[4"
 RING = [
     ring("waits where it posts", "ring_in_steps",
         """        yield
@@ -90,38 +91,38 @@ RING = [
         ring = ring_in_steps""",
         """            pass
         ring = ring_in_steps""",
-        UNDER_DDP),
+        (*UNDER_DDP, RINGS)),
     ring("the youngest alone steps", "Ring.all_reduce",
         "in list(self.under_way):",
         "in list(self.under_way)[-1:]:",
-        "test_ring_under_data_parallel[3]"),
+        ("test_ring_under_data_parallel[3]", RINGS)),
     ring("begins in wait", "Ring.all_reduce",
         """        self.step(ring)
         turn = """,
         "        turn = ",
-        UNDER_DDP),
-    ring("not divided", "Turn.wait", "self.tensor.div_(self.rings.size)", "pass", UNDER_DDP, "the sum over the ranks"),
-    ring("stored, not added", "ring_in_steps", "into += came", "into.copy_(came)", UNDER_DDP),
-    ring("added in the second lap, too", "ring_in_steps", "into.copy_(came)", "into += came", UNDER_DDP),
-    ring("a chunk too early", "ring_in_steps", "c = (r - s - 1) % N if", "c = (r - s) % N if", UNDER_DDP, verdicts=ANY),
+        (*UNDER_DDP, RINGS)),
+    ring("not divided", "Turn.wait", "self.tensor.div_(self.rings.size)", "pass", (*UNDER_DDP, RINGS), "the sum over the ranks"),
+    ring("stored, not added", "ring_in_steps", "into += came", "into.copy_(came)", (*UNDER_DDP, RINGS)),
+    ring("added in the second lap, too", "ring_in_steps", "into.copy_(came)", "into += came", (*UNDER_DDP, RINGS)),
+    ring("a chunk too early", "ring_in_steps", "c = (r - s - 1) % N if", "c = (r - s) % N if", (*UNDER_DDP, RINGS), verdicts=ANY),
     ring("whole vectors", "Ring.all_reduce",
         """        ring = ring_in_steps(tensor, self.group)
 """,
         """        ring_blocking(tensor, self.group)
         ring = iter(())
 """,
-        UNDER_DDP),
+        (*UNDER_DDP, RINGS)),
     ring("the library's", "Ring.all_reduce",
         """        ring = ring_in_steps(tensor, self.group)
 """,
         """        self.group.all_reduce(tensor)
         ring = iter(())
 """,
-        "test_ring_under_data_parallel", verdicts=("forbidden call",)),
+        ("test_ring_under_data_parallel", RINGS), verdicts=("wrong", "forbidden call")),
     ring("the newest ring first", "all_reduce",
-        "in list(self.under_way)", "in list(reversed(self.under_way))", "test_rings[4"),
+        "in list(self.under_way)", "in list(reversed(self.under_way))", RINGS),
     ring("a second wait divides again", "wait",
-        'self.op = "sum"', "pass", "test_rings[4", "divided again", may="test_rings[1"),
+        'self.op = "sum"', "pass", RINGS, "divided again", may="test_rings[1"),
     ring("async_op is ignored", "all_reduce",
         "return turn if async_op else turn.wait()", "return turn", "test_rings", verdicts=ANY),
 ]

@@ -187,7 +187,7 @@ RING_ATTENTION = [
     k_BktH, v_BktH = (x.repeat_interleave(G, 1) for x in (k_BktH, v_BktH))
     return RingAttention.apply(q_BntH, k_BktH, v_BktH, layout, group)""",
         ("test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 2]", "test_ring_attention[zigzag, 4]"),
-        "keys and values are repeated for every query head"),
+        "keys and values are repeated for every query head", may="test_ring_attention"),
     ring_attention("the gradients' sum does not come home", "class RingAttention",
         """            own += coming.wait()
 """,
