@@ -546,9 +546,10 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
         shown = shown + 1 if late(place, step, slow) else 0
         step += 1
         seconds = seconds if shown else min(2 * seconds, 8.0)  # on a busy machine the other one is slow, too
-    named = {one.get("rank") for one in events(place, "slow rank") if first <= int(one.get("step") or 0) < step}
     gate(place, slow, None)
     status = struck.ended(place)
+    # Read when all is written: on a busy machine a step's event may come after its line.
+    named = {one.get("rank") for one in events(place, "slow rank") if first <= int(one.get("step") or 0) < step}
     rolled = [(one.get("to"), one.get("shift")) for one in events(place, "rolled back")]
     last = [one.get("action") for one in events(place, "nonfinite")][3:]
     counted, wanted = struck.own(place, job.steps, "rollbacks"), [(EVERY, one) for one in shifts]

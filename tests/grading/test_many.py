@@ -54,7 +54,7 @@ def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
 
     try:
         dask("scheduler", "--port", "0", "--host", "127.0.0.1", "--scheduler-file", scheduler_file)
-        _until(scheduler_file.exists)
+        _until(lambda: scheduler_file.exists() and scheduler_file.read_text().rstrip().endswith("}"))
         address = json.loads(scheduler_file.read_text())["address"]
         for i in range(2):
             dask("worker", address, "--nthreads", "1", "--no-nanny", "--local-directory", root / f"w{i}")
