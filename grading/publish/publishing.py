@@ -173,7 +173,9 @@ def _last(cls: Class, week: Week) -> dict[int, float | None]:
 
 def _has_zeros(here: Sequence[Standing], last: Mapping[int, float | None]) -> bool:
     """Whether the week was published with 0 for those who handed nothing in: their platform has these."""
-    return any(one.state == MISSING and last.get(one.person.id) == 0 for one in here)
+    # For all of them: one alone may have a 0 of a submission that was withdrawn since.
+    missing = [one.person.id for one in here if one.state == MISSING]
+    return bool(missing) and all(last.get(id) == 0 for id in missing)
 
 
 def _term(cls: Class, called: Mapping[int, str], zeros: Week | None) -> list[list[Any]]:

@@ -80,6 +80,21 @@ def test_zeros_are_of_one_week_and_stay(tmp_path):
         assert not points(made) and term()["ben"]["week13 (100)"] == "0", "their platform has it"
 
 
+def test_the_zero_of_a_withdrawn_submission_is_nobody_elses(tmp_path):
+    with a_class(tmp_path, ["anna", "ben", "cleo"], LATE) as cls:
+        one, other = hand_in(cls, "anna", mark(), days_late=9), hand_in(cls, "cleo", mark())
+        for number in (one, other):
+            hand_points(cls, number, "13.7", 10)
+
+        def totals():
+            publish(cls, WEEK, Wishes())
+            return {row["student"]: row["total"] for row in read_table(cls.folder / "published/week13/all.csv")}
+
+        assert totals() == {"anna": "0", "ben": "", "cleo": "90"}
+        withdraw(cls, [one])
+        assert totals()["ben"] == ""
+
+
 def test_an_unknown_submission_blocks_everything_until_somebody_says_whose_it_is(cls, tmp_path):
     with a_class(tmp_path / "empty", ["anna"]) as opened, pytest.raises(LabError, match="grade run"):
         publish(opened, WEEK, Wishes())
