@@ -161,7 +161,11 @@ class Asking(LossScaler):
 
     def __init__(self, *settings):
         super().__init__(*settings)
+        from types import SimpleNamespace
+
         self.torch, self.weight = torch.amp.GradScaler("cpu", *settings), torch.zeros(1, requires_grad=True)
+        # No torch.optim: its first step imports torch's compiler, seconds on a busy machine, and a call has a limit.
+        self.steps = SimpleNamespace(param_groups=[dict(params=[self.weight])], step=lambda: None)
 
     def update(self, finite):
         from contextlib import nullcontext
@@ -171,7 +175,7 @@ class Asking(LossScaler):
         with {around}():
             self.torch.scale(torch.ones(()))
             self.weight.grad = torch.full((1,), 1.0 if finite else float("inf"))
-            self.torch.step(torch.optim.SGD([self.weight], lr=0.0))
+            self.torch.step(self.steps)
             self.torch.update()
             self.scale = self.torch.get_scale()
 
