@@ -2,6 +2,7 @@
 
     python -m tests.kills 13                              survivors and false causes, on 200 seeds
     python -m tests.kills 15 --seeds 20 --task 15.2 --show
+    python -m tests.kills capstone --seeds 1 --named      only the cases that a mutant names: a third of the time
     python -m tests.kills 13 --new --out week13_allreduce/results/checks/kills.json
 
 The same test functions judge, on thread ranks (`tests/judged.py`). On the first seeds all cases run: what fails must be
@@ -179,10 +180,11 @@ class Found:
             print(f"{who}: killed {self.killed} of {of}; fails {dict(self.by)}; causes {dict(self.causes)}", flush=True)
 
 
-def examine(plan: Plan, mutant: Mutant, wanted: list[int]) -> Found:
-    """One mutant on these seeds."""
+def examine(plan: Plan, mutant: Mutant, wanted: list[int], only_named: bool = False) -> Found:
+    """One mutant on these seeds; with `only_named`, in the cases alone that must fail or may."""
     found, week = Found(mutant), plan.week
-    cases = [case for case in cases_of(week.folder) if case.task == mutant.task]
+    names = (*mutant.fails, *mutant.may) if only_named and not mutant.blind else ()
+    cases = [c for c in cases_of(week.folder) if c.task == mutant.task and (not names or named(c.name, names))]
     with tempfile.TemporaryDirectory() as folder:
         runner = package(Path(folder), week, mutant)
         for number, seed in enumerate(wanted):
@@ -231,6 +233,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--task", action="append", help="only this one; may come several times")
     parser.add_argument("--name", default="", help="only mutants whose name holds this")
+    parser.add_argument("--named", action="store_true", help="only the cases that a mutant must fail, or may")
     parser.add_argument("--new", action="store_true", help="only mutants that the record does not have")
     parser.add_argument("--show", action="store_true", help="what fails, and which causes are reported")
     parser.add_argument("--out", type=Path, help="keep what was found in this file")
@@ -246,7 +249,7 @@ def main() -> int:
     done: list[Found] = []
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
         right = {task: pool.submit(reference, plan, task, wanted) for task in dict.fromkeys(m.task for m in mutants)}
-        for job in as_completed([pool.submit(examine, plan, mutant, wanted) for mutant in mutants]):
+        for job in as_completed([pool.submit(examine, plan, mutant, wanted, options.named) for mutant in mutants]):
             done.append(job.result())
             done[-1].report(len(wanted), options.show)  # at once: a run of an hour that is stopped has said something
         wrongly = {task: job.result() for task, job in right.items()}

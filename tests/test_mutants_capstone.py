@@ -1,5 +1,6 @@
-"""The capstone's checks are themselves checked: every mutant fails what it must and nothing else, and reports its true
-cause. On thread ranks by `tests.kills`; crashes and one mutant through the real machinery too."""
+"""The capstone's checks are themselves checked: every mutant fails what it must, and reports its true cause. On thread
+ranks by `tests.kills`, which without `--named` also sees that it fails nothing else; crashes and one mutant through the
+real machinery too."""
 
 import pytest
 
@@ -19,7 +20,7 @@ week, student = mutated.fixtures(WEEK)
 @pytest.mark.thorough
 @pytest.mark.timeout(2600)  # of a hang, on a machine that may give it a tenth of a core
 def test_every_mutant_on_one_seed():
-    mutated.kills("capstone", "--seeds", "1", "--jobs", "1", timeout=2500)
+    mutated.kills("capstone", "--seeds", "1", "--jobs", "1", "--named", timeout=2500)
 
 
 @pytest.mark.thorough
