@@ -199,8 +199,10 @@ def test_killed_at_any_moment_it_goes_on_and_leaves_no_process(course):
         process.wait()
     before = course.marks()
     assert not left(str(course.folder), 20), "processes that stay"
-    done = graded(course, jobs=2)
-    assert "refused" not in done, done
+    # A judge that is dying has no command line any more, and may still have the lock, which it inherited.
+    deadline = time.monotonic() + 20
+    while "refused" in (done := graded(course, jobs=2)):
+        assert time.monotonic() < deadline, done
     assert len(done["made"]) + len(done["kept"]) == 5 and len(done["kept"]) == len(before) >= 3
     after = course.marks()
     assert {name: after[name] for name in before} == before
