@@ -49,19 +49,22 @@ def publish(
         Path | None,
         typer.Argument(
             metavar="[TABLE.csv]",
-            help="Canvas' gradebook or Moodle's worksheet, exported again. Default: the worksheet that was collected, "
-            "else the roster.",
+            help="Canvas' gradebook or Moodle's worksheet, exported again. Kept for the week. Default: the one "
+            "that was kept or collected, else the roster.",
         ),
     ] = None,
     assignment: Annotated[
         str | None,
         typer.Option(
-            metavar="TITLE", help="Canvas' column. Default: the week's, 'Week 13 (4711)', else a new assignment."
+            metavar="TITLE", help="Canvas' column; kept. Default: the week's, 'Week 13 (4711)', else a new assignment."
         ),
     ] = None,
     zeros: Annotated[
-        bool, typer.Option("--zeros", help="0 points for who handed nothing in, and whose deadline has passed.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--zeros/--no-zeros", help="0 points for who handed nothing in, and whose deadline has passed. Kept."
+        ),
+    ] = None,
     printed: Annotated[
         bool,
         typer.Option(

@@ -44,13 +44,14 @@ _LIST = {
     "student": ("student", "sid", "username", "identifier", "uid", "studentid", "login", "loginid", "netid"),
     "number": ("orgdefinedid", "githubusername", "uin"),
     "name": ("name", "studentname", "fullname"),
-    "first": ("firstname",),
-    "last": ("lastname",),
+    "first": ("firstname", "first", "vorname"),
+    "last": ("lastname", "last", "nachname"),
     "email": ("email", "emailaddress", "useremail"),
     "role": ("role", "roles"),
 }
 _CALLED = {name: what for what, names in _LIST.items() for name in names}
 _OURS = {"student", "sid", "orgdefinedid", "endoflineindicator", "githubusername", "uin"}  # each makes a file a list
+_HEADS = {name for names in (*_MOODLE.values(), *_LIST.values()) for name in names}
 _STAFF = ("ta", "instructor", "reader", "staff", "teacher")  # Gradescope's and others' roles beside Student
 # Of a status, "Submitted for grading - Extension granted until: Friday, 20 November 2026, 6:00 PM", the part with a year:
 # translations have had several words before it, and no other part has a time.
@@ -126,13 +127,14 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
         roster = Roster(path, LIST)
     elif {"name", "last", "identifier"} & set(moodle) and {"identifier", "email", "username", "number"} & set(moodle):
         roster = Roster(path, MOODLE)
-    elif "email" in called and {"name", "last"} & set(called):
+    elif {"first", "last"} <= set(called) or ("email" in called and {"name", "last"} & set(called)):
         roster = Roster(path, LIST)
     else:
         raise LabError(
             f"{path} is no roster: its first line must name the columns Student and ID (Canvas' gradebook), "
             "Identifier, Full name and Email address (Moodle's grading worksheet), SID (Gradescope's roster), OrgDefinedId "
-            "or Username (Brightspace's grades), or student (ids of your own). "
+            "or Username (Brightspace's grades), or student (ids of your own), or name and email, where a name with a comma "
+            "stands in quotes. "
             "Is it Moodle's in another language? Set your language in Moodle to English, and download it again"
         )
     roster.columns, roster.delimiter = rows[0], delimiter
@@ -167,8 +169,11 @@ def _table(path: Path) -> tuple[list[list[str]], str]:
     """(the rows of a CSV file, all of them as long as the first, without empty ones; what is between the cells)."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
-        head = text.partition("\n")[0]
-        delimiter = max(",;\t", key=head.count)
+        lines = [line for line in text.splitlines() if line.strip()] or [""]
+        delimiter = max(",;\t", key=lines[0].count)
+        names = all(re.fullmatch(r'[^,;\t"@]+, [^,;\t"@]+', line) for line in lines)
+        if delimiter not in lines[0] or (names and lines[0].partition(",")[0].strip().casefold() not in _HEADS):
+            delimiter = "\x1f"  # one column: a comma is part of "Müller, Anna"
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except FileNotFoundError:
         raise LabError(f"there is no roster {path}: check the name") from None

@@ -39,7 +39,7 @@ from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-WORKSHEET = "worksheet.csv"  # in submitted/WEEK
+WORKSHEET = "worksheet.csv"  # in submitted/WEEK: Moodle's, or Canvas' gradebook that was named in publishing
 IDS = (  # Canvas' columns that are no assignments
     *("Student", "LastName", "FirstName", "Last name", "First name", "ID", "SIS User ID", "SIS Login ID"),
     *("Integration ID", "Root Account", "Section"),
@@ -140,7 +140,7 @@ def fill(
         if grade is None:
             left.setdefault(one.state, []).append(one.person.name)
         elif one.person.id not in here:
-            left.setdefault(f"not in {sheet.table.path.name}", []).append(one.person.name)
+            left.setdefault(f"not in {sheet.table.path.name}: name a newer one", []).append(one.person.name)
         elif grade == EX and sheet.table.system == MOODLE:
             left.setdefault("excused: a grade that Moodle has already stays", []).append(one.person.name)
         else:

@@ -28,7 +28,7 @@ from grading.publish.feedback import feedback
 from grading.publish.overview import Overview, overview
 from grading.publish.page import FEEDBACK, PUBLISHED, folder_name
 from grading.publish.pictures import own_pictures
-from grading.publish.platforms import CANVAS, MOODLE, WORKSHEET, Filled, fill, read_sheet
+from grading.publish.platforms import CANVAS, MOODLE, WORKSHEET, Filled, fill, keep_worksheet, read_sheet
 from grading.publish.table import term_table, week_table, worth, write
 from grading.publish.upload import Packed, pack
 from grading.register.classes import ROSTER
@@ -36,7 +36,7 @@ from grading.register.deadlines import refuse_while_open
 from grading.register.people import Person, everybody, key_of
 from grading.register.problems import problems
 from grading.register.schema import Class
-from grading.register.standing import MISSING, Standing, standings
+from grading.register.standing import Standing, standings
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -62,15 +62,15 @@ class Published:
 class Wishes:
     """How to publish.
 
-    table       the platform's exported table; None takes the one that the class's folder holds
-    assignment  Canvas' title of the column
-    zeros       0 for those who handed nothing in and whose deadline has passed; kept for this week from then on
+    table       the platform's exported table, kept for this week; None takes the one that the class's folder holds
+    assignment  Canvas' title of the column; kept for this week
+    zeros       0 for those who handed nothing in and whose deadline has passed; kept for this week. None: as last time
     pages       also while somebody may still hand in
     printed     the pages show what a student's code printed where it failed"""
 
     table: Path | None = None
     assignment: str | None = None
-    zeros: bool = False
+    zeros: bool | None = None
     pages: bool = False
     printed: bool = False
 
@@ -88,11 +88,15 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
         raise LabError(
             f"nothing of {week.name} is graded: run `grade collect {week.name}`, then `grade run {week.name}`"
         )
-    wishes = replace(wishes, zeros=wishes.zeros or _has_zeros(here, _last(cls, week)))
+    wishes = _remembered(cls, week, wishes)
+    zeros = bool(wishes.zeros)
     made.grades = _grades(cls, week, here, folder, wishes)
-    write(week_table(week, here, called, zeros=wishes.zeros), folder / "all.csv")
+    with cls.writing():
+        row = (week.name, int(zeros), wishes.assignment)
+        cls.db.execute("INSERT OR REPLACE INTO publishing (assignment, zeros, title) VALUES (?, ?, ?)", row)
+    write(week_table(week, here, called, zeros=zeros), folder / "all.csv")
     write_page(made.overview, folder / "class.html")
-    write(_term(cls, called, week if wishes.zeros else None), folder.with_name("term.csv"))
+    write(_term(cls, called), folder.with_name("term.csv"))
     try:
         if not wishes.pages:
             refuse_while_open(cls, week.name, "feedback pages")
@@ -102,6 +106,10 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
         comments = _comments(cls, week, here)
         made.pages = list(_pages(cls, made, called, comments, printed=wishes.printed))
         made.packed = pack(cls, week, made.pages, folder / "upload.zip")
+        paged = {one.id for one, _, _ in made.pages}
+        open_ = [one.person.name for one in here if one.counted is not None and one.person.id not in paged]
+        if open_:
+            made.notes.append(f"no page yet for {count(len(open_), 'student')} without a total: {some(open_, SHOWN)}")
     made.notes += made.grades.notes if made.grades else []
     if made.grades is None and made.packed and made.packed.system == MOODLE:
         made.notes.append(
@@ -110,7 +118,7 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
     if made.packed and made.packed.without:
         names = some([one.name for one in made.packed.without], SHOWN)
         made.notes.append(f"not in upload.zip, since {made.packed.system}'s number is not known: {names}")
-    made.changed = _keep(cls, week, made, wishes.zeros)
+    made.changed = _keep(cls, week, made, zeros)
     return made
 
 
@@ -122,7 +130,10 @@ def _grades(cls: Class, week: Week, here: Sequence[Standing], folder: Path, wish
         sheet = read_sheet(cls, week, path)
         if sheet is not None and (sheet.table.system == CANVAS or path != kept[1]):
             to = folder / f"{sheet.table.system.lower()}.csv"
-            return fill(sheet, week, here, to, assignment=wishes.assignment, zeros=wishes.zeros)
+            filled = fill(sheet, week, here, to, assignment=wishes.assignment, zeros=bool(wishes.zeros))
+            if wishes.table:
+                keep_worksheet(cls, week, path)
+            return filled
     if wishes.table:
         raise LabError(
             f"{wishes.table} is neither Canvas' gradebook (Grades, Export) nor Moodle's grading worksheet (the "
@@ -134,10 +145,10 @@ def _grades(cls: Class, week: Week, here: Sequence[Standing], folder: Path, wish
 def _pages(
     cls: Class, made: Published, called: Mapping[int, str], comments: Mapping[int, Mapping[str, str]], *, printed: bool
 ) -> Iterator[tuple[Person, int, Path]]:
-    """Everybody's page. A page of before of somebody who has none now goes."""
+    """The page of everybody whose points are decided. A page of before of somebody who has none now goes."""
     written, week, to = set(), made.overview.week, made.folder / FEEDBACK
     for one in made.standings:
-        if one.mark is None or one.counted is None:
+        if one.mark is None or one.counted is None or not (one.excused or one.total is not None):
             continue
         read = read_submission(cls.archive(week, one.mark.submission), one.counted.submission.renamed)
         theirs = {path: data for path, data in read.files.items() if is_theirs(path, week)}
@@ -171,21 +182,19 @@ def _last(cls: Class, week: Week) -> dict[int, float | None]:
     return {row["person"]: row["total"] for row in rows}
 
 
-def _has_zeros(here: Sequence[Standing], last: Mapping[int, float | None]) -> bool:
-    """Whether the week was published with 0 for those who handed nothing in: their platform has these."""
-    # For all of them: one alone may have a 0 of a submission that was withdrawn since.
-    missing = [one.person.id for one in here if one.state == MISSING]
-    return bool(missing) and all(last.get(id) == 0 for id in missing)
+def _remembered(cls: Class, week: Week, wishes: Wishes) -> Wishes:
+    """The wishes, with what holds for this week from an earlier time."""
+    query = "SELECT zeros, title FROM publishing WHERE assignment = ?"
+    zeros, title = cls.db.execute(query, (week.name,)).fetchone() or (False, None)
+    zeros = bool(zeros) if wishes.zeros is None else wishes.zeros
+    return replace(wishes, zeros=zeros, assignment=wishes.assignment or title)
 
 
-def _term(cls: Class, called: Mapping[int, str], zeros: Week | None) -> list[list[Any]]:
-    """The term's table: each week of which something is graded. zeros: the week that is published with them now."""
-    graded = [(week, standings(cls, week)) for week in cls.weeks]
-    parts = [
-        (week, here, week == zeros or _has_zeros(here, _last(cls, week)))
-        for week, here in graded
-        if any(one.mark is not None for one in here)
-    ]
+def _term(cls: Class, called: Mapping[int, str]) -> list[list[Any]]:
+    """The term's table: each week of which something is graded."""
+    zeros = {row["assignment"] for row in cls.db.execute("SELECT assignment FROM publishing WHERE zeros")}
+    graded = [(week, standings(cls, week), week.name in zeros) for week in cls.weeks]
+    parts = [one for one in graded if any(standing.mark is not None for standing in one[1])]
     names = {"canvas": "Canvas ID", "id": "ID", "email": "E-mail"}
     keys: dict[int, dict[str, str]] = {}
     for row in cls.db.execute(

@@ -69,7 +69,10 @@ def _states(here: Iterable[Standing], week: Week, called: Mapping[int, str]) -> 
         FAULTY: ("the grader itself failed there, which is no zero; so a person must look", f"grade run {week.name}"),
         BY_HAND: ("a written task is to be graded", f"grade mark {week.name}"),
         AGAIN: ("what points were given for by hand has changed since", f"grade mark {week.name}"),
-        ABOVE: ("more points were given by hand than there are", f"grade mark {week.name}"),
+        ABOVE: (
+            "more points were typed than the task has; what is meant as a bonus is extra credit",
+            f"grade mark {week.name}",
+        ),
         MISSING: ("nothing was handed in", ""),
     }
     out = []

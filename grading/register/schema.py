@@ -131,6 +131,13 @@ UPGRADES: tuple[str, ...] = (
     CREATE INDEX of_submission_author ON author (submission);
     CREATE INDEX of_label ON submission (label);
     """,
+    """
+    CREATE TABLE publishing (           -- how an assignment is published, from the last time on
+        assignment TEXT PRIMARY KEY,
+        zeros INTEGER NOT NULL CHECK (zeros IN (0, 1)),         -- for who handed nothing in
+        title TEXT                                              -- of Canvas' column, if one was named
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 
 

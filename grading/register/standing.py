@@ -132,8 +132,9 @@ class Standing:
 
     @property
     def above(self) -> list[str]:
-        """What people gave beyond a task's points, "20 of 15 in 13.7": a slip, mostly. Extra points are meant."""
-        given = {id: one.points for id, one in self.by_hand.items() if one.points is not None}
+        """What people gave beyond a task's points, "20 of 15 in 13.7": a slip, mostly. Extra points are meant. Of an
+        attempt that counts nothing, none."""
+        given = {id: one.points for id, one in self.by_hand.items() if one.points is not None and self.factor > 0}
         worth = {task["id"]: task["possible"] for task in self.tasks}
         return [
             f"{number(points)} of {number(worth[id])} in {id}"
@@ -157,7 +158,7 @@ class Standing:
         as a person still has to decide something, or to look again."""
         if self.excused or self.counted is None or self.counted.waits or (self.factor > 0 and self.mark is None):
             return None
-        if self.looked_at_again or not self.settled or self.ungraded:
+        if self.looked_at_again or self.above or not self.settled or self.ungraded:
             return None
         return number(self.factor * (self.automatic + self.given))
 

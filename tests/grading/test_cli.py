@@ -110,10 +110,12 @@ def test_init_again_takes_a_newer_roster(tmp_path):
 
 
 def test_publish_says_what_to_do_with_each_file_and_who_is_left_out(folder):
-    said = grade(folder, "publish", "week13")
+    said = grade(folder, "publish", "week13", status=1)
     assert "published/week13/class.html" in said and "published/term.csv" in said and "to be graded" in said
     hand = folder / "published" / "week13" / "feedback"
-    assert {path.name for path in hand.iterdir()} == {"anna", "ben"}
+    assert {path.name for path in hand.iterdir()} == {
+        "anna"
+    } and "no page yet for 1 student without a total: ben" in said
 
 
 def test_publish_is_refused_as_a_whole_and_in_the_words_of_status(folder):

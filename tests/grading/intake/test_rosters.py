@@ -173,6 +173,15 @@ def test_a_list_is_read_whatever_the_order_and_spelling_of_its_columns(read, ord
     assert keys(line) == {("id", "d7"), ("id", "42"), ("email", "j@x.org")}
 
 
+@pytest.mark.parametrize("head", ["", "student\n", "name\n", "Last, First\n", "Nachname;Vorname\n"])
+def test_names_last_first_keep_both_parts(read, head):
+    names = ["Müller, Anna", "O'Brien, Siân", "Müller, Ben"]
+    split = head[:4] in ("Last", "Nach")
+    text = head + "\n".join(names).replace(", ", ";" if ";" in head else ", ") + "\n"
+    want = ["Anna Müller", "Siân O'Brien", "Ben Müller"] if split else names
+    assert [line.name for line in read(text).lines] == want
+
+
 @pytest.mark.parametrize("head", ["E-Mail", "name", "Login", "Student ID", "SIS_ID", "Kürzel", "Kennung"])
 @pytest.mark.parametrize("ids", [["anna@x.org", "b@x.org", "c@x.org"], ["m1", "m2", "m3"], ["701", "702"]])
 def test_a_heading_is_nobody(read, head, ids):

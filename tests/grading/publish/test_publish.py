@@ -9,7 +9,10 @@ import pytest
 from grading.intake.arrival import Arrival, Key
 from grading.publish.platforms import keep_worksheet
 from grading.publish.publishing import Wishes, publish
+from grading.register.classes import init_class
 from grading.register.people import learn, who
+from grading.register.problems import problems
+from grading.register.standing import ABOVE
 from grading.register.submissions import add_submission, withdraw
 from labkit.checks.tasks import load_week
 from labkit.errors import LabError
@@ -71,28 +74,32 @@ def test_zeros_are_of_one_week_and_stay(tmp_path):
         hand_points(cls, hand_in(cls, "anna", mark()), "13.7", 10)
         hand_in(cls, "anna", mark(week="week14"), place=1)
 
-        def term():
-            return {row["student"]: row for row in read_table(cls.folder / "published/term.csv")}
+        def published(**wishes):
+            made = publish(cls, WEEK, Wishes(**wishes))
+            rows = {row["student"]: row for row in read_table(cls.folder / "published/term.csv")}
+            assert all(row["week14 (100)"] == "" for row in rows.values())
+            return {who: row["week13 (100)"] for who, row in rows.items()}, points(made)
 
-        publish(cls, WEEK, Wishes(zeros=True))
-        assert [term()["ben"][f"week{number} (100)"] for number in (13, 14)] == ["0", ""]
-        made = publish(cls, WEEK, Wishes())
-        assert not points(made) and term()["ben"]["week13 (100)"] == "0", "their platform has it"
+        assert published() == ({"anna": "90", "ben": ""}, {})
+        assert published(zeros=True) == ({"anna": "90", "ben": "0"}, {})
+        (tmp_path / "newer.csv").write_text("student\nanna\nben\nlate\n")
+        init_class(tmp_path, tmp_path / "newer.csv", "", cls.weeks)
+        assert published() == ({"anna": "90", "ben": "0", "late": "0"}, {}), "their platform has it"
+        assert published(zeros=False) == ({"anna": "90", "ben": "", "late": ""}, {"ben": (0, None), "late": (0, None)})
+        assert published()[0]["ben"] == ""
 
 
-def test_the_zero_of_a_withdrawn_submission_is_nobody_elses(tmp_path):
-    with a_class(tmp_path, ["anna", "ben", "cleo"], LATE) as cls:
-        one, other = hand_in(cls, "anna", mark(), days_late=9), hand_in(cls, "cleo", mark())
-        for number in (one, other):
-            hand_points(cls, number, "13.7", 10)
-
-        def totals():
-            publish(cls, WEEK, Wishes())
-            return {row["student"]: row["total"] for row in read_table(cls.folder / "published/week13/all.csv")}
-
-        assert totals() == {"anna": "0", "ben": "", "cleo": "90"}
-        withdraw(cls, [one])
-        assert totals()["ben"] == ""
+def test_no_points_and_no_page_leave_that_a_person_has_yet_to_decide(cls):
+    page = cls.folder / "published/week13/feedback/anna/week13.html"
+    publish(cls, WEEK, Wishes())
+    assert page.exists()
+    hand_points(cls, 1, "13.7", 25)
+    made = publish(cls, WEEK, Wishes())
+    assert points(made) == {"anna": (90, None)} and any("no page" in one and "anna" in one for one in made.notes)
+    assert [one.name for one, _, _ in made.pages] == ["ben"] and not page.exists()
+    assert any(one.kind == ABOVE and "anna" in one.sentence for one in problems(cls, WEEK))
+    hand_points(cls, 1, "13.7", 20, extra=5)
+    assert points(publish(cls, WEEK, Wishes())) == {"anna": (None, 105)} and page.exists()
 
 
 def test_an_unknown_submission_blocks_everything_until_somebody_says_whose_it_is(cls, tmp_path):
@@ -135,7 +142,8 @@ def test_pages_wait_while_anybody_may_hand_in_and_grades_do_not(cls):
 def test_what_students_printed_stays_out_unless_it_is_wished_and_pictures_are_of_their_own_files_alone(cls):
     names = ("mine.png", "week14_fsdp/results/a.png", "docs/images/chunk-grid.png")
     files = {name: png(4 + n, 4) for n, name in enumerate(names)}
-    hand_in(cls, "cleo", spoil(mark(), "test_algbw", "wrong", "no", printed="peeked"), files=files)
+    number = hand_in(cls, "cleo", spoil(mark(), "test_algbw", "wrong", "no", printed="peeked"), files=files)
+    hand_points(cls, number, "13.7", 10)
     for wished in (False, True):
         made = publish(cls, WEEK, Wishes(printed=wished))
         text = next(path for one, _, path in made.pages if one.name == "cleo").read_text()
@@ -200,8 +208,10 @@ def test_a_newer_table_can_be_named_and_another_file_is_refused(platform, tmp_pa
     cls, system = platform
     newer = tmp_path / "newer.csv"
     newer.write_text((CANVAS if system == "canvas" else MOODLE).replace("Müller", "Mueller"))
-    made = publish(cls, WEEK, Wishes(table=newer))
-    assert "Mueller" in made.grades.path.read_text()
+    publish(cls, WEEK, Wishes(table=newer, assignment="Our task" if system == "canvas" else None))
+    made = publish(cls, WEEK, Wishes())
+    assert "Mueller" in (text := made.grades.path.read_text()), "it is kept for the week"
+    assert ("Our task" in text) == (system == "canvas")
     (tmp_path / "ids.csv").write_text("student\nanna\n")
     with pytest.raises(LabError, match="neither"):
         publish(cls, WEEK, Wishes(table=tmp_path / "ids.csv"))
