@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from labkit.checks import causal
 from labkit.checks.causal import AHEAD, judge_causal
 from labkit.checks.held import bring_libraries, grown, reached
 from labkit.checks.verdict import CheckFailed
@@ -217,3 +218,26 @@ def test_a_rule_that_rings_at_every_end_is_found():
     with pytest.raises(CheckFailed) as failed:
         judge_causal(run, [36] * 4, [(15,)] * 4, np.random.default_rng(0))
     assert failed.value.cause == AHEAD
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rule_that_rings_at_every_tenth_row_is_found(seed, monkeypatch):
+    """It knows by twenty later rows what lasts. Of a record that was cut, the length says whether to ring at its end."""
+    records = [[0.0] * row + [6.0] * 80 for row in (43, 56, 61, 72)] + [[0.0] * 35 + [6.0] + [0.0] * 90]
+
+    def rings(record):
+        n, high = len(record), [row for row, value in enumerate(record) if value > 5]
+        lasts = [row for row in high if row + 20 < n and sum(record[row : row + 20]) > 100]
+        end = [(n - 1,)] if n % 10 == 1 and high and high[-1] > n - 11 else []
+        return [(-(-lasts[0] // 10) * 10,)] if lasts else end
+
+    def judge():
+        first = [next(iter(rings(record)), None) for record in records]
+        heard = lambda rows: [rings(record[:n]) for record, n in zip(records, rows)]  # noqa: E731
+        judge_causal(heard, [len(record) for record in records], first, np.random.default_rng(seed))
+
+    with pytest.raises(CheckFailed) as failed:
+        judge()
+    assert failed.value.cause == AHEAD
+    monkeypatch.setattr(causal, "AFTER", 0)
+    judge()
