@@ -144,7 +144,7 @@ def damage(store: Store, step: int, ranks: list[int]) -> str:
 
 def recut(trainer: Any, body: dict[str, Any], files: list[dict[str, Any]], kind: str) -> list[Tensor]:
     """Task C.2. This rank's vectors [S] of `kind` ("shards", "m" or "v"), one for each unit, from the files of another
-    mesh.
+    mesh. As in a FlatParameter the last rank's has zeros behind, if the tensors do not fill it.
 
     body: the manifest; of each saved rank `body["ranks"][r]` has "place", [pp, dp, tp], and "holds", as `holds` gives
     it. files[r][kind]: its vectors.

@@ -37,7 +37,11 @@ def state(trainer: Any) -> dict[str, Any]:
     adam, kinds = trainer.optimizer, {"weights": [unit.shard for unit in trainer.units]}
     kinds |= {"first moment": adam.m, "second moment": adam.v}
     found = {kind: whole(trainer, dict(zip(trainer.units, vectors)).get) for kind, vectors in kinds.items()}
-    return {"vectors": found, "count": adam.steps}
+    behind = 0.0
+    for unit, *vectors in zip(trainer.units, *kinds.values()):
+        filled = sum(p.numel() for p in unit.params) - unit.group.rank * len(unit.shard)
+        behind += sum(float(x[max(0, filled) :].detach().abs().sum()) for x in vectors)
+    return {"vectors": found, "count": adam.steps, "behind": behind}
 
 
 def places(meshes, group):
@@ -159,10 +163,11 @@ def spoilt(batches, told, lr, spoils, group):
     from . import assemble
 
     trainer = assemble.assemble(setup_of(told), group)
-    gradients, asked, moved, vitals = trainer.gradients, [], [], []
+    gradients, asked, moved, vitals, graphs = trainer.gradients, [], [], [], []
 
     def with_spoils(rows):
         loss = gradients(rows)
+        graphs.append(loss is not None and loss.requires_grad)
         for what, rank, value in spoils[number : number + 1]:
             if group.rank == rank and what == "loss" and loss is not None:
                 return torch.full_like(loss, value)
@@ -190,13 +195,14 @@ def spoilt(batches, told, lr, spoils, group):
         for unit in trainer.units:
             unit.shard.grad.mul_(times)
         sizes.append(list(trainer.vitals(loss)))
-    return {"vitals": vitals, "asked": asked, "moved": moved, "grads": grads, "sizes": sizes}
+    return {"vitals": vitals, "asked": asked, "moved": moved, "grads": grads, "sizes": sizes, "graph": any(graphs)}
 
 
 def product(x, w, dy, group, epsilon=None, power_of_two=False):
-    """C.1: AgreedProduct of these slices, forward and backward; and the dtypes that its backward gives, before autograd
-    makes dw the weight's."""
+    """C.1: AgreedProduct of these slices, forward and backward; the bytes that it keeps in between, the weight's apart;
+    and the dtypes that its backward gives, before autograd makes dw the weight's."""
     from capstone.given.parts import part
+    from labkit.checks.held import reached
 
     from . import fp8
 
@@ -204,10 +210,14 @@ def product(x, w, dy, group, epsilon=None, power_of_two=False):
     recipe = part("week16_fp8.casts").Recipe(epsilon=epsilon or {}, power_of_two=power_of_two)
     group.barrier()
     y = fp8.AgreedProduct.apply(x, w, recipe, group)
+    stores = [t.untyped_storage() for t in (*y.grad_fn.saved_tensors, *reached(y.grad_fn, package=__package__))]
+    kept = {store.data_ptr(): store.nbytes() for store in stores}
+    kept.pop(w.untyped_storage().data_ptr(), None)
     group.barrier()
     dx, dw = y.grad_fn.apply(dy)[:2]
     group.barrier()
-    return {"y": y.detach(), "dx": dx, "dw": dw, "dtypes": [str(t.dtype) for t in (y, dx, dw)]}
+    dtypes = [str(t.dtype) for t in (y, dx, dw)]
+    return {"y": y.detach(), "dx": dx, "dw": dw, "dtypes": dtypes, "kept": sum(kept.values())}
 
 
 def refused(asked, group):

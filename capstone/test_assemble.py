@@ -39,6 +39,7 @@ from capstone.given.alone import (
 from labkit.checks import call, expect, field, same, task
 from labkit.checks.drawn import Draw
 from labkit.checks.traffic import moved, phases
+from labkit.comm.algorithms import ring_bytes
 from labkit.comm.ledger import CALLS
 
 
@@ -415,6 +416,8 @@ def test_agreed_product(kind, seed):
     for came, how in ((got, {}), (call("scenarios.product", sent, **recipe)[0], recipe)):
         for r, (one, three) in enumerate(zip(came, sent)):
             one_product({name: field(one, name) for name in ("y", "dx", "dw")}, three, top, f"rank {r}", **how)
+            kept, most = field(one, "kept"), three[0].nbytes + three[1].nbytes + 64  # scales, and other scalars
+            expect(kept <= most, f"rank {r}: {kept} bytes are kept for the backward, and {most} are enough", known=True)
     halves = [(a.bfloat16(), b, g.bfloat16()) for a, b, g in sent]  # activations are BF16, master weights FP32
     for r, one in enumerate(call("scenarios.product", halves)[0]):
         told = [str(name).removeprefix("torch.") for name in field(one, "dtypes")]
@@ -543,6 +546,8 @@ def test_a_step_that_is_not_taken(mesh, seed):
         number(
             vitals[1][1], want["norms"][0], lambda: norm_causes(want, m, c), rank=r, what="the norm after a NaN's step"
         )
+        graph = field(got[r], "graph")
+        expect(not graph, f"rank {r}: the loss that `gradients` gives holds its graph: it has a gradient", known=True)
         asked = field(got[r], "asked")
         what, finite = (
             "`finite` of the vitals that `allow` was asked about",
@@ -571,10 +576,12 @@ def test_messages(mesh, seed):
     for r in range(RANKS):
         made = [e.kind for e in marked(ledgers[r], "vitals") if e.kind != "wait"]
         expect(len(made) == 1, f"rank {r}: vitals makes {len(made)} calls, expected one: {made}", known=True)
-        made = [e.kind for e in marked(ledgers[r], "sum_replicas") if e.kind != "wait"]
+        made = [e for e in marked(ledgers[r], "sum_replicas") if e.kind != "wait"]
+        sent, most = ring_bytes(ledgers[r], made), shared * 2 * c.d_head * c.d_model * 4  # two ranks share wk and wv
         expect(
-            len(made) <= shared,  # none at all is a wrong gradient
-            f"rank {r}: sum_replicas makes {len(made)} calls, and {shared} units have numbers of a shared head",
+            len(made) <= shared and sent <= most,  # none at all is a wrong gradient
+            f"rank {r}: sum_replicas makes {len(made)} calls and sends {sent} bytes; {shared} units have numbers of a "
+            f"shared head, of {most} bytes",
             known=True,
         )
         for name in ("Held.begin", "Held.finish") if m.get("zero") == 1 else ():

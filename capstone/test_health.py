@@ -7,6 +7,7 @@ smaller by a tenth, and the tensors are in other units and in another order. The
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import torch
 from capstone.given.recorded import LAB, load
 from capstone.given.records import Run, cut
 from labkit.checks import call_alone, expect, same, task
-from labkit.checks.causal import judge_causal
+from labkit.checks.causal import AHEAD, judge_causal
 from labkit.checks.drawn import Draw
 from labkit.checks.judge import note
 
@@ -300,6 +301,43 @@ def everything_rings(draw):
         )
 
 
+def whatever_comes(draw):
+    """What rings up to a row is the same whatever comes after it: nothing, or numbers far larger or smaller, or none.
+    Each rule is asked, not the one that rings first: a slow rank, a loss, a norm, weights, what saturates."""
+    rows, T = 2 * draw.size(64, 70), 3
+    S, P = 3 * rows, 3 * rows // 2
+    work, _, _ = slowed(draw, seconds(draw, S, ranks=(2, 4)), rows - IN_TIME - 8)
+
+    def noise(*size):
+        return torch.from_numpy(draw.rng.standard_normal(size)).float()
+
+    curves = (0.01 * noise(2, S)).exp()
+    curves[:, rows - 4 :] *= 8.0
+    grows = 0.002 * (1 + 0.1 * noise(P))
+    grows[rows // 2 - 4 :] += 0.1
+    over_PT = torch.zeros(P, T)
+    over_PT[rows // 2 - 4 :, 0] = 0.25
+    tables = torch.ones(P, T), (0.01 * noise(P, T)).exp(), over_PT, torch.zeros(P, T)
+    whole = Run(*[*curves, 2 * torch.arange(P), grows.cumsum(0).exp(), *tables, work.float()])
+    runs = [cut(whole, rows)]
+    for times in (32.0, 1 / 32, math.nan):
+        later = Run(*(x.clone() for x in whole))
+        for x in (*later[:2], *later[3:6]):  # what saturates goes on, and is what is usual at the end
+            x[rows if len(x) == S else rows // 2 :] *= times
+        later.work_SR[rows:, 0] *= 3.0
+        runs.append(later)
+    told = call_alone("scenarios.rang", [tuple(run) for run in runs])
+    expect(isinstance(told, list) and len(told) == len(runs), "for each run a list of alarms")
+    for alarms in told[1:]:
+        early = [[row, who] for row, who in alarms if row < rows]
+        expect(
+            early == told[0],
+            f"of a record that ends at row {rows} there rings, (row, rank), {told[0]}, and of one that goes on otherwise, "
+            f"up to that row {early}",
+            cause=AHEAD,
+        )
+
+
 def shaken(draw, recorded, work):
     """A recorded run as it is judged, with these seconds of ranks: (Run, row of the fault, row of the harm)."""
     _, at, harm, run = recorded
@@ -401,5 +439,6 @@ def test_alarms(number, seed):
     cause = tuple(cause for cause, holds in by.items() if holds)[:1]
     more = f"; missed: {', '.join(sorted(missed))}" if missed else ""
     expect(recall >= RECALL and precision >= PRECISION and middle >= LEAD, text + more, cause=cause)
+    whatever_comes(Draw(seed, "whatever comes", number))
     everything_rings(Draw(seed, "everything", number))
     note(text)

@@ -262,6 +262,12 @@ ASSEMBLE += [
         'list(part("week16_fp8.delayed").reduce_amax(torch.stack(amaxes), group))',
         'list(group.all_reduce(torch.stack(amaxes).nan_to_num(0.0), op="max"))',
         "test_agreed_product"),
+    assemble("a loss with its graph", "Trainer.gradients", "losses.append(loss.detach())", "losses.append(loss)", f"{SPOILT}[dp2 x tp2]"),
+    assemble("the whole shard is sent", "sum_replicas",
+        "unit.shard.grad[mine] = self.replicas.all_reduce(unit.shard.grad[mine])",
+        "unit.shard.grad[mine] = self.replicas.all_reduce(unit.shard.grad.clone())[mine]",
+        f"{MESSAGES}[tp4]"),
+    fp8("x is kept besides", "AgreedProduct.forward", "= recipe, group, w_NK.dtype", "= recipe, group, w_NK.dtype\n        ctx.x = x_MK", "test_agreed_product"),
 ]
 # A step that is wrong in FP32 is wrong in BF16, too, and one that waits elsewhere may send one micro-batch at a time.
 ASSEMBLE = [replace(one, may=(*one.may, "test_bf16", MESSAGES)) for one in ASSEMBLE]
@@ -354,7 +360,7 @@ CHECKPOINT = [
     checkpoint("the parts of a vector in the wrong order", "recut",
         'ranks.sort(key=lambda rank: body["ranks"][rank]["place"][1])',
         'ranks.sort(key=lambda rank: -body["ranks"][rank]["place"][1])',
-        (f"{OTHER}[dp2 x tp2 to dp4]", f"{OTHER}[dp4 to tp4]", f"{OTHER}[dp2 x tp2 to dp2]")),
+        (f"{OTHER}[dp2 x tp2 to dp4]", f"{OTHER}[dp4 to tp4]", f"{OTHER}[dp2 x tp2 to dp3]")),
     checkpoint("the first rank's slice on all", "recut",
         "place(name, config, tp_group.size, tp_group.rank)",
         "place(name, config, tp_group.size, 0)",
@@ -394,6 +400,8 @@ CHECKPOINT += [
         'trainer.optimizer.steps = own["steps"]',
         "trainer.optimizer.steps = step",
         SAVED),
+    checkpoint("zeros in front", "recut", "torch.cat([*own, filling])", "torch.cat([filling, *own])", f"{OTHER}[dp2 x tp2 to dp3]"),
+    checkpoint("no zeros behind", "recut", "filling = torch.zeros(", "filling = torch.ones(", f"{OTHER}[dp2 x tp2 to dp3]"),
 ]
 UNUSUAL, SLOW, ALARMS = "test_unusual", "test_slow_ranks", "test_alarms"
 
@@ -535,6 +543,14 @@ HEALTH = [
         return sorted(slow_ranks(run.work_SR) + first((z.abs() > 2).nonzero(), "far from the mean"))
         """,
         ALARMS, "it looks ahead", seldom=True),
+    health("what saturates in the whole run is usual", "alarms",
+        "usual_PT = median(before(run.over_PT.double(), 24))",
+        "usual_PT = median(run.over_PT.double().T)[None]",
+        ALARMS, "it looks ahead"),
+    health("a loss in units of the whole run", "alarms",
+        "loss_S = unusual(run.loss_S[:, None], width=48, known=24, floor=0.05)[:, 0]",
+        "loss_S = (run.loss_S - run.loss_S.nanmean()) / run.loss_S.nan_to_num().std(correction=0)",
+        ALARMS, "it looks ahead"),
     health("ranks without a number", "alarms",
         "return sorted(found)",
         "return sorted(Alarm(row, why) for row, why, rank in found)",
