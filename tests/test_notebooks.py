@@ -26,7 +26,7 @@ SHAPES = [
     Shape("week13_allreduce", 7, "13.7", r"(?:predictions|a\.|b\.)[^|]*", ("task-13-7-clocks", "task-13-7-topology")),
     Shape("week14_fsdp", 7, "14.6", r"[a-z][^|]*", ("task-14-6-scaling",)),
     Shape("week15_tp_attention", 8, "15.7", r"[abc] \|[^|]*", ("task-15-7",)),
-    Shape("week16_fp8", 14, "16.9", r"[a-z][^|]*", ("task-16-9",)),
+    Shape("week16_fp8", 15, "16.9", r"[a-z][^|]*", ("task-16-9",)),
     Shape("capstone", 3, "C.5", r"[^|]+"),
 ]
 # Names that a cell puts together, as f"{N}_GPUs".

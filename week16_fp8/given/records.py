@@ -5,6 +5,7 @@ results/bench/ has those of real machines.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ def recorded(device: str = "cuda", folder: Path = RESULTS) -> dict[str, Any] | N
         if record["device"] == device:
             found.append(record)
     return max(found, key=lambda record: record["ranks"], default=None)
+
+
+def on_tensor_cores(gpu: str) -> dict[str, Any]:
+    """What an "H100" or "H200" measured of task 16.10."""
+    path = RESULTS.parent / f"2026-11-28-{gpu.lower()}-tensor-cores.json"
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def rows(record: dict[str, Any], shape: tuple[int, int, int] | None = None) -> list[dict[str, Any]]:
