@@ -6,6 +6,6 @@ stay with the course; students get what they found, in the pages that `lab resul
     verdict/     how often the comparison's verdict is wrong        results/DATE-verdict-study.json
     alarms/      how often a run's alarms ring rightly              results/DATE-alarms.json
     guide/       what the planner answers, hundreds of times        PARALLELISM_GUIDE.md
-    interrupted.py  a training that is paused and killed, as C.5's  capstone/results/
+    interrupted.py  a training that is paused and killed            capstone/results/, results/
     parameters.py   what FP8 parameters save: memory, bytes, speed  week16_fp8/results/
 """

@@ -1,21 +1,24 @@
-"""A training that is paused and goes on, and then loses its rank: how C.5's record on a GPU is made.
+"""A training under torchrun that is paused, and whose ranks are killed: how long until it goes on?
 
-    python -m studies.interrupted studies/c5.toml --out runs/c5
+    python -m studies.interrupted studies/c5.toml --out runs/c5                                      C.5's, on one GPU
+    python -m studies.interrupted studies/killed.toml --out runs/killed --ranks 2 --pause 0 --kill 0.5:0 --kill 0.85:1
 
-When `--pause` of the steps are done, torchrun gets a SIGTERM, and the same command goes on; at `--kill` the rank gets a
-SIGKILL. OUT.interrupted.json has when each happened (UTC), the exit statuses, and the GPU's readings.
+When `--pause` of the steps are done, torchrun gets a SIGTERM, and the same command goes on; at each `--kill` a rank
+gets a SIGKILL. OUT.interrupted.json has when each happened (UTC), at which step, and after how many seconds there was
+a new one; the GPU's watts; and how the run ended. Status 1 if something is wrong.
 """
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,107 +27,135 @@ import pynvml as nvml
 
 from labkit.errors import LabError, run_command
 from labkit.record.files import replace_file, writable
-from labkit.record.read import parse
-
-READINGS = ("power.draw", "clocks.sm", "memory.used", "utilization.gpu")  # W, MHz, MiB, per cent
+from labkit.record.read import parse, read_run
+from labkit.record.run import now
+from studies.writing import about
 
 
 def newest_step(run: Path) -> int:
     """Return the newest step in the run's folder."""
-    try:
+    with suppress(OSError):
         lines = (run / "steps.jsonl").read_bytes().splitlines()
-    except OSError:
-        return 0
-    return max((line["step"] for line in map(parse, lines[-2:]) if line), default=0)
+        return max((line["step"] for line in map(parse, lines[-2:]) if line), default=0)
+    return 0
 
 
-def ranks(agent: int) -> dict[int, int]:
-    """Return {rank: its process} of those that torchrun has started."""
-    found = {}
-    with suppress(psutil.Error):  # a process that ends meanwhile
-        for one in psutil.Process(agent).children():
-            if (rank := one.environ().get("RANK")) is not None:
-                found[int(rank)] = one.pid
-    return found
+def resumes(run: Path) -> list[int]:
+    """List the first step after each resume."""
+    with suppress(OSError):
+        lines = map(parse, (run / "events.jsonl").read_bytes().splitlines())
+        return [line["step"] for line in lines if line and line["kind"] == "resume"]
+    return []
 
 
-def read_gpu() -> list[float] | None:
-    """Return the first GPU's READINGS; None without one."""
-    try:
+def rank_process(agent: int, rank: int) -> int:
+    """Return the process of a rank that torchrun has started."""
+    for one in psutil.Process(agent).children():
+        with suppress(psutil.Error):  # a process that ends meanwhile
+            if one.environ().get("RANK") == str(rank):
+                return one.pid
+    raise LabError(f"torchrun has no rank {rank}")
+
+
+def read_watts() -> list[float]:
+    """Return the first GPU's power; nothing without one."""
+    with suppress(nvml.NVMLError):
         nvml.nvmlInit()
-        gpu = nvml.nvmlDeviceGetHandleByIndex(0)
-        watts, clock = nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3, nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
-        used, busy = nvml.nvmlDeviceGetMemoryInfo(gpu).used, nvml.nvmlDeviceGetUtilizationRates(gpu).gpu
-        return [watts, float(clock), float(used >> 20), float(busy)]
-    except nvml.NVMLError:
-        return None
+        return [nvml.nvmlDeviceGetPowerUsage(nvml.nvmlDeviceGetHandleByIndex(0)) / 1e3]
+    return []
 
 
-def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str, Any]:
-    """Train, pause, go on, kill, wait for the end; return what happened. LabError: torchrun gives up, or is early."""
-    try:
-        steps = int(tomllib.loads(config.read_text(encoding="utf-8"))["steps"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{config} has no number of steps ({type(error).__name__}: {error})") from None
-    words = ["--standalone", "--nproc-per-node", "1", "--max-restarts", "3"]
-    words += ["-m", "capstone.train", str(config), "--out", str(out)]
-    record: dict[str, Any] = {"command": f"torchrun {' '.join(words)}", "readings": list(READINGS), "gpu": []}
+def end(agent: subprocess.Popen[bytes]) -> None:
+    """End torchrun and what it started, whatever they do."""
+    with suppress(psutil.Error):
+        for one in [*psutil.Process(agent.pid).children(recursive=True), agent]:
+            with suppress(psutil.Error):
+                one.kill()
+    agent.wait()
 
-    def note(name: str, **more: Any) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        record[name] = {"time": now, "step": newest_step(out), **more}
-        replace_file(out.with_name(f"{out.name}.interrupted.json"), json.dumps(record, indent=1).encode() + b"\n")
-        print(f"{name}: {record[name]}", flush=True)
+
+def interrupted(
+    words: list[str], run: Path, steps: int, stops: list[tuple[float, int | None]], limit: float
+) -> dict[str, Any]:
+    """Train, with a stop at each (share of the steps, rank to kill; None: a pause); return what happened. LabError:
+    torchrun ends before all stops, or needs more than `limit` seconds."""
+    record: dict[str, Any] = {"began": now(), "pauses": [], "kills": [], "watts": []}
+    over, read_at = time.monotonic() + limit, 0.0
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words])
 
-    writable(out.parent)
-    agent, read_at = start(), 0.0
-    note("began")
-    try:
-        while agent.poll() is None:
-            time.sleep(0.2)
-            if "paused" not in record:
-                if newest_step(out) >= pause * steps:
-                    agent.send_signal(signal.SIGTERM)
-                    note("paused", status=agent.wait())
-                    agent = start()
-                    note("again")
-            elif "killed" not in record and newest_step(out) >= kill * steps and (rank := ranks(agent.pid).get(0)):
-                with suppress(ProcessLookupError):
-                    os.kill(rank, signal.SIGKILL)
-                    note("killed")
+    def wait_until(count: Callable[[], int], least: int) -> None:
+        nonlocal read_at
+        while count() < least:
+            if agent.poll() is not None or time.monotonic() > over:
+                how = f"needs more than {limit:g} s" if agent.poll() is None else f"ended, status {agent.poll()}"
+                raise LabError(f"torchrun {how}, at step {newest_step(run)} of {steps}: not every stop has happened")
             if time.monotonic() > read_at + 5:
                 read_at = time.monotonic()
-                record["gpu"] += [found] if (found := read_gpu()) else []
+                record["watts"] += read_watts()
+            time.sleep(0.05)
+
+    agent = start()
+    try:
+        for share, rank in sorted(stops, key=lambda stop: stop[0]):
+            wait_until(lambda: newest_step(run), math.ceil(share * steps))
+            before, begin = len(resumes(run)), time.monotonic()
+            stop: dict[str, Any] = {"time": now(), "rank": rank, "step": newest_step(run)}
+            if rank is None:
+                agent.send_signal(signal.SIGTERM)
+                stop["status"] = agent.wait()
+                agent = start()
+            else:
+                os.kill(rank_process(agent.pid, rank), signal.SIGKILL)
+            wait_until(lambda: len(resumes(run)), before + 1)
+            first = resumes(run)[-1]
+            wait_until(lambda: newest_step(run), first)
+            seconds = round(time.monotonic() - begin, 1)
+            record["pauses" if rank is None else "kills"].append({**stop, "from": first, "seconds": seconds})
+        wait_until(lambda: agent.poll() is not None, True)
     finally:
-        if agent.poll() is None:
-            agent.terminate()
-            agent.wait()
-    note("ended", status=agent.returncode)
-    if agent.returncode:
-        raise LabError(
-            f"torchrun ended with status {agent.returncode} at step {newest_step(out)} of {steps}: see its words above"
-        )
-    if "killed" not in record:
-        raise LabError(
-            f"the run was over at step {newest_step(out)}, before it was paused and killed: take a longer one"
-        )
-    return record
+        end(agent)
+    return {**record, "ended": now(), "torchrun": agent.returncode}
+
+
+def a_kill(words: str) -> tuple[float, int]:
+    """Read SHARE:RANK."""
+    share, _, rank = words.partition(":")
+    return float(share), int(rank)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m studies.interrupted", description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--pause", type=float, default=0.35, metavar="SHARE", help="of the steps, then a SIGTERM")
-    parser.add_argument("--kill", type=float, default=0.66, metavar="SHARE", help="of the steps, then a SIGKILL")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument(
+        "--pause", type=float, default=0.35, metavar="SHARE", help="of the steps, then a SIGTERM; 0: none"
+    )
+    parser.add_argument("--kill", type=a_kill, action="append", metavar="SHARE:RANK", help="a SIGKILL; default: 0.66:0")
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds for everything")
     a = parser.parse_args(argv)
+    writable(a.out.parent)
     if (a.out / "run.json").exists():
         raise LabError(f"{a.out} holds a run: choose another folder with --out")
-    interrupted(a.config, a.out, a.pause, a.kill)
-    return 0
+    try:
+        steps = int(tomllib.loads(a.config.read_text(encoding="utf-8"))["steps"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LabError(f"{a.config} has no number of steps ({type(error).__name__}: {error})") from None
+    words = ["--standalone", "--nproc-per-node", str(a.ranks), "--max-restarts", "3"]
+    words += ["-m", "capstone.train", str(a.config), "--out", str(a.out)]
+    pauses = [(a.pause, None)] if a.pause else []
+    found = interrupted(words, a.out, steps, [*pauses, *(a.kill or [(0.66, 0)])], a.limit)
+    run = read_run(a.out)
+    found["status"] = run.run["status"]
+    found["each step once"] = [line["step"] for line in run.steps] == list(range(1, steps + 1))
+    found = {**about("interrupted", f"torchrun {' '.join(words)}"), "ranks": a.ranks, **found}
+    replace_file(a.out.with_name(f"{a.out.name}.interrupted.json"), json.dumps(found, indent=1) + "\n")
+    print(
+        json.dumps({key: found[key] for key in ("pauses", "kills", "torchrun", "status", "each step once")}, indent=1)
+    )
+    return 0 if found["torchrun"] == 0 and found["status"] == "finished" and found["each step once"] else 1
 
 
 if __name__ == "__main__":

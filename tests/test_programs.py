@@ -120,7 +120,7 @@ MEASURES = [
     ("week14_fsdp.bench", "--size toy --parts ddp --device cpu --ranks 1 --out {}"),
     ("week15_tp_attention.bench", "--size toy --parts layers --device cpu --ranks 1 --out {}/x.json"),
     ("week16_fp8.bench", "--parts linear --shapes 64x64x64 --device cpu --out {}/x.json"),
-    ("studies.killed", "--out {}/x.json --every 2"),
+    ("studies.interrupted", "studies/c5.toml --out {}/x"),
     ("studies.parameters", "{}/x.json --device cpu --ranks 1"),
     ("studies.alarms.study", "{} --seeds 1"),
     ("studies.verdict.pool", "{}/x.jsonl"),
