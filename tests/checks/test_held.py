@@ -233,7 +233,10 @@ def test_a_rule_that_rings_at_every_tenth_row_is_found(seed, monkeypatch):
 
     def judge():
         first = [next(iter(rings(record)), None) for record in records]
-        heard = lambda rows: [rings(record[:n]) for record, n in zip(records, rows)]  # noqa: E731
+
+        def heard(rows):
+            return [rings(record[:n]) for record, n in zip(records, rows)]
+
         judge_causal(heard, [len(record) for record in records], first, np.random.default_rng(seed))
 
     with pytest.raises(CheckFailed) as failed:
