@@ -77,8 +77,7 @@ class Wishes:
 
 def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
     """Write everything. LabError, with the command that fixes each, while something blocks."""
-    blocking = [one for one in problems(cls, week) if one.blocks]
-    if blocking:
+    if blocking := [one for one in problems(cls, week) if one.blocks]:
         lines = [f"{one.sentence}\n    {one.command}" if one.command else one.sentence for one in blocking]
         raise LabError(f"nothing of {week.name} was published:\n" + "\n".join(lines))
     here = standings(cls, week)
@@ -88,13 +87,10 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
         raise LabError(
             f"nothing of {week.name} is graded: run `grade collect {week.name}`, then `grade run {week.name}`"
         )
-    wishes = _remembered(cls, week, wishes)
-    zeros = bool(wishes.zeros)
-    made.grades = _grades(cls, week, here, folder, wishes)
-    with cls.writing():
-        row = (week.name, int(zeros), wishes.assignment)
-        cls.db.execute("INSERT OR REPLACE INTO publishing (assignment, zeros, title) VALUES (?, ?, ?)", row)
-    write(week_table(week, here, called, zeros=zeros), folder / "all.csv")
+    with cls.writing():  # a table that is refused leaves what was wished before
+        wishes = _remembered(cls, week, wishes)
+        made.grades = _grades(cls, week, here, folder, wishes)
+    write(week_table(week, here, called, zeros=bool(wishes.zeros)), folder / "all.csv")
     write_page(made.overview, folder / "class.html")
     write(_term(cls, called), folder.with_name("term.csv"))
     try:
@@ -107,8 +103,7 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
         made.pages = list(_pages(cls, made, called, comments, printed=wishes.printed))
         made.packed = pack(cls, week, made.pages, folder / "upload.zip")
         paged = {one.id for one, _, _ in made.pages}
-        open_ = [one.person.name for one in here if one.counted is not None and one.person.id not in paged]
-        if open_:
+        if open_ := [one.person.name for one in here if one.counted is not None and one.person.id not in paged]:
             made.notes.append(f"no page yet for {count(len(open_), 'student')} without a total: {some(open_, SHOWN)}")
     made.notes += made.grades.notes if made.grades else []
     if made.grades is None and made.packed and made.packed.system == MOODLE:
@@ -118,7 +113,7 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
     if made.packed and made.packed.without:
         names = some([one.name for one in made.packed.without], SHOWN)
         made.notes.append(f"not in upload.zip, since {made.packed.system}'s number is not known: {names}")
-    made.changed = _keep(cls, week, made, zeros)
+    made.changed = _keep(cls, week, made, bool(wishes.zeros))
     return made
 
 
@@ -176,18 +171,13 @@ def _comments(cls: Class, week: Week, here: Sequence[Standing]) -> dict[int, dic
     }
 
 
-def _last(cls: Class, week: Week) -> dict[int, float | None]:
-    """The total of each person that was published last."""
-    rows = cls.db.execute("SELECT person, total FROM published WHERE assignment = ? ORDER BY at", (week.name,))
-    return {row["person"]: row["total"] for row in rows}
-
-
 def _remembered(cls: Class, week: Week, wishes: Wishes) -> Wishes:
-    """The wishes, with what holds for this week from an earlier time."""
+    """Title and zeros as they are wished now, else as they are kept for this week. They are kept."""
     query = "SELECT zeros, title FROM publishing WHERE assignment = ?"
-    zeros, title = cls.db.execute(query, (week.name,)).fetchone() or (False, None)
-    zeros = bool(zeros) if wishes.zeros is None else wishes.zeros
-    return replace(wishes, zeros=zeros, assignment=wishes.assignment or title)
+    zeros, title = cls.db.execute(query, (week.name,)).fetchone() or (0, None)
+    now = (zeros if wishes.zeros is None else int(wishes.zeros), wishes.assignment or title)
+    cls.db.execute("INSERT OR REPLACE INTO publishing (assignment, zeros, title) VALUES (?, ?, ?)", (week.name, *now))
+    return replace(wishes, zeros=bool(now[0]), assignment=now[1])
 
 
 def _term(cls: Class, called: Mapping[int, str]) -> list[list[Any]]:
@@ -209,8 +199,8 @@ def _term(cls: Class, called: Mapping[int, str]) -> list[list[Any]]:
 
 def _keep(cls: Class, week: Week, made: Published, zeros: bool) -> list[tuple[Person, float | None, float | None]]:
     """Put down what was published; whose total is another one than the last time."""
-    before, now = _last(cls, week), datetime.now(UTC).isoformat()
-    changed = []
+    rows = cls.db.execute("SELECT person, total FROM published WHERE assignment = ? ORDER BY at", (week.name,))
+    before, now, changed = {row["person"]: row["total"] for row in rows}, datetime.now(UTC).isoformat(), []
     with cls.writing():
         for one in made.standings:
             id = one.person.id
@@ -231,14 +221,7 @@ def sentences(cls: Class, week: Week, made: Published) -> Iterator[str]:
     yield from made.notes
     if made.changed:
         points = [f"{who.name} {in_words(was)} -> {in_words(now)}" for who, was, now in made.changed]
-        more = f"; and {len(points) - SHOWN} more" if len(points) > SHOWN else ""
-        yield f"changed since it was published last: {'; '.join(points[:SHOWN])}{more}"
-    late = [one.due for one in made.standings if one.counted is None and one.due and not one.excused]
-    if made.grades and any(grade == 0 for grade in made.grades.grades.values()) and late:
-        try:
-            refuse_while_open(cls, week.name, "")
-        except LabError:
-            yield "zeros may still change: somebody may hand in late"
+        yield f"changed since it was published last: {some(points, SHOWN)}"
     if made.grades:
         into = f"into the column {made.grades.column!r}" if made.grades.column else "as a new assignment"
         way = "the assignment, Upload grading worksheet" if made.grades.system == MOODLE else f"Grades, Import, {into}"

@@ -142,18 +142,14 @@ def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterabl
 
 def _withdrawn(cls: Class, week: Week, here: Iterable[Standing], called: Mapping[int, str]) -> list[Problem]:
     """One for each person of whom everything was withdrawn: they count as if they had handed nothing in."""
-    nothing = {one.person.id for one in here if one.counted is None and not one.excused}
-    of: dict[int, list[int]] = {}
-    for one in attempts(cls, week.name, withdrawn=True):
-        for member in one.members:
-            of.setdefault(member, []).append(one.id)
+    last = {member: one.id for one in attempts(cls, week.name, withdrawn=True) for member in one.members}
     return [
         Problem(
             WITHDRAWN,
             False,
-            f"all that {shown(called[id], 60)} handed in is withdrawn",
-            f"grade submission {of[id][-1]} withdraw --undo",
+            f"all that {shown(called[one.person.id], 60)} handed in is withdrawn",
+            f"grade submission {last[one.person.id]} withdraw --undo",
         )
-        for id in called
-        if id in nothing and id in of
+        for one in here
+        if one.counted is None and not one.excused and one.person.id in last
     ]

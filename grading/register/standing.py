@@ -131,16 +131,9 @@ class Standing:
         return [id for id, one in given.items() if changed(id, one)]
 
     @property
-    def above(self) -> list[str]:
-        """What people gave beyond a task's points, "20 of 15 in 13.7": a slip, mostly. Extra points are meant. Of an
-        attempt that counts nothing, none."""
-        given = {id: one.points for id, one in self.by_hand.items() if one.points is not None and self.factor > 0}
-        worth = {task["id"]: task["possible"] for task in self.tasks}
-        return [
-            f"{number(points)} of {number(worth[id])} in {id}"
-            for id, points in given.items()
-            if points > worth.get(id, points)
-        ]
+    def above(self) -> bool:
+        """A person typed more than a task's points: a slip. Extra points are meant."""
+        return self.factor > 0 and any((self.given_for(task).points or 0) > task["possible"] for task in self.tasks)
 
     @property
     def automatic(self) -> float:

@@ -159,15 +159,6 @@ def test_items_and_codes_are_sentences_on_the_page(cls):
     assert "predictions 1 to 7: 4 of" in page and "State the unit of every number." in page and "#units" not in page
 
 
-def test_a_group_is_marked_once_and_each_has_a_page(tmp_path):
-    with a_class(tmp_path, ["anna", "ben", "cleo"], LATE) as opened:
-        hand_points(opened, hand_in(opened, ["anna", "ben"], mark()), "13.7", 15)
-        made = publish(opened, WEEK, Wishes())
-        assert [(one.name, number) for one, number, _ in made.pages] == [("anna", 1), ("ben", 1)]
-        totals = {row["student"]: row["total"] for row in read_table(made.folder / "all.csv")}
-        assert totals == {"anna": "95", "ben": "95", "cleo": ""}
-
-
 # -- platforms --------------------------------------------------------------------------------------------------------
 @pytest.fixture(params=["canvas", "moodle"])
 def platform(request, tmp_path):
@@ -247,7 +238,10 @@ def test_each_member_of_a_group_has_a_name_of_their_own(platform):
     if system == "moodle":
         known(cls, system, "sean@x.org", 502)
     hand_points(cls, hand_in(cls, ["anna@x.org", "sean@x.org"], mark(), days_late=0.1), "13.7", 5)
-    names = sorted(packed(publish(cls, WEEK, Wishes())))
+    made = publish(cls, WEEK, Wishes())
+    totals = [row["total"] for row in read_table(made.folder / "all.csv")]
+    assert sorted(totals) == ["", "85", "85"], "it is marked once"
+    names = sorted(packed(made))
     if system == "canvas":
         assert names == ["101_7001_week13.html", "102_7001_week13.html"], "a group's file is every member's"
     else:
