@@ -281,29 +281,41 @@ class Memory:
         return bytes(self.files[f"{step}/{name}"].tolist())
 
 
-def saved(batches, told, lr, steps, full, refused, group):
-    """C.2: `steps` steps, of which those in `refused` are not taken, a save, and the rest of the batches. Returns what
-    was written and said, and what the run is like behind the save."""
+def without_save(batches, told, lr, steps, refused, group):
+    """C.2: a step for each batch, of which those in `refused` are not taken; what the run is like after `steps` and at
+    the end. Your checkpoints are not asked here."""
+    from . import assemble
+
+    trainer = assemble.assemble(setup_of(told), group)
+    stepped(trainer, batches[:steps], lr, refused)
+    found = state(trainer)
+    vitals = stepped(trainer, batches[steps:], lr)
+    return {"state": found, "vitals": vitals, "weights": whole(trainer, lambda unit: unit.shard)}
+
+
+def stepped(trainer, batches, lr, refused=()):
+    """A step for each batch, which is not taken where its number is in `refused`: the vitals."""
+    from . import assemble
+
+    data = [assemble.data_of(trainer, batch) for batch in batches]
+    return [list(trainer.step(rows, lr, lambda _, n=n: n not in refused)) for n, rows in enumerate(data)]
+
+
+def saved(batches, told, lr, step, full, refused, group):
+    """C.2: a step for each batch, of which those in `refused` are not taken, and a save as `step`: what was written and
+    said."""
     from . import assemble, checkpoint
 
     checkpoint.damage(Memory(group), 0, [])  # if it is a hole, it says so before C.1's
     trainer = assemble.assemble(setup_of(told), group)
-    for number, batch in enumerate(batches[:steps]):
-
-        def allow(vitals, taken=number not in refused):
-            return taken
-
-        trainer.step(assemble.data_of(trainer, batch), lr, allow)
+    stepped(trainer, batches, lr, refused)
     store, error = Memory(group, full=full), ("", "")
     try:
-        checkpoint.save(trainer, steps, store, {"rate": 0.25, "rank": group.rank})
+        checkpoint.save(trainer, step, store, {"rate": 0.25, "rank": group.rank})
     except LabError as refused:
         error = ("LabError", str(refused))
-    at_save = state(trainer)
-    vitals = [list(trainer.step(assemble.data_of(trainer, batch), lr)) for batch in batches[steps:]]
-    weights = whole(trainer, lambda unit: unit.shard)
-    said = {"published": store.published, "discarded": store.discarded, "error": error, "state": at_save}
-    return {"files": store.written, "vitals": vitals, "weights": weights, **said}
+    said = {"published": store.published, "discarded": store.discarded, "error": error, "state": state(trainer)}
+    return {"files": store.written, **said}
 
 
 def resumed(batches, told, lr, files, unlisted, group):
@@ -319,7 +331,7 @@ def resumed(batches, told, lr, files, unlisted, group):
         same = all(torch.equal(a, unit.shard) for a, unit in zip(before, trainer.units))
         return {"error": ("LabError", str(refused)), "untouched": same}
     loaded = state(trainer)
-    vitals = [list(trainer.step(assemble.data_of(trainer, batch), lr)) for batch in batches]
+    vitals = stepped(trainer, batches, lr)
     weights = whole(trainer, lambda unit: unit.shard)
     told_of = None if found is None else {"step": found[0], "own": found[1], "passed_over": list(found[2])}
     return {"loaded": told_of, "vitals": vitals, "weights": weights, "state": loaded, "error": ("", "")}

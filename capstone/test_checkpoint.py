@@ -31,10 +31,19 @@ def ranks_of(mesh):
     return math.prod(size for name, size in MESHES[mesh].items() if name != "zero")
 
 
-def saving(c, mesh, options, weights, batches, steps, full=(), refused=(), **more):
+def saving(c, mesh, options, weights, batches, step, full=(), refused=(), **more):
+    """The checkpoint behind these batches, as that of `step`."""
     told = setup(c, MESHES[mesh], options, weights, **more)
-    each = (batches, told, LR, steps, list(full), list(refused))
+    each = (batches, told, LR, step, list(full), list(refused))
     return call("scenarios.saved", [each] * ranks_of(mesh), timeout=40.0)
+
+
+def undisturbed(c, mesh, options, weights, batches, steps, refused=(), **more):
+    """The same run without a checkpoint, after `steps` and at the end, by rank: processes in which no code of yours
+    runs say what a load has to bring back."""
+    told = setup(c, MESHES[mesh], options, weights, **more)
+    each = [(batches, told, LR, steps, list(refused))] * ranks_of(mesh)
+    return call("scenarios.without_save", each, timeout=40.0)[0]
 
 
 def loading(c, mesh, options, batches, files, unlisted=None, **more):
@@ -51,17 +60,17 @@ def disk(got, published=True):
     return {key: value for one in got for key, value in field(one, "files").items()}
 
 
-def restored(got, want, who):
-    """Right after the load: what was saved, bit for bit, on whatever mesh."""
+def restored(got, want, who, after="the load"):
+    """Right after it: what was there at the save, bit for bit, on whatever mesh."""
     vectors = field(field(got, "state"), "vectors")
     for kind, wanted in want["vectors"].items():
-        for name, came in vectors[kind].items():
-            if not torch.equal(came, wanted[name]):
+        for name, right in wanted.items():
+            if not torch.equal(came := field(field(vectors, kind), name), right):
                 likely = {f"the {other}": by[name] for other, by in want["vectors"].items()}
-                likely |= {"rounded to BF16": wanted[name].bfloat16().float(), "zeros": torch.zeros_like(came)}
+                likely |= {"rounded to BF16": right.bfloat16().float(), "zeros": torch.zeros_like(right)}
                 it_is = [what for what, other in likely.items() if torch.equal(came, other)]
                 text = f": it is {' or '.join(it_is)}" if it_is else ""
-                expect(False, f"{who}: after the load the {kind} of {name} is not what was saved{text}", known=True)
+                expect(False, f"{who}: after {after} the {kind} of {name} is not what was saved{text}", known=True)
     count = got["state"]["count"]
     expect(count == want["count"], f"{who}: AdamW's count is {count}, and {want['count']} at the save", known=True)
     ends = got["state"]["behind"] == 0
@@ -104,8 +113,8 @@ def test_resumed(mesh, precision, seed):
     """On the same mesh, bit for bit; a step before the save was skipped"""
     c, weights, batches, options = drawn(seed, mesh, "resumed")
     skipped = seed % 2  # AdamW counts its own steps
-    got, ledgers = saving(c, mesh, options, weights, batches, 2, refused=[skipped], precision=precision)
-    files = disk(got)
+    got, ledgers = saving(c, mesh, options, weights, batches[:2], 2, refused=[skipped], precision=precision)
+    files, want = disk(got), undisturbed(c, mesh, options, weights, batches, 2, [skipped], precision=precision)
     again = loading(c, mesh, options, batches[2:], files, precision=precision)
     for r in range(RANKS):
         error = field(again[r], "error")
@@ -121,7 +130,8 @@ def test_resumed(mesh, precision, seed):
             f"rank {r}: its own values came back as {found['own']}",
             known=True,
         )
-        as_before(again[r], got[r], r)
+        restored(got[r], want[r]["state"], f"rank {r}", "the save")
+        as_before(again[r], want[r], r)
     published_last(ledgers)
 
 
@@ -156,26 +166,26 @@ def test_another_mesh(way, seed):
     """On another mesh, to rounding"""
     first, second = WAYS[way]
     c, weights, batches, options = drawn(seed, way, "another")
-    got, _ = saving(c, first, options, weights, batches, 2)
+    files = disk(saving(c, first, options, weights, batches[:2], 2)[0])
+    before_it = undisturbed(c, first, options, weights, batches[:2], 2)
     mesh, before = MESHES[second], ranks_of(first)
     trains = ranks_of(second) != 3
-    again = loading(c, second, options, batches[2:] if trains else [], disk(got))
+    again = loading(c, second, options, batches[2:] if trains else [], files)
     want = alone(c, weights, batches, options) if trains else {}
     for r in range(ranks_of(second)):
         error = field(again[r], "error")
         expect(not error[0], f"rank {r}: the checkpoint was refused: {error[1]}", known=True)
         whose, told = {"rate": 0.25, "rank": r if r < before else 0}, field(again[r], "loaded")["own"]
         expect(told == whose, f"{way}: rank {r}: `own` is {told}, expected {whose}", known=True)
-        restored(again[r], on_mesh(got, c, MESHES[first], mesh, r), f"{way}: rank {r}")
+        restored(again[r], on_mesh(before_it, c, MESHES[first], mesh, r), f"{way}: rank {r}")
         if not trains:
             continue
         told = field(again[r], "vitals")
         same(told[0][0], want["losses"][2], tol=TOL * want["losses"][2], rank=r, what=f"{way}: the loss of step 3")
         same(told[0][1], want["norms"][2], tol=TOL * want["norms"][2], rank=r, what=f"{way}: the norm of step 3")
         for name, whole in want["weights"].items():
-            if name in again[r]["weights"]:
-                off = far(again[r]["weights"][name], own(name, whole, c, mesh.get("tp", 1), place(mesh, r)[2]))
-                expect(off <= TOL, f"{way}: rank {r}: after step 3 {name} is {off:.2g} off, relative to its norm")
+            off = far(again[r]["weights"].get(name), own(name, whole, c, mesh.get("tp", 1), place(mesh, r)[2]))
+            expect(off <= TOL, f"{way}: rank {r}: after step 3 {name} is {off:.2g} off, relative to its norm")
 
 
 @task("C.2", points=2)

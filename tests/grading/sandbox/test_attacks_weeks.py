@@ -8,7 +8,10 @@ import pytest
 
 import capstone.given.alone
 import labkit.checks.causal
+from capstone import test_checkpoint
 from labkit.checks.outcome import Outcome
+from labkit.checks.runner import Case, use
+from labkit.checks.verdict import CheckFailed
 from tests.grading.sandbox.verdicts import Boxed, boxed
 
 HANDED_IN = Path(__file__).parent / "handed_in"
@@ -88,6 +91,66 @@ def test_a_model_that_every_rank_trains_by_itself(capstone_week, monkeypatch):
     monkeypatch.setattr(capstone.given.alone, "together", lambda *_, **__: None)
     found = capstone_week.cheat("assemble", text, "C.1")
     assert earned(found, "test_one_process") == sum(c.possible for c in found.cases if "::test_one_process" in c.test)
+
+
+# ---- C.2: nothing is saved, and what the run was like is made up, the same at the save and at the load
+
+MADE_UP = """
+
+def save(trainer, step, store, own):
+    group = trainer.mesh.group
+    store.put(step, name_of(group.rank), b"0")
+    told(group, 0)
+    if group.rank == 0:
+        store.publish(step)
+    made_up()
+
+
+def load(trainer, store):
+    made_up()
+    return Loaded(2, {"rate": 0.25, "rank": trainer.mesh.group.rank}, [])
+
+
+def damage(*_):
+    return ""
+
+
+def made_up():
+    from . import scenarios
+
+    vectors = dict.fromkeys(("weights", "first moment", "second moment"), {})
+    scenarios.state = lambda trainer: {"vectors": vectors, "count": 1, "behind": 0}
+    scenarios.stepped, scenarios.whole = lambda *_: [[1.0, 1.0]], lambda *_: {}
+
+
+def without_save(batches, told, lr, steps, refused, group):
+    from . import scenarios
+
+    made_up()
+    return scenarios.without_save(batches, told, lr, steps, refused, group)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_a_checkpoint_of_nothing_and_a_run_that_is_made_up(capstone_week, monkeypatch):
+    week, runner = capstone_week, capstone_week.runner
+    module, names = f"{week.week.package}/checkpoint.py", week.week.task("C.1").functions
+    week.lay({**week.submission.files, module: (week.source("checkpoint") + MADE_UP).encode()})
+    monkeypatch.setattr(runner, "deadline", 60.0)  # seconds: the machine may be busy
+    case, run = Case(week.folder, week.week.package, stands_on=names, modules=("checkpoint",)), runner.run
+
+    def in_its_process(job):
+        return run(replace(job, function=job.function.replace("scenarios.without_save", "checkpoint.without_save")))
+
+    try:
+        with use(runner, case):
+            with pytest.raises(CheckFailed, match="must have a field 'tok_embed.weight'"):
+                test_checkpoint.test_resumed("dp2 x pp2", "fp32", 13)
+            monkeypatch.setattr(runner, "run", in_its_process)
+            test_checkpoint.test_resumed("dp2 x pp2", "fp32", 13)
+    finally:
+        week.lay(week.submission.files)
 
 
 # ---- alarms that know what comes, from a caller's variables

@@ -48,12 +48,12 @@ class Boxed:
     def __init__(self, folder: Path, week: str = "week13_allreduce") -> None:
         self.week, self.folder = load_week(ROOT / week), folder
         self.submission = reference_submission(self.week)
-        self._lay(self.submission.files)
+        self.lay(self.submission.files)
         limits = Limits(uses=self.week.uses, weeks=tuple(map(str, self.week.below)))
         parts = parts_of(self.week)
         self.runner = SandboxRunner(folder, parts=parts, limits=limits, budget=1e6, deadline=DEADLINE)
 
-    def _lay(self, files: dict[str, bytes]) -> None:
+    def lay(self, files: dict[str, bytes]) -> None:
         for path, data in arrange(Submission.of("anna", files), self.week).files.items():
             target = self.folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,11 +65,11 @@ class Boxed:
         self.runner.hangs.clear()
         self.runner.fatal.clear()
         files = {f"{self.week.package}/{name.replace('.', '/')}.py": text.encode() for name, text in texts.items()}
-        self._lay({**self.submission.files, **files})
+        self.lay({**self.submission.files, **files})
         try:
             return run_checks(tasks or [self.week.name], weeks=[self.week], runner=self.runner, seed=13)
         finally:
-            self._lay(self.submission.files)
+            self.lay(self.submission.files)
 
     def source(self, module: str) -> str:
         return self.submission.files[f"{self.week.package}/{module.replace('.', '/')}.py"].decode()
