@@ -182,9 +182,11 @@ def _same_number(got: Any, want: float, who: str, looks_like: Mapping[str, Any],
 def _same_numbers(got: Any, want: list | tuple, who: str, looks_like: Mapping[str, Any], tol: float) -> None:
     if isinstance(got, torch.Tensor):
         got = got.tolist()
-    numbers = [n for x in got if (n := _number(x)) is not None] if isinstance(got, (list, tuple)) else []
-    if not isinstance(got, (list, tuple)) or len(numbers) < len(got):
-        raise CheckFailed(NO_RESULT, f"{who} must be a list of {len(want)} numbers, but {_describe(got)} came back")
+    whole = isinstance(got, (list, tuple))
+    if odd := [x for x in got if _number(x) is None] if whole else [got]:
+        back = f"{_describe(odd[0])} came back" + " in it" * whole
+        raise CheckFailed(NO_RESULT, f"{who} must be a list of {len(want)} numbers, but {back}")
+    numbers = [n for x in got if (n := _number(x)) is not None]
     if len(numbers) == len(want) and all(_close(a, b, tol) for a, b in zip(numbers, want)):
         return
     alike = (c for c, mark in looks_like.items() if len(mark) == len(numbers) and all(map(_exactly, numbers, mark)))

@@ -135,7 +135,13 @@ def test_numbers_and_their_causes():
     assert failure(same, 3.0000001, 3.0, looks_like={"right": 3}).cause == ()
     assert failure(same, math.nan, 3.0, tol=10).verdict == WRONG
     assert failure(same, [1, 2], [1, 2, 3]).verdict == WRONG
-    assert failure(same, [1, None], [1, 2]).verdict == NO_RESULT
+    for got, back in (
+        ([1, None], "None came back in it"),
+        (None, "None came back"),
+        ([[]], "a list of 0 came back in it"),
+    ):
+        error = failure(same, got, [1, 2])
+        assert error.verdict == NO_RESULT and error.text.endswith(f"must be a list of 2 numbers, but {back}")
     assert failure(same, [3, 2], [1, 2], looks_like={"turned": [3, 2], "short": [3]}).cause == ("turned",)
 
 
