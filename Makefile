@@ -66,7 +66,7 @@ fix: $(LINT)
 # One thread each: the tests that run at a time share the cores, and threads that wait for one another burn them.
 test test-all: export OMP_NUM_THREADS = 1
 # What decides right or wrong quickly; then the rest. Their budgets stand in tests/conftest.py.
-test: TIER = --durations 10 -m "not thorough"
+test: TIER = --durations 10
 .PHONY: test-all
 test-all: test
 	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 10 -m thorough

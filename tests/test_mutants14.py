@@ -8,6 +8,7 @@ from tests import mutated
 from tests.judged import ROOT
 from tests.kills import PLANS
 from tests.mutants14 import MUTANTS
+from tests.mutants14_stretch import MUTANTS as STRETCH
 
 PLAN = PLANS["14"]
 DEADLINE = 30.0  # seconds for a call, on a machine that may be busy with other things
@@ -15,7 +16,7 @@ week, student = mutated.fixtures(ROOT / PLAN.folder)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("mutant", mutated.sample(MUTANTS, PLAN), ids=lambda m: f"{m.task} {m.name}")
+@pytest.mark.parametrize("mutant", mutated.sample([*MUTANTS, *STRETCH], PLAN), ids=lambda m: f"{m.task} {m.name}")
 def test_mutant_through_the_real_machinery(mutant, week, student, monkeypatch):
     # A deadlock is believed once it is certain, and certain it is at once: a dozen of them need not wait a second each.
     monkeypatch.setattr(processes, "STILL", 0.4)

@@ -8,6 +8,7 @@ from tests import mutated
 from tests.judged import ROOT
 from tests.kills import PLANS
 from tests.mutants15 import MUTANTS
+from tests.mutants15_stretch import MUTANTS as STRETCH
 
 PLAN = PLANS["15"]
 WEEK = ROOT / PLAN.folder
@@ -23,7 +24,7 @@ def test_every_mutant_on_three_seeds(task):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("mutant", mutated.sample(MUTANTS, PLAN), ids=lambda m: f"{m.task} {m.name}")
+@pytest.mark.parametrize("mutant", mutated.sample([*MUTANTS, *STRETCH], PLAN), ids=lambda m: f"{m.task} {m.name}")
 def test_mutant_through_the_real_machinery(mutant, week, student):
     outcome = mutated.checked([mutant.task], week, student, 15, DEADLINE, mutant)
     mutated.fails_what_it_must(mutant, outcome, PLAN)

@@ -40,7 +40,7 @@ def tree(tmp_path_factory):
 
 def in_tree(tree, *words, **more):
     return subprocess.run(
-        [sys.executable, *words], cwd=tree, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, **more
+        [sys.executable, *words], cwd=tree, env=ENVIRONMENT, capture_output=True, text=True, timeout=220, **more
     )
 
 
