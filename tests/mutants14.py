@@ -478,6 +478,10 @@ class Rest:
         "-(-P // group.size)",
         "P // group.size + 1",
         "test_zero_traffic"),
+    zero("what is not finite is hidden", "ShardedAdamW.step",
+        "        norm = self",
+        "        g_S = g_S.nan_to_num()\n        norm = self",
+        "test_zero_clipping", "a gradient that is not finite is hidden"),
 ]
 
 # ---- 14.4

@@ -190,6 +190,15 @@ def test_zero_clipping(N, seed):
         for step in range(len(after)):
             weights_agree(mine[step], after, step, r, weights, by_rank, limits)
         same(told, norms, tol=TOL * max(norms), rank=r, what="the norms (the second step does not clip)")
+    huge = {name: t * 1e160 if name in ("embed", "scale") else t for name, t in weights.items()}
+    got, _ = call("scenarios.zero", [([rank[0]],) for rank in by_rank], weights=huge, options=OPTIONS, max_norm=(1.0,))
+    for r in range(N):
+        (ends, *_), (norm, *_), *_ = answer(got[r], 4)
+        expect(
+            math.isnan(norm) and all(t.isnan().any() for t in ends.values()),
+            f"rank {r}: the loss is NaN, the norm {norm}; a step by it must not leave finite weights",
+            cause=("a gradient that is not finite is hidden: nobody would see it",),
+        )
 
 
 @task("14.3", points=3)
