@@ -18,10 +18,6 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "thorough: run by `make test-all` alone")
-
-
 def pytest_collection_modifyitems(items):
     # The longest files first: at the end, one of them would keep one worker at work while the other waits.
     items.sort(key=lambda item: not item.path.name.startswith(("test_mutants", "test_notebook")))
