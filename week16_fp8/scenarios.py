@@ -134,7 +134,13 @@ def nv_product(x, w, dy, square, signs, *noise):
     from .stretch import nvfp4
 
     known = {tuple(u.shape): u for u in noise if u is not None}
-    tricks = nvfp4.Tricks(square, (lambda t: known[tuple(t.shape)]) if known else None, signs)
+
+    def drawn(t):
+        if tuple(t.shape) not in known:
+            raise ValueError(f"noise for {list(t.shape)}: dy alone, and dy turned for dw, is rounded stochastically")
+        return known[tuple(t.shape)]
+
+    tricks = nvfp4.Tricks(square, drawn if known else None, signs)
     x, w = x.requires_grad_(), w.requires_grad_()
     y = nvfp4.NVFP4Product.apply(x, w, tricks)
     y.backward(dy)

@@ -60,9 +60,10 @@ def test_to_e2m1(way, seed):
     u = None if way == "nearest" else torch.from_numpy(draw.integers(0, 64, y.shape) / 64.0)
     x, want = y.double(), e2m1(y.double(), u)[0]
     added = want if u is None else e2m1(x, 1 - u - 2.0**-9)[0]  # it goes up where noise is at least 1 - place
-    same(call_alone("stretch.nvfp4.to_e2m1", y, u if u is None else u.float()), want, what=f"the codes, {way},", looks_like={
+    same(call_alone("stretch.nvfp4.to_e2m1", y, u if u is None else u.float()), want, what=f"the codes, {way}", looks_like={
         "rounded towards zero": e2m1(x, 1.0)[0], "the sign is lost": want & 7,
         "minus zero is code 8": torch.where((want & 7) == 0, 0, want),
+        "`y < 0` is not true of minus zero, which is code 8": torch.where(x == 0, 0, want),
         "steps of 0.5 throughout: they are 1 from 2 on, and 2 from 4 on": e2m1((x * 2).round() / 2)[0],
         "halves go up: half way goes to the even code": e2m1(x, 0.5 - 1e-12)[0] if u is None else None,
         "to nearest: noise is not looked at": e2m1(x)[0] if u is not None else None,
@@ -132,7 +133,7 @@ def test_transformed(seed):
         "H D: the signs come first": (hadamard(x, ones).unflatten(1, (-1, 16)) * signs).flatten(1).float(),
         "not divided by 4: H's columns have length 1": 4 * want, "divided by 16: H's columns have length 1": want / 4,
     })  # fmt: skip
-    same(alone, x, what="x without signs, which stays as it is,")
+    same(alone, x, what="x without signs (it stays as it is)")
     asked(error, "ValueError", "the error for a length that 16 does not divide")
 
 

@@ -136,7 +136,7 @@ def multiplied(a: NVFP4, b: NVFP4, dtype: torch.dtype) -> Tensor:
 
 
 def transformed(x_RC: Tensor, signs: Tensor | None) -> Tensor:
-    """Task 16.12. x D H along its rows, in tiles of 16, fp32 [R, C]; x itself without signs.
+    """Task 16.12. x D H along its rows, in tiles of 16, fp32 [R, C]; without signs x itself, in its own dtype.
 
     H is Sylvester's: H_1 = [1], H_2n = [[H_n, H_n], [H_n, -H_n]] / sqrt(2). With signs: ValueError if C does not divide by 16.
     """
