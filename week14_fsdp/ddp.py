@@ -23,14 +23,12 @@ alpha each time; too large and the first bucket fills when the backward is nearl
 
 **Order.** Collectives have no names: the n-th call of one rank meets the n-th call of the others. Two ranks whose
 graphs differ (a mixture of experts, a skipped layer) complete their gradients in different orders, and if each sends
-what is ready, their n-th messages carry different layers (prediction 3 asks what comes of it). So buckets leave in
-one fixed order, and a full bucket waits for those before it.
+what is ready, their n-th messages carry different layers (prediction 3 asks what comes of it). What must the ranks
+have agreed on before the backward begins? Then what does a bucket do that is full too early, and what becomes of one
+that never fills?
 
-Invariant: at every moment a rank has posted the buckets 0 .. k-1, for some k, and no others; bucket k leaves as soon
-as it is full and all before it have left, or in `finish()`.
-
-Which order is good? Gradients come in about the reverse order of the forward, and parameters are registered in about
-the order of the forward. So: reverse.
+Which order hides the most? The graph is walked from the loss back. Modules are mostly registered as the forward meets
+them. The best bucket to send first is the one that is full first.
 """
 
 from __future__ import annotations
@@ -105,22 +103,22 @@ class DataParallel:
         group: the ranks. `all_reduce(..., async_op=True)` gives a handle; until its `wait()` the tensor is the group's.
         bucket_bytes: of a bucket, at most, unless one parameter alone is larger.
 
-    Buckets: go through `trainable(module)` in reverse; a parameter joins the last bucket if the bucket has its dtype
-    and does not exceed `bucket_bytes` with it, else it opens a new one. Each bucket travels once for each `finish()`,
-    flat, in one all-reduce.
+    Buckets: go through the parameters in the order in which you expect their gradients; one joins the last bucket if
+    the bucket has its dtype and does not exceed `bucket_bytes` with it, else it opens a new one. Each bucket travels
+    once for each `finish()`, flat, in one all-reduce, as early as it can.
     """
 
     def __init__(self, module: nn.Module, group, bucket_bytes: int = 25 * MIB) -> None:
         self.group, self.params, self.sync = group, trainable(module), True
         self.buckets = self.fill(self.params, bucket_bytes)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.params}
-        self.left = 0  # how many buckets have left: always the first ones
+        self.left = 0  # how many buckets have left
         for p in self.params:
             p.register_post_accumulate_grad_hook(self.on_ready)
 
     def fill(self, params: Sequence[nn.Parameter], bucket_bytes: int) -> list[Bucket]:
         """The buckets, in the order in which they leave."""
-        ### BEGIN SOLUTION 14.2 buckets in reverse order
+        ### BEGIN SOLUTION 14.2 the buckets
         buckets: list[Bucket] = []
         for p in reversed(params):
             last = buckets[-1] if buckets else None

@@ -303,7 +303,7 @@ def test_no_sync(interrupted, last_use, seed):
 
 @task("14.2", points=4)
 def test_buckets(seed):
-    """Buckets: in reverse order, filled up to the limit, of one dtype, one message each"""
+    """Buckets: in the order of their gradients, filled up to the limit, of one dtype, one message each"""
     limit, turn = None, 0
     while limit is None:  # few models have no such limit
         weights, generator = draw(seed + 30 + 100_003 * turn)
