@@ -637,7 +637,7 @@ FSDP = [
 """,
         "",
         ("test_flat_parameter", "test_flat_parameter_bf16", "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"),
-        "gradients that were averaged before", verdicts=ANY),
+        "gradients that were averaged before", verdicts=ANY, may="test_fsdp_recovers"),
     fsdp("an earlier forward is left", "FSDP.begin",
         """            unit.free()
 """,
@@ -694,6 +694,12 @@ FSDP = [
         "not self.backward and i + 1 < len(self.blocks)",
         "not self.backward and i + 1 < len(self.blocks) and torch.is_grad_enabled()",
         "test_fsdp_recovers"),
+    fsdp("free lets a gather go on", "FlatParameter.free",
+        "            self.handle.wait()\n            self.handle = None",
+        "            return",
+        ("test_flat_parameter", "test_flat_parameter_bf16"), "a gather that was under way at free() was kept",
+        may="test_fsdp_recovers"),
+    fsdp("block 0 alone is left to average", "FSDP.finish", "if i not in self.reduced:", "if i == 0:", "test_fsdp_recovers"),
 ]
 
 # ---- 14.5
@@ -806,6 +812,10 @@ return Exposed(length(work), length(comm), alone, 1 - alone / length(comm) if le
         "running[kind] += sign",
         "running[kind] = max(sign, 0)",
         ("test_exposed", "test_unions"), "a flag in place of a count", may="test_nothing_to_expose"),
+    overlap("the first event's process", "exposed",
+        KERNELS,
+        KERNELS.replace(" if ", ' if e.get("pid") == trace["traceEvents"][0].get("pid") and '),
+        UNHIDDEN),
 ]
 
 MUTANTS = [*MEMORY, *DDP, *ZERO, *FSDP, *OVERLAP]

@@ -70,6 +70,8 @@ HSDP = [
         'super().__init__(model, blocks, mesh["shard"], dtype, prefetch)',
         "super().__init__(model, blocks, mesh.group, dtype, prefetch)",
         "test_hsdp", verdicts=ANY),
+    hsdp("dtype is lost", "HSDP.__init__", 'mesh["shard"], dtype, prefetch', 'mesh["shard"], prefetch=prefetch', "test_hsdp"),
+    hsdp("prefetch is lost", "HSDP.__init__", 'mesh["shard"], dtype, prefetch', 'mesh["shard"], dtype', "test_hsdp"),
 ]
 
 # ---- 14.8
@@ -125,6 +127,7 @@ RING = [
         'self.op = "sum"', "pass", RINGS, "divided again", may="test_rings[1"),
     ring("async_op is ignored", "all_reduce",
         "return turn if async_op else turn.wait()", "return turn", "test_rings", verdicts=ANY),
+    ring("torch.chunk", "ring_in_steps", "x_L.tensor_split(N)", "x_L.chunk(N)", RINGS, verdicts=ANY, may=UNDER_DDP),
 ]
 
 # ---- 14.9

@@ -185,6 +185,9 @@ def flat_parameter(tensors, grads, group, dtype=None):
     flat.add(flat.reduce())
     told["grad"] = grad_of(flat.shard)
     told["dropped"] = all(p.grad is None for p in params)
+    flat.gather()
+    flat.free()  # with a gather under way
+    told["freed"] = max(told["freed"], memory())
     with torch.no_grad():
         flat.shard.add_(1)
     flat.wait()  # begins by itself, with the new shards
@@ -381,8 +384,9 @@ def another_model(weights, group):
 
 
 def interrupted(batch, group, weights):
-    """14.4: an evaluation without a backward, then a forward that raises in its middle; then a step. Returns its loss
-    and the shards' gradients, and how many blocks were whole after the evaluation."""
+    """14.4: an evaluation without a backward, then a forward that raises in its middle; then a step; then one whose loss
+    reaches block 0 alone. Returns the step's loss and the shards' gradients, how many blocks were whole after the
+    evaluation, and the gradients of the last."""
     from . import fsdp
 
     model = Tiny(weights, group)
@@ -398,7 +402,16 @@ def interrupted(batch, group, weights):
         loss = whole_batch_loss(model, batch)
         loss.backward()
         sharded.finish()
-    return loss.detach(), [unit.shard.grad for unit in sharded.units], whole
+        grads, found = [], [loss.detach()]
+        for unit in sharded.units:
+            grads.append(grad_of(unit.shard))
+            unit.shard.grad = None
+        model.blocks[0].register_forward_pre_hook(lambda _, args: (args[0].detach().requires_grad_(),))
+        model.blocks[1].register_forward_pre_hook(lambda _, args: found.append(args[0]))
+        whole_batch_loss(model, batch)
+        found.pop().square().mean().backward()
+        sharded.finish()
+    return *found, grads, whole, [grad_of(unit.shard) for unit in sharded.units]
 
 
 def _ordinary_steps(model, batches, finish, holders, losses):

@@ -102,6 +102,7 @@ def test_flat_parameter(N, seed):
                 t + 1,
                 rank=r,
                 what=f"parameter {i}, gathered again after the shards were stepped,",
+                looks_like={"a gather that was under way at free() was kept: its weights are those of before": t},
             )
         expect(part(told, "bytes") == 4 * N * S, f"`full` holds {part(told, 'bytes')} bytes, expected {4 * N * S}")
         freed = part(told, "freed")
@@ -177,9 +178,9 @@ def test_flat_parameter_bf16(seed):
         sent = [(e.kind, e.dtype) for e in carried(ledger[r])]
         times = sum(k == "all_gather" for k, _ in sent)
         expect(
-            times == 2,
-            f"rank {r} gathers {times} times what was made whole, freed, and made whole again",
-            cause=("`gather` posts a message although it is whole, or one is under way",) if times > 2 else (),
+            times == 3,
+            f"rank {r} gathers {times} times what was made whole, freed, begun, freed, and made whole again",
+            cause=("`gather` posts a message although it is whole, or one is under way",) if times > 3 else (),
         )
         expect(
             {d for k, d in sent if k == "all_gather"} == {"bfloat16"},
@@ -485,7 +486,7 @@ def test_fsdp_prefetch(checkpointed, seed):
 
 @task("14.4", points=2)
 def test_fsdp_recovers(seed):
-    """An evaluation without a backward, and a forward that raises, leave nothing behind"""
+    """An evaluation and a forward that raises leave nothing behind; what no backward reached has zeros"""
     N = 2
     weights, generator = draw(seed + 63, blocks=3)
     batches = [a_batch(weights, generator) for _ in range(N)]
@@ -493,12 +494,18 @@ def test_fsdp_recovers(seed):
     doubled = scaled(weights, 2.0)
     want = gradient(doubled, batches)
     for r in range(N):
-        loss, grads, whole = answer(got[r], 3)
+        loss, grads, whole, reached = answer(got[r], 4)
         told = f"rank {r}: {whole} blocks are whole after a forward without a backward, two at most"
         expect(whole <= 2, told, known=True)
         judge_loss(loss, weights, doubled, batches[r], r)
         for u, names in enumerate(unit_names(weights)):
             same(answer(grads, len(unit_names(weights)))[u], cut(want, names, N, r), rank=r, tol=TOL, what="shard.grad")
+            zeros = torch.zeros_like(cut(want, names, N, r))
+            what = f"shard.grad of {unit_called(u)}, which the loss does not reach,"
+            if u != 1:
+                mine = answer(reached, len(unit_names(weights)))[u]
+                expect(mine is not None, f"{what} is None after finish(): it has zeros", known=True)
+                same(mine, zeros, rank=r, what=what)
 
 
 def judge_loss(loss, weights, doubled, batch, r):
