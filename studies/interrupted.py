@@ -75,11 +75,11 @@ def end(agent: subprocess.Popen[bytes]) -> None:
 
 
 def interrupted(
-    words: list[str], run: Path, steps: int, stops: list[tuple[float, int | None]], limit: float
-) -> dict[str, Any]:
-    """Train, with a stop at each (share of the steps, rank to kill; None: a pause); return what happened. LabError:
-    torchrun ends before all stops, or needs more than `limit` seconds."""
-    record: dict[str, Any] = {"began": now(), "pauses": [], "kills": [], "watts": []}
+    words: list[str], run: Path, steps: int, stops: list[tuple[float, int | None]], limit: float, record: dict[str, Any]
+) -> None:
+    """Train, with a stop at each (share of the steps, rank to kill; None: a pause); put what happened into `record`.
+    LabError: torchrun ends before all stops, or needs more than `limit` seconds."""
+    record |= {"began": now(), "pauses": [], "kills": [], "watts": []}
     over, read_at = time.monotonic() + limit, 0.0
 
     def start() -> subprocess.Popen[bytes]:
@@ -87,9 +87,12 @@ def interrupted(
 
     def wait_until(count: Callable[[], int], least: int) -> None:
         nonlocal read_at
-        while count() < least:
-            if agent.poll() is not None or time.monotonic() > over:
-                how = f"needs more than {limit:g} s" if agent.poll() is None else f"ended, status {agent.poll()}"
+        while True:
+            ended = agent.poll() is not None  # asked before the count: its last step counts
+            if count() >= least:
+                return
+            if ended or time.monotonic() > over:
+                how = f"ended, status {agent.poll()}" if ended else f"needs more than {limit:g} s"
                 raise LabError(f"torchrun {how}, at step {newest_step(run)} of {steps}: not every stop has happened")
             if time.monotonic() > read_at + 5:
                 read_at = time.monotonic()
@@ -116,7 +119,7 @@ def interrupted(
         wait_until(lambda: agent.poll() is not None, True)
     finally:
         end(agent)
-    return {**record, "ended": now(), "torchrun": agent.returncode}
+        record |= {"ended": now(), "torchrun": agent.returncode}
 
 
 def a_kill(words: str) -> tuple[float, int]:
@@ -146,12 +149,14 @@ def main(argv: list[str] | None = None) -> int:
     words = ["--standalone", "--nproc-per-node", str(a.ranks), "--max-restarts", "3"]
     words += ["-m", "capstone.train", str(a.config), "--out", str(a.out)]
     pauses = [(a.pause, None)] if a.pause else []
-    found = interrupted(words, a.out, steps, [*pauses, *(a.kill or [(0.66, 0)])], a.limit)
-    run = read_run(a.out)
-    found["status"] = run.run["status"]
-    found["each step once"] = [line["step"] for line in run.steps] == list(range(1, steps + 1))
-    found = {**about("interrupted", f"torchrun {' '.join(words)}"), "ranks": a.ranks, **found}
-    replace_file(a.out.with_name(f"{a.out.name}.interrupted.json"), json.dumps(found, indent=1) + "\n")
+    found: dict[str, Any] = {**about("interrupted", f"torchrun {' '.join(words)}"), "ranks": a.ranks}
+    try:
+        interrupted(words, a.out, steps, [*pauses, *(a.kill or [(0.66, 0)])], a.limit, found)
+        run = read_run(a.out)
+        found["status"] = run.run["status"]
+        found["each step once"] = [line["step"] for line in run.steps] == list(range(1, steps + 1))
+    finally:  # what happened on a rented GPU is kept, however it ended
+        replace_file(a.out.with_name(f"{a.out.name}.interrupted.json"), json.dumps(found, indent=1) + "\n")
     print(
         json.dumps({key: found[key] for key in ("pauses", "kills", "torchrun", "status", "each step once")}, indent=1)
     )
