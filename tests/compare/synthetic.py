@@ -1,15 +1,11 @@
-"""Synthetic run folders, realistic in shape and size, written through RunRecord: what the tests of figures and reports
-read.
-
-    python tests/compare/synthetic.py FOLDER        writes one of each kind there
-"""
+"""Synthetic run folders, realistic in shape and size, written through RunRecord: what tests of figures and reports read."""
 
 import math
 import random
-import sys
 from pathlib import Path
+from statistics import median
 
-from labkit.record.run import RunRecord
+from labkit.record.run import RunRecord, read_run
 
 LINEARS = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "ffn.w1", "ffn.w3", "ffn.w2")
 CPU = {
@@ -20,15 +16,7 @@ CPU = {
     "python": "CPython 3.11.7",
 }
 GPU = {**CPU, "gpus": [{"name": "NVIDIA H200", "driver": "580.1", "capability": "9.0", "memory_bytes": 150 * 10**9}]}
-LABELS = {
-    "bf16": "BF16",
-    "twin": "BF16 twin",
-    "fp8": "FP8 tensorwise",
-    "broken": "FP8 broken (E5M2, unscaled)",
-    "rowwise": "FP8 rowwise",
-    "te-delayed": "TE FP8 delayed",
-    "te-block": "TE FP8 block",
-}
+LABELS = {"bf16": "BF16", "twin": "BF16 twin", "fp8": "FP8 tensorwise", "broken": "FP8 broken (E5M2, unscaled)"}
 ROLES = {"bf16": "baseline", "twin": "twin", "broken": "broken"}
 
 
@@ -37,29 +25,22 @@ def loss_at(step: int, steps: int) -> float:
 
 
 def scales_at(step: int, layers: int, draw: random.Random, broken: bool) -> dict:
+    def stat(scale: float, amax: float, underflow: float, sqnr: float) -> dict:
+        return {"scale": scale, "amax": amax, "overflow": 0.0, "underflow": underflow, "sqnr": sqnr - draw.random()}
+
     out = {}
     for layer in range(layers):
         for i, linear in enumerate(LINEARS):
             for kind, base in (("input", 6.0), ("weight", 0.35), ("grad", 2e-3)):
                 amax = base * (1 + 0.25 * layer + 0.1 * i) * math.exp(0.003 * step if kind == "input" else 0.001 * step)
                 amax *= math.exp(draw.gauss(0, 0.08))
-                fine = 57344.0 if broken else 448.0
-                scale = 1.0 if broken else fine / amax
                 under = (18 + 3 * layer if kind == "grad" else 2.0) if broken else 0.4 * draw.random()
-                out[f"layers.{layer}.{linear}.{kind}"] = {
-                    "scale": scale,
-                    "amax": amax,
-                    "overflow": 0.0,
-                    "underflow": under,
-                    "sqnr": (25.2 - (14 if kind == "grad" else 1) if broken else 31.4) - 0.25 * layer - draw.random(),
-                }
-            out[f"layers.{layer}.{linear}.output"] = {
-                "scale": 1.0,
-                "amax": 9.0 + layer,
-                "overflow": 0.0,
-                "underflow": 0.0,
-                "sqnr": (21.0 if broken else 27.5) - 0.25 * layer - draw.random(),
-            }
+                db = 25.2 - (14 if kind == "grad" else 1) if broken else 31.4
+                name = f"layers.{layer}.{linear}.{kind}"
+                out[name] = stat(1.0 if broken else 448.0 / amax, amax, under, db - 0.25 * layer)
+            out[f"layers.{layer}.{linear}.output"] = stat(
+                1.0, 9.0 + layer, 0.0, (21.0 if broken else 27.5) - 0.25 * layer
+            )
     return out
 
 
@@ -67,7 +48,7 @@ def arm(
     path: Path,
     name: str,
     *,
-    steps: int = 140,
+    steps: int,
     layers: int = 4,
     explode: str = "gap",
     until: int | None = None,
@@ -77,7 +58,8 @@ def arm(
     writer stops before that step, as if killed."""
     draw, noise = random.Random(f"0{name}"), random.Random(0)
     fp8 = name not in ("bf16", "twin")
-    precision = {"backend": "torchao" if fp8 else "bf16", "recipe": "tensorwise" if fp8 else None}
+    backend, kind = ("torchao", "Float8Linear") if fp8 else ("bf16", "torch.nn.modules.linear.Linear")
+    precision = {"backend": backend, "recipe": "tensorwise" if fp8 else None}
     converted = [f"layers.{i}.{linear}" for i in range(layers) for linear in LINEARS]
     record = RunRecord.create(
         path,
@@ -88,17 +70,8 @@ def arm(
         config={"model": "tiny", "steps": steps, "lr": 1e-3, "precision": {**precision, "skip": ["head"]}},
         precision=precision,
         world={"size": 1 if gpu else 2, "device": "cuda" if gpu else "cpu"},
-        conversion={
-            "converted": converted,
-            "skipped": {"head": "named in precision.skip"},
-            "recipe": "tensorwise",
-            "module_type": "Float8Linear" if fp8 else "torch.nn.modules.linear.Linear",
-            "backend": "torchao" if fp8 else "bf16",
-        },
-        evidence={
-            "converted": len(converted),
-            "module_types": {"Float8Linear" if fp8 else "Linear": layers * 7, "Embedding": 1},
-        },
+        conversion={"converted": converted, "skipped": {"head": "named"}, "module_type": kind, "backend": backend},
+        evidence={"converted": len(converted), "module_types": {kind: len(converted), "Embedding": 1}},
         corpus={"source": "python", "tokens": 7_400_000, "files": 1210, "hash": "9f2c51d0aa77"},
         model={"n_params": 5_508_608, "flops_per_token": {"causal": 3.41e7, "full": 3.6e7}},
     )
@@ -114,36 +87,29 @@ def arm(
             elif explode == "nan":
                 loss = math.nan
         seconds = (0.22 if gpu else {"fp8": 1.05, "broken": 0.7}.get(name, 0.42)) * (1 + abs(draw.gauss(0, 0.05)))
-        seconds *= {"fp8": 0.76, "rowwise": 0.83, "te-delayed": 0.74, "te-block": 0.9}.get(name, 1) if gpu else 1
+        seconds *= 0.76 if gpu and name == "fp8" else 1
         seconds *= 6 if step == 1 else 1
+        norm = 0.6 + 2 * math.exp(-step / 20) + 0.1 * draw.random()
+        memory = {"peak_bytes": int((61e9 if gpu else 1.15e9) * (1.08 if fp8 else 1))}
+        memory |= {"reserved_bytes": int(70e9)} if gpu else {}
         line = {
             "step": step,
             "loss": loss,
             "lr": 1e-3 * min(1, step / 10),
-            "grad_norm": 0.6 + 2 * math.exp(-step / 20) + 0.1 * draw.random(),
+            "grad_norm": norm,
             "tokens": step * per_step,
-            "seconds": seconds,
-            "tokens_per_s": per_step / seconds,
-            "memory": {
-                "peak_bytes": int((61e9 if gpu else 1.15e9) * (1.08 if fp8 else 1)),
-                **({"reserved_bytes": int(70e9)} if gpu else {}),
-            },
-            "skipped": False,
         }
+        line |= {"seconds": seconds, "tokens_per_s": per_step / seconds, "memory": memory, "skipped": False}
         if math.isnan(loss):
             line.update(skipped=True, grad_norm=math.nan)
-            record.event(
-                "skipped_step", step=step, message="the loss is not finite: the step was skipped on every rank"
-            )
+            record.event("skipped_step", step=step, message="the loss is not finite")
         if step % 10 == 0 or step == steps:
             line["heldout"] = loss if math.isnan(loss) else (loss_at(step, steps) + 0.08) * loss / base
             scales = scales_at(step, layers, draw, name == "broken")
-            # A backend that casts nothing probes outputs alone.
-            line["scales"] = (
-                scales
-                if fp8
-                else {t: {**stat, "sqnr": stat["sqnr"] + 28} for t, stat in scales.items() if t.endswith(".output")}
-            )
+            if not fp8:  # a backend that casts nothing probes outputs alone
+                outputs = {tensor: stat for tensor, stat in scales.items() if tensor.endswith(".output")}
+                scales = {tensor: {**stat, "sqnr": stat["sqnr"] + 28} for tensor, stat in outputs.items()}
+            line["scales"] = scales
         record.step(**line)
     record.event("checkpoint", step=(until or steps) - 1, message="saved")
     if until is None:
@@ -156,101 +122,45 @@ def compare(
     path: Path,
     names=("bf16", "twin", "fp8", "broken"),
     *,
+    steps: int,
+    layers: int,
     explode: str = "gap",
-    word: str = "pass",
     gpu: bool = False,
-    steps: int = 140,
-    layers: int = 4,
     killed: str | None = None,
 ) -> Path:
     """A comparison. With `killed` that arm stops half-way, the later ones never start, and there is no verdict."""
+    config = {"title": "The tiny decoder", "device": "cuda" if gpu else "cpu", "world_size": 1 if gpu else 2}
+    about = {n: {"label": LABELS[n], "role": ROLES.get(n, "candidate"), "status": "pending"} for n in names}
     record = RunRecord.create(
         path,
         kind="compare",
         command="lab compare --preset " + ("h100" if gpu else "cpu-tiny"),
         seeds={"data": 1, "weights": 1},
-        config={
-            "name": "cpu-tiny",
-            "title": "The tiny decoder: FP8's numerics",
-            "device": "cuda" if gpu else "cpu",
-            "world_size": 1 if gpu else 2,
-            "train": {"steps": steps, "lr": 1e-3, "batch_size": 8},
-        },
+        config={**config, "train": {"steps": steps, "lr": 1e-3, "batch_size": 8}},
         hardware=GPU if gpu else CPU,
     )
-    about = {
-        name: {"label": LABELS.get(name, name), "role": ROLES.get(name, "candidate"), "status": "pending"}
-        for name in names
-    }
     held = {}
     for name in names:
         record.results(arms=about)
         until = steps // 2 if name == killed else None
         arm(path / "arms" / name, name, steps=steps, layers=layers, explode=explode, gpu=gpu, until=until)
-        about[name]["status"] = "finished"
+        about[name]["status"] = "running" if name == killed else "finished"
         if name == killed:
-            about[name]["status"] = "running"
             record.results(arms=about)
             record.close()
             return path
-        from labkit.record.run import read_run
-
         held[name] = dict(read_run(path / "arms" / name).series("heldout"))
-    gaps = {
-        name: [(s, 100 * (v / held["bf16"][s] - 1)) for s, v in held[name].items()] for name in names if name != "bf16"
+    base, judged = held.pop("bf16"), {}
+    gaps = {name: [(step, 100 * (loss / base[step] - 1)) for step, loss in own.items()] for name, own in held.items()}
+    value = {
+        name: median(math.inf if math.isnan(g) else abs(g) for step, g in gap if step > 30 or steps <= 30)
+        for name, gap in gaps.items()
     }
-    value = {name: _median([abs(g) for _, g in gap if _ > 30]) for name, gap in gaps.items()}
-    band = 3 * value.get("twin", 0.01)
-    words = {name: "reference" if name == "twin" else "inside" if v <= band else "outside" for name, v in value.items()}
-    sentence = {
-        "pass": "FP8 tensorwise is safe here: its held-out loss stays inside the band that two BF16 runs "
-        "differ by, and the "
-        "deliberately broken FP8 was caught.",
-        "fail": "FP8 tensorwise is not safe here: its held-out loss leaves the band that two BF16 runs differ by.",
-        "no-power": "This comparison has no power: the deliberately broken FP8 was not caught, so that a pass "
-        "would mean "
-        "nothing.",
-    }[word]
-    record.finish(
-        results={
-            "arms": about,
-            "verdict": {
-                "word": word,
-                "sentence": sentence,
-                "reasons": ["All four arms saw the same 286,720 tokens in the same order."],
-                "statistic": "median over the evaluations of the absolute relative gap of the held-out loss",
-                "from_step": 30,
-                "band": {
-                    "low": -band,
-                    "high": band,
-                    "threshold": band,
-                    "name": "3 times what the BF16 twin gives",
-                    "from": "twin",
-                },
-                "arms": {name: {"gap": gaps[name], "value": value[name], "word": words[name]} for name in gaps},
-            },
-        }
-    )
+    edge = 3 * value.get("twin", 0.01)
+    for name, gap in gaps.items():
+        word = "reference" if name == "twin" else "inside" if value[name] <= edge else "outside"
+        judged[name] = {"gap": gap, "value": value[name], "word": word}
+    band = {"low": -edge, "high": edge, "threshold": edge, "name": "3 times what the BF16 twin gives", "from": "twin"}
+    verdict = {"word": "pass", "sentence": "It is safe here.", "from_step": 30, "band": band, "arms": judged}
+    record.finish(results={"arms": about, "verdict": verdict})
     return path
-
-
-def _median(values: list[float]) -> float:
-    values = sorted(values, key=lambda v: math.inf if math.isnan(v) else v)
-    return values[len(values) // 2] if values else math.nan
-
-
-if __name__ == "__main__":
-    where = Path(sys.argv[1])
-    compare(where / "pass")
-    compare(where / "nan", explode="nan")
-    compare(where / "blowup", explode="blowup", word="fail")
-    compare(where / "killed", killed="fp8")
-    compare(
-        where / "gpu",
-        ("bf16", "twin", "fp8", "rowwise", "te-delayed", "te-block", "broken"),
-        gpu=True,
-        steps=400,
-        layers=16,
-    )
-    arm(where / "train", "fp8")
-    arm(where / "train-killed", "bf16", until=25)

@@ -110,17 +110,9 @@ def test_the_same_run_gives_the_same_bytes(run, tmp_path):
     for path in [run, *run.rglob("*")]:
         os.utime(path, (1, 1))
     (run / "run.json").chmod(0o600)
-    program = (
-        "import sys; from pathlib import Path; from labkit.compare.bundle import pack; "
-        "pack(Path(sys.argv[1]), Path(sys.argv[2]))"
-    )
     other = tmp_path / "other.tar.gz"
-    subprocess.run(
-        [sys.executable, "-c", program, str(run), str(other)],
-        check=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(bundle.__file__).parents[2]), "PYTHONHASHSEED": "7"},
-    )
+    words, env = [sys.executable, "-m", "labkit", "bundle", run, "--out", other], {**os.environ, "PYTHONHASHSEED": "7"}
+    subprocess.run(words, check=True, cwd=Path(bundle.__file__).parents[2], env=env)
     assert other.read_bytes() == first
     with tarfile.open(other) as tar:
         for member in tar.getmembers():
@@ -373,31 +365,18 @@ def test_a_bomb_is_not_read_to_its_end(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "head",
-    [
-        "[]",
-        "{}",
-        '{"kind": "labkit bundle", "files": []}',
-        '{"kind": "labkit bundle", "files": {"run.json": 3}, "left_out": {}}',
-        "not json",
-    ],
+    "head", ["[]", "{}", '{"files": []}', '{"files": {"run.json": 3}, "left_out": {}}', "not json"]
 )
 def test_manifests_that_are_none(tmp_path, head):
+    head = head.replace('{"files"', '{"kind": "labkit bundle", "files"')
     with pytest.raises(LabError, match="no readable BUNDLE.json"):
         bundle.read(packed(tmp_path / "x.tar.gz", [("h100/BUNDLE.json", head.encode()), ("h100/run.json", b"{}")]))
 
 
 def test_other_schemas_and_bundles_without_a_run(tmp_path):
     about = {"bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
-    head = {
-        "kind": "labkit bundle",
-        "schema": 1,
-        "name": "h100",
-        "run_kind": "train",
-        "state": "whole",
-        "left_out": {},
-        "files": {"notes.json": about},
-    }
+    head = {"kind": "labkit bundle", "schema": 1, "name": "h100", "run_kind": "train", "state": "whole"}
+    head |= {"left_out": {}, "files": {"notes.json": about}}
     files = [("h100/BUNDLE.json", json.dumps(head).encode()), ("h100/notes.json", b"{}")]
     with pytest.raises(LabError, match="holds no run.json"):
         bundle.read(packed(tmp_path / "x.tar.gz", files))

@@ -57,22 +57,12 @@ def test_each_rank_keeps_its_work_and_nothing_is_measured_twice(tmp_path, monkey
 
 
 def record(out: Path, ranks: int, rate: float, tokens: int = 4096, window: float = 60, folder: str = "") -> None:
-    arm = {
-        "label": "BF16",
-        "ranks": ranks,
-        "tokens_per_s": rate,
-        "tokens_step": tokens,
-        "seq_len": 1024,
-        "step_p50": tokens * ranks / rate,
-        "memory": {"peak": 2**30},
-    }
-    place = out / (folder or str(ranks))
+    arm = {"label": "BF16", "ranks": ranks, "tokens_per_s": rate, "tokens_step": tokens, "seq_len": 1024}
+    arm |= {"step_p50": tokens * ranks / rate, "memory": {"peak": 2**30}}
+    place, config = out / (folder or str(ranks)), {"speed": {"seconds": window}}
     place.mkdir(parents=True)
-    (place / "run.json").write_text(
-        json.dumps(
-            {"kind": "compare", "config": {"speed": {"seconds": window}}, "results": {"speed": {"arms": {"bf16": arm}}}}
-        )
-    )
+    run = {"kind": "compare", "config": config, "results": {"speed": {"arms": {"bf16": arm}}}}
+    (place / "run.json").write_text(json.dumps(run))
 
 
 def test_the_share_is_of_the_fewest_and_in_order(tmp_path):
@@ -139,15 +129,12 @@ def stand_in(folder: Path, monkeypatch, script: str) -> None:
 
 
 def test_a_gpu_that_fails_is_shown_in_its_own_words_and_the_others_end(tmp_path, monkeypatch):
-    stand_in(
-        tmp_path,
-        monkeypatch,
-        """
+    script = """
         echo $$ > "$(dirname "$0")/$CUDA_VISIBLE_DEVICES.pid"
         [ "$CUDA_VISIBLE_DEVICES" = 4 ] && exec sleep 600
         echo "lab: no luck"
-        exit 2""",
-    )
+        exit 2"""
+    stand_in(tmp_path, monkeypatch, script)
     request = Request("h100", ["bf16"], settings=["world_size=1"])
     with pytest.raises(LabError, match="GPU 6 alone failed .status 2.: lab: no luck"):
         time_each(request, [place(tmp_path, 0), place(tmp_path, 1)], cuda=True, console=Console(quiet=True))
@@ -161,12 +148,7 @@ def test_without_gpus_each_has_its_share_of_the_cores(tmp_path, monkeypatch):
     assert [cores(i, 2) for i in (0, 1)] == [[0, 1], [2, 3]]
     assert [cores(i, 8) for i in range(6)] == [[0], [1], [2], [3], [5], [0]], "more processes than cores"
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: have)
-    stand_in(
-        tmp_path,
-        monkeypatch,
-        """
-        grep Cpus_allowed_list /proc/self/status""",
-    )
+    stand_in(tmp_path, monkeypatch, "\ngrep Cpus_allowed_list /proc/self/status")
     folders = [place(tmp_path, i) for i in range(len(have))]
     time_each(Request("h100", ["bf16"]), folders, cuda=False, console=Console(quiet=True))
     shown = [place(tmp_path, i).with_name("log").read_text().split()[-1] for i in range(len(have))]
@@ -181,17 +163,9 @@ def test_which_gpu_each_process_sees(monkeypatch):
 
 
 def test_each_process_sees_one_gpu_and_has_the_rest_of_the_budget(tmp_path, monkeypatch):
-    stand_in(
-        tmp_path,
-        monkeypatch,
-        """
-        echo "$CUDA_VISIBLE_DEVICES $*"
-        exit 0""",
-    )
+    stand_in(tmp_path, monkeypatch, '\necho "$CUDA_VISIBLE_DEVICES $*"')
     request = Request("h100", ["bf16"], settings=["speed.seconds=9", "world_size=1"], budget_minutes=7.25)
-    status = time_each(
-        request, [place(tmp_path, 0), place(tmp_path, 1)], cuda=True, console=Console(file=io.StringIO())
-    )
+    status = time_each(request, [place(tmp_path, i) for i in (0, 1)], cuda=True, console=Console(quiet=True))
     assert status == 3, "their budgets ended in order, and they left no result"
     for i, gpu in enumerate("46"):
         said = place(tmp_path, i).with_name("log").read_text()
@@ -219,15 +193,8 @@ def test_each_arm_keeps_its_own_work():
 
 
 def test_arms_that_cannot_run_here_are_left_out_and_shown(tmp_path):
-    said = io.StringIO()
-    toml = (
-        SPEED.replace('["bf16"]', '["bf16", "te"]')
-        + """[arms.te]
-label = "TE"
-role = "candidate"
-train.precision = { backend = "te", recipe = "current" }
-"""
-    )
+    said, te = io.StringIO(), 'train.precision = { backend = "te", recipe = "current" }'
+    toml = SPEED.replace('["bf16"]', '["bf16", "te"]') + f'[arms.te]\nlabel = "TE"\nrole = "candidate"\n{te}\n'
     found = scaling.runnable(load_preset(str(preset(tmp_path, toml))), None, Console(file=said, width=300))
     assert found == ["bf16"] and "TE: skipped, te current and CPU do not go together" in said.getvalue()
 
