@@ -6,6 +6,9 @@ It runs where your code runs; what it returns is judged in test_week13.py, elsew
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+
+import torch
 
 from labkit.checks.elsewhere import Elsewhere
 from labkit.comm.topology import Link, Topology
@@ -47,6 +50,14 @@ def gather_into(shard, group, numel):
     came = back.clone(), out.clone()
     back.fill_(-2)
     return *came, out
+
+
+def gather_elsewhere(shard, group, numel):
+    """13.3: with `out`, and a shard in the middle of another tensor. Returns what came back, and out."""
+    from . import collectives
+
+    out, around = shard.new_full((numel,), -1), torch.cat([-shard, shard, -shard])
+    return collectives.ring_all_gather(around[len(shard) : 2 * len(shard)], group, numel, out=out), out
 
 
 def reduce_then_fill(x, group, number):
@@ -157,18 +168,35 @@ def best_ring(graph):
         topology.bottleneck = yours
 
 
-def halving_refused(x, group):
+def halving_refused(N):
     """13.9: what halving and doubling raises on so many ranks."""
     from .stretch.halving_doubling import halving_doubling_all_reduce
 
-    return _raised(halving_doubling_all_reduce, x, group)
+    return _raised(halving_doubling_all_reduce, torch.ones(100), _silent(N))
 
 
-def levels_refused(x, group, per_node):
+def levels_refused(N, per_node):
     """13.10: what the all-reduce on two levels raises for nodes of this size."""
     from .stretch.hierarchical import hierarchical_all_reduce
 
-    return _raised(hierarchical_all_reduce, x, group, per_node)
+    return _raised(hierarchical_all_reduce, torch.ones(100), _silent(N), per_node)
+
+
+def topo_refused(text):
+    """13.11: what reading this text raises."""
+    from .stretch import smi
+
+    return _raised(smi.parse_topo, text)
+
+
+def _silent(N):
+    """A group as rank 0 of N sees it, in which nothing can be sent: whoever does not refuse N ranks is stopped there."""
+
+    def message(*args, **kwargs):
+        raise ConnectionError
+
+    calls = dict.fromkeys(("send", "recv", "sendrecv", "isend", "irecv", "batch", "barrier"), message)
+    return SimpleNamespace(rank=0, size=N, device=torch.device("cpu"), ledger=None, **calls)
 
 
 def _raised(function, *args):

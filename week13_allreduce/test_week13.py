@@ -17,6 +17,8 @@ from labkit.checks import CheckFailed, call, expect, same, sends, sent, task, te
 from labkit.checks.traffic import LIBRARY
 from labkit.checks.verdict import cause_line
 from labkit.comm.match import EITHER
+from labkit.comm.topology import Topology
+from labkit.comm.wire import replay
 
 BF16 = torch.bfloat16
 # One addition in bfloat16 (8 significant bits) is off by at most half a unit in the last place: 2**-8 of the result.
@@ -39,8 +41,11 @@ def drawn(kind, seed, test):
 
 
 def rings(kind, seed, test):
-    """What a case asks. One rank has nothing to do, and who does nothing is to earn nothing."""
-    return [drawn(one, seed, test) for one in (kind, "one rank")[: 1 + kind.endswith("one")]]
+    """What a case asks. One rank has nothing to do, nor has anybody with an empty vector, and who does nothing is to
+    earn nothing."""
+    N, L = drawn(kind, seed, test)
+    more = {"two ranks and one": [drawn("one rank", seed, test)], "shorter than the ring": [(N, 0)]}
+    return [(N, L), *more.get(kind, [])]
 
 
 # ---- right answers
@@ -76,7 +81,8 @@ def summed_in_bf16(x):
 
 
 def ring_traffic(ledgers, L, causes, laps=1):
-    """The ring's traffic on every rank: `laps` times N-1 steps of one chunk, all of it to the right, in fp32."""
+    """The ring's traffic on every rank: `laps` times N-1 steps of one chunk, all of it to the right, in fp32. On a wire
+    that takes one second a message, it takes so many seconds."""
     N = len(ledgers)
     # A detour is one for everybody: rank 0 alone sends the same in two of them.
     causes = {text: by for text, by in causes.items() if all(sends(one) == by(r) for r, one in enumerate(ledgers))}
@@ -90,10 +96,16 @@ def ring_traffic(ledgers, L, causes, laps=1):
             at_least=1,
             looks_like={text: pattern(r) for text, pattern in causes.items()},
         )
+    time, steps = replay(ledgers, Topology.switch(N, 1.0, 1e18)).time, laps * (N - 1)
+    told = f"the {steps} steps take the time of {time:g} messages: some rank sends first and receives then, or waits"
+    expect(time < steps + 0.5, f"{told}. sendrecv does both at once", known=True)
 
 
 TURNED = "the ring runs the wrong way: send to r+1, receive from r-1"
-LENGTH = "The neighbours are right, so like= (or out=) is wrong: it must be the chunk that comes, not the one you send."
+LENGTH = (
+    "The neighbours are right, so like= (or out=) is wrong: it must be the chunk that comes, not the one you send. Or a "
+    "step was left out: empty chunks are sent, too."
+)
 
 
 def on_a_ring(name, inputs, **kwargs):
@@ -418,6 +430,7 @@ def not_gathered(shards, r, empty=math.nan, ledgers=None):
         size = shards[0].element_size()
         return all(sends(ledger) == walk(N, L, chunk, N - 1, size)(rank) for rank, ledger in enumerate(ledgers))
 
+    to_the_left = ledgers and {peer for peer, _ in sends(ledgers[0])} == {N - 1}
     start = [[c if k == rank else torch.full_like(c, empty) for k, c in enumerate(shards)] for rank in range(N)]
     lost = [[torch.full_like(c, empty) for c in shards]] * N  # what nobody has, nobody can pass on
     states = {
@@ -427,10 +440,13 @@ def not_gathered(shards, r, empty=math.nan, ledgers=None):
         "the chunk that goes first is not here yet": (
             lap(start, before(1), before(2), stored) if not ledgers or went_first(-1) else None
         ),
-        TURNED: lap(start, before(0), before(1), stored, right=-1) if N > 2 else None,
+        TURNED: lap(start, before(0), before(1), stored, right=-1) if N > 2 and to_the_left else None,
     }
     return {
         **{text: torch.cat(state[r]) for text, state in states.items() if state is not None and N > 1},
+        "joined as they came, your own first: rank 0's shard stands first": torch.cat(
+            [shards[(r - s) % N] for s in range(N)]
+        ),
         "your own shard alone": shards[r] if N > 1 else None,
         "the chunks stand one place too far to the right": torch.cat([shards[(c - 1) % N] for c in range(N)]),
     }
@@ -463,7 +479,24 @@ def test_all_gather_bf16(seed):
 
 @task("13.3", points=1)
 def test_all_gather_into_out(seed):
-    """Into out, of which the shard is chunk r"""
+    """Into out, of which the shard is chunk r; or a part of something else, also on one rank"""
+    for N, L in (drawn(kind, seed, "gather into out") for kind in ("ragged", "one rank")):
+        whole, shards = shards_of(seed, N, L)
+        got, ledger = on_a_ring("scenarios.gather_elsewhere", shards, numel=L)
+        for r in range(N):
+            expect(isinstance(got[r], tuple) and len(got[r]) == 2, "nothing came back", known=True)
+            returned, out = got[r]
+            came = isinstance(returned, torch.Tensor) and torch.equal(returned, whole)
+            same(
+                out,
+                whole,
+                rank=r,
+                what="out after the call, where the shard is a part of another tensor,",
+                looks_like={"nothing is there: the result went to other memory": torch.full_like(whole, -1.0)}
+                if came
+                else not_gathered(shards, r, -1.0, ledger),
+            )
+        by_the_group(ledger, [len(shard) for shard in shards])
     N, L = drawn("ragged", seed, "gather into out")
     whole, shards = shards_of(seed, N, L)
     got, ledger = on_a_ring("scenarios.gather_into", shards, numel=L)
