@@ -156,7 +156,19 @@ RING_ATTENTION = [
         """        kv, now = (coming.wait(), kv) if coming else (kv, kv)
         yield (r - s) % N, now, s
 """,
-        TWO, "the next block is waited for before this one is used"),
+        TWO, "the next block is posted behind this one's products, or waited for before them"),
+    ring_attention("the next block is posted behind the products", "def around",
+        """        coming = going = None
+        if s < N - 1:
+            coming, going = group.irecv((r - 1) % N, like=kv), group.isend(kv, (r + 1) % N)
+        yield (r - s) % N, kv, s
+        if coming is not None and going is not None:
+""",
+        """        yield (r - s) % N, kv, s
+        if s < N - 1:
+            coming, going = group.irecv((r - 1) % N, like=kv), group.isend(kv, (r + 1) % N)
+""",
+        TWO, "the next block is posted behind"),
     ring_attention("to the left", "def around",
         "group.irecv((r - 1) % N, like=kv), group.isend(kv, (r + 1) % N)",
         "group.irecv((r + 1) % N, like=kv), group.isend(kv, (r - 1) % N)",
@@ -308,6 +320,21 @@ EXPERTS = [
     rows = torch.cat([p[:n] for p, n in zip(wide, come)])
 """,
         SPREAD_TEST[:3], may=SPREAD_TEST),
+    experts("counts of four bytes", "spread_experts",
+        "exchange(counts_Ne, [1] * N, [1] * N, group)",
+        "exchange(counts_Ne.int(), [1] * N, [1] * N, group).long()",
+        SPREAD_TEST),
+    experts("messages without rows", "def exchange",
+        """ and to[s]]
+    receives = [
+        Recv(s, like=x_RD.new_empty(come[s], *x_RD.shape[1:])) for s in range(group.size) if s != group.rank and come[s]
+    ]""",
+        """]
+    receives = [
+        Recv(s, like=x_RD.new_empty(come[s], *x_RD.shape[1:])) for s in range(group.size) if s != group.rank
+    ]
+    come = [n + 1 for n in come]""",
+        "test_uneven_exchange", may="test_spread_experts"),
     experts("rows in the tokens' order", "spread_experts",
         "order = chosen_SK.flatten().argsort(stable=True)",
         "order = torch.arange(chosen_SK.numel())",

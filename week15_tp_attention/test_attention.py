@@ -208,7 +208,7 @@ def attention_case(seed, heads, kv, N):
 @task("15.2", points=16)
 @pytest.mark.parametrize(
     "heads, kv, N",
-    [(4, 4, 2), (8, 4, 4), (8, 2, 4), (4, 1, 4), (2, 1, 1)],
+    [(4, 4, 2), (8, 4, 2), (8, 2, 4), (4, 1, 4), (2, 1, 1)],
     ids=["each its own", "grouped", "replicated twice", "one key/value head", "one rank"],
 )
 def test_attention(heads, kv, N, seed):

@@ -232,7 +232,7 @@ def judge_beside(ledger, N):
             expect(
                 bool(coming),
                 f"rank {r}, {half}: while it computes '{span.label}', no block is on its way",
-                cause=("the next block is waited for before this one is used: nothing is hidden",),
+                cause=("the next block is posted behind this one's products, or waited for before them",),
             )
 
 
@@ -412,7 +412,9 @@ def judge_rows(ledger, half, most, padded=None):
     expect(not used, f"rank {r}, {half}: {', '.join(used)} is called: this task asks for messages of their own size")
     total = sum(event.bytes for event in events if event.kind == "send")
     cause = ("every part is filled up to the largest",) if padded is not None and total == padded > most else ()
-    expect(total <= most, f"rank {r}, {half}: {total} bytes are sent, and {most} are enough", cause=cause)
+    expect(total == most, f"rank {r}, {half}: {total} bytes are sent, and {most} are asked for", cause=cause)
+    empty = sum(event.kind == "send" and not event.bytes for event in events)
+    expect(not empty, f"rank {r}, {half}: {empty} messages have no rows: who gets none gets no message", known=True)
 
 
 def feed_forward(x, up, down):

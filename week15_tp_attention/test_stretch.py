@@ -145,7 +145,7 @@ def test_collective_matmul(which, N, seed):
 def test_linear_reduce(N, chunks, seed):
     """A row-parallel product in chunks: all sums but the last beside a product"""
     draw = Draw(seed, "reduce", N)
-    B, T, wide, out = 1, chunks * draw.size(2, 4) + 1, draw.size(3, 5), N * draw.size(2, 3)
+    B, T, wide, out = chunks + 1, chunks * draw.size(2, 4) + 1, draw.size(3, 5), N * draw.size(2, 3)
     parts = [len(part) for part in torch.arange(B * T).chunk(chunks)]  # the last one is shorter
     xs, dy = [draw.whole(B, T, wide) for _ in range(N)], draw.whole(B, T, out)
     weights = [draw.whole(out, wide) for _ in range(N)]
