@@ -106,12 +106,13 @@ def _take_sheet(cls: Class, week: Week, sheet: Roster, report: Report) -> None:
     strangers = []
     with cls.writing():
         for line in sheet.lines:
-            who, _ = owner(cls, line.keys or [Key("name", line.name)])
+            number = [Key("moodle", line.participant, week.name)] if line.participant else []
+            who = owner(cls, line.keys)[0] or owner(cls, [*number, Key("name", line.name)])[0]
             if who is None:
                 strangers.append(line.name or line.participant)
                 continue
-            learn(cls, who, [Key("moodle", line.participant, week.name)] if line.participant else [])
-            if line.due is not None:
+            learn(cls, who, number)
+            if line.due is not None or not sheet.problems:  # where a time cannot be read, nothing is taken back
                 extend(cls, who, week.name, line.due)
     report.notes += sheet.problems
     if strangers:

@@ -44,7 +44,6 @@ class Arrival:
     source     the download's name
     late       the platform's own mark; None if there is none
     group      what the platform calls the group that handed it in; members: the keys of each of them
-    due        until when the platform extended the deadline
     notes      sentences for the student; attention: for the instructor
     timed      GIVEN: `received` is what an instructor said of the whole download
     download   sha256 of the download, if it is one file
@@ -59,7 +58,6 @@ class Arrival:
     late: bool | None = None
     group: str = ""
     members: list[list[Key]] = field(default_factory=list)
-    due: datetime | None = None
     notes: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)
     timed: Literal["platform", "given"] = PLATFORM

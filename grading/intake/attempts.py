@@ -46,7 +46,6 @@ class Item:
     guess: Guess
     members: tuple[tuple[Key, ...], ...] = ()
     group: str = ""
-    due: datetime | None = None
     live: bool = False
 
 
@@ -89,7 +88,7 @@ def arrival(batch: list[Item], to: Path, found: Download, week: Week, zone: tzin
     left_out, late = _pack(batch, to)
     made = Arrival(
         guess.label, list(guess.keys), to, _time(first, zone, attention), guess.how, found.source,
-        True if late else guess.late, first.group, [list(keys) for keys in first.members], first.due,
+        True if late else guess.late, first.group, [list(keys) for keys in first.members],
         attention=attention, download=found.digest,
     )  # fmt: skip
     if (

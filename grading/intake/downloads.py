@@ -204,7 +204,7 @@ class _Reader:
             return Item(path, guess, live=self.live)
         if line := self._line(guess):
             keys = tuple(dict.fromkeys([*line.keys, *guess.keys]))
-            return Item(path, replace(guess, keys=keys, received=line.submitted), due=line.due)
+            return Item(path, replace(guess, keys=keys, received=line.submitted))
         group, members = self.sheet.members(guess)
         if members:
             received = max((one.submitted for one in members if one.submitted), default=None)

@@ -15,14 +15,13 @@ def due(cls: Class, person: int, week: str) -> datetime | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def extend(cls: Class, person: int, week: str, until: datetime) -> None:
-    """Keep what a platform granted a person; its newest word holds."""
+def extend(cls: Class, person: int, week: str, until: datetime | None) -> None:
+    """Keep what a platform grants a person; its newest word holds. None: nothing, or nothing any more."""
     with cls.writing():
-        cls.db.execute(
-            "INSERT INTO extension (person, assignment, due) VALUES (?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET due = excluded.due",
-            (person, week, until.isoformat()),
-        )
+        cls.db.execute("DELETE FROM extension WHERE (person, assignment) = (?, ?)", (person, week))
+        if until is not None:
+            row = (person, week, until.isoformat())
+            cls.db.execute("INSERT INTO extension (person, assignment, due) VALUES (?, ?, ?)", row)
 
 
 def read_time(cls: Class, text: str) -> datetime:

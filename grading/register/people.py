@@ -94,11 +94,15 @@ def propose(cls: Class, name: str) -> Person | None:
     alike: dict[int, float] = {}
     for one in here:
         own = map(letters, (one.email.partition("@")[0], *ids.get(one.id, ())))
-        alike[one.id] = max(difflib.SequenceMatcher(None, written, form).ratio() for form in (*forms(one.name), *own))
+        alike[one.id] = _likeness(written, (*forms(one.name), *own))
     best = sorted(here, key=lambda one: -alike[one.id])[:2]
     if not best or alike[best[0].id] < CLOSE or (len(best) > 1 and alike[best[1].id] == alike[best[0].id]):
         return None
     return best[0]
+
+
+def _likeness(written: str, names: Iterable[str]) -> float:
+    return max(difflib.SequenceMatcher(None, written, form).ratio() for form in names)
 
 
 def _names(one: Person) -> tuple[str, ...]:
@@ -119,19 +123,14 @@ def owner(cls: Class, keys: Sequence[Key]) -> tuple[int | None, str]:
 
     A login or an id of a folder may be any of the roster's ids or an e-mail. A name counts only where nothing else is
     known, and only if it is an id in this class (see the module's text) and no second person is called so."""
-    found: dict[int, Key] = {}
-    for key in keys:
-        if key.platform == "name":
-            continue
-        others = ("id", "nbgrader", "email") if key.platform in ("id", "nbgrader") else ()
-        for platform in dict.fromkeys((key.platform, *others)):
-            if (who := _owner(cls, Key(platform, key.value, key.assignment))) is not None:
-                found.setdefault(who, key)
+    found = _exact(cls, keys)
     if len(found) > 1:
         said = some([f"{key.platform} {key.value!r} is {person(cls, who).name}'s" for who, key in found.items()])
         return None, f"its keys are of several: {said}"
-    if found:
-        return next(iter(found)), ""
+    for one, key in found.items():
+        if key.platform == "canvas" and _is_a_groups(cls, one, keys):
+            return None, f"it has the number of {person(cls, one).name}, and another name"
+        return one, ""
     for key in keys:
         if key.platform == "name" and (who := _owner(cls, key)) is not None:
             called = [one.id for one in everybody(cls) if letters(key.value) in forms(one.name)]
@@ -141,6 +140,37 @@ def owner(cls: Class, keys: Sequence[Key]) -> tuple[int | None, str]:
     return None, "nobody of the class has this key" if any(key.platform != "name" for key in keys) else (
         "a name alone says nothing for certain"
     )
+
+
+def _exact(cls: Class, keys: Iterable[Key]) -> dict[int, Key]:
+    """Whose these keys are but for names, each with the first that says so."""
+    found: dict[int, Key] = {}
+    for key in keys:
+        if key.platform == "name":
+            continue
+        others = ("id", "nbgrader", "email") if key.platform in ("id", "nbgrader") else ()
+        for platform in dict.fromkeys((key.platform, *others)):
+            if (who := _owner(cls, Key(platform, key.value, key.assignment))) is not None:
+                found.setdefault(who, key)
+    return found
+
+
+def _is_a_groups(cls: Class, who: int, keys: Sequence[Key]) -> bool:
+    """Whether Canvas' download may mean a group: its files have the group's name, and the number of one member
+    (Assignment#representatives of instructure/canvas-lms). The own name in another order, or nearly so, is none."""
+    names = [key for key in keys if key.platform == "name"]
+    if len(names) != 1 or any(key.platform not in ("name", "canvas") for key in keys) or _owner(cls, names[0]) == who:
+        return False
+    name, written = person(cls, who).name, letters(names[0].value)
+    turned = len(written) == len(letters(name)) and written in letters(name) * 2
+    return not turned and _likeness(written, forms(name)) < CLOSE
+
+
+def numbered(cls: Class, label: str) -> Person | None:
+    """Whose number a submission of nobody has, which is called otherwise: a group's, or a person's of a new name."""
+    row = cls.db.execute("SELECT keys FROM member WHERE label = ? AND person IS NULL", (label,)).fetchone()
+    found = _exact(cls, keys_of(row["keys"])) if row else {}
+    return person(cls, next(iter(found))) if len(found) == 1 else None
 
 
 def learn(cls: Class, who: int, keys: Iterable[Key], origin: str = "learned") -> None:
@@ -182,9 +212,10 @@ def who(cls: Class, label: str, whose: Sequence[str], week: str = "") -> list[Pe
                 cls.db.execute(
                     "DELETE FROM alias WHERE (platform, assignment, value) = (?, ?, ?) AND origin != 'roster'", key.row
                 )
-            found, _ = owner(cls, keys)
-            if found is not None and [found] != [one.id for one in them]:
-                raise LabError(f"{shown(label)!r} is {shown(person(cls, found).name)}'s, by a key that the roster has")
+            exact = [*_exact(cls, keys)] or [id for id in owner(cls, keys)[:1] if id is not None]
+            if len(exact) == 1 and exact[0] not in {one.id for one in them}:
+                theirs = shown(person(cls, exact[0]).name)
+                raise LabError(f"{shown(label)!r} is {theirs}'s, by a key that the roster has")
             cls.db.execute("DELETE FROM member WHERE submission = ? AND label = ?", (row["submission"], label))
             query = "SELECT coalesce(max(seat) + 1, 0) FROM member WHERE submission = ?"
             for seat, one in enumerate(them, cls.db.execute(query, (row["submission"],)).fetchone()[0]):
@@ -194,6 +225,8 @@ def who(cls: Class, label: str, whose: Sequence[str], week: str = "") -> list[Pe
                 )
             if len(them) == 1:
                 learn(cls, them[0].id, keys, "who")
+            elif len(exact) == 1:  # by the number of a group's file Canvas takes its pages back
+                learn(cls, exact[0], keys)
         settle(cls)
     return them
 

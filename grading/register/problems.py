@@ -8,7 +8,7 @@ from grading.intake.arrival import PLATFORM
 from grading.intake.names import shown, some
 from grading.register.counting import current_marks, handed_in, lateness
 from grading.register.marks import hand_marks
-from grading.register.people import called, key_of, propose
+from grading.register.people import called, key_of, numbered, propose
 from grading.register.schema import Class
 from grading.register.standing import ABOVE, AGAIN, BY_HAND, FAULTY, MISSING, NOT_GRADED, Standing, standings
 from grading.register.submissions import BY_HAND as TIMED_BY_HAND
@@ -53,9 +53,10 @@ def _unknown(cls: Class, kept: Iterable[Attempt]) -> list[Problem]:
             found.setdefault(label, []).append(one.id)
     out = []
     for label, numbers in found.items():
-        close = propose(cls, label)
+        close = (own := numbered(cls, label)) or propose(cls, label)
         key = key_of(cls, close) if close else "E-MAIL OR ID"
         maybe = f"; {shown(close.name, 60)} may be meant" if close else ""
+        maybe += ", by the number: or a group, which needs the key of each member" if own else ""
         said = f"nobody of the class is {shown(label, 60)}, whose submission is {some(list(map(str, numbers)))}{maybe}"
         command = f"grade who {shlex.quote(label)} = {shlex.quote(key) if close else key}"
         out.append(Problem(UNKNOWN, True, said, command))

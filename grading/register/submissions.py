@@ -15,7 +15,6 @@ from typing import IO
 from grading.files import put
 from grading.intake.arrival import PLATFORM, Arrival, Key
 from grading.intake.names import clean
-from grading.register.deadlines import extend
 from grading.register.people import Person, keys_of, learn, owner, person, propose
 from grading.register.schema import Class
 from labkit.checks.tasks import Week
@@ -120,12 +119,11 @@ READ: dict[str, Callable] = {
 def add_submission(cls: Class, week: Week, arrival: Arrival) -> Added:
     """Keep an arrival, unless it is here already; then what the platform says of it now is taken over: whose it is,
     when it came, whether it is late. An unknown author's is kept, and belongs to nobody."""
-    for time in (arrival.received, arrival.due):
-        if time is not None and time.tzinfo is None:
-            raise ValueError(f"{time} has no zone")
+    if arrival.received is not None and arrival.received.tzinfo is None:
+        raise ValueError(f"{arrival.received} has no zone")
     digest = _digest(arrival.files)
     with cls.writing():
-        seats = _seats(cls, arrival)
+        seats = _seats(cls, week.name, arrival)
         known = _known(cls, week.name, arrival, digest, seats)
         number = keep(cls, week, arrival, seats, digest) if known is None else known.id
         if known is not None:
@@ -136,8 +134,6 @@ def add_submission(cls: Class, week: Week, arrival: Arrival) -> Added:
         for _, keys, found in seats:
             if found is not None:
                 learn(cls, found, keys)
-                if arrival.due is not None:
-                    extend(cls, found, week.name, arrival.due)
     kept = attempt(cls, number)
     nobody = None if kept.members else propose(cls, arrival.label)
     people = [person(cls, id) for id in kept.members]
@@ -156,9 +152,10 @@ def end_collection(cls: Class, week: Week, download: str) -> None:
 Seats = list[tuple[str, list[Key], int | None]]  # (label, keys, person or None) of each member
 
 
-def _seats(cls: Class, arrival: Arrival) -> Seats:
+def _seats(cls: Class, week: str, arrival: Arrival) -> Seats:
     if not arrival.members:
-        return [(clean(arrival.label).strip(), arrival.keys, owner(cls, arrival.keys)[0])]
+        label, found = clean(arrival.label).strip(), owner(cls, arrival.keys)[0]
+        return [(label, arrival.keys, found)] if found else _said(cls, week, label) or [(label, arrival.keys, None)]
     seats: Seats = []
     for keys in arrival.members:
         label = next(
@@ -166,6 +163,17 @@ def _seats(cls: Class, arrival: Arrival) -> Seats:
         )
         seats.append((clean(label or arrival.label).strip(), keys, owner(cls, keys)[0]))
     return seats
+
+
+def _said(cls: Class, week: str, label: str) -> Seats:
+    """The members of a group, as an instructor named them for what it submitted last under this name."""
+    rows = cls.db.execute(
+        "SELECT person FROM member WHERE NOT left_out AND person IS NOT NULL AND submission = ("
+        "SELECT max(id) FROM submission WHERE label = ? AND +assignment = ? AND grouped = '' "
+        "AND EXISTS (SELECT 1 FROM member WHERE submission = id AND person IS NOT NULL)) ORDER BY seat",
+        (label, week),
+    ).fetchall()
+    return [(label, [], row["person"]) for row in rows] if len(rows) > 1 else []
 
 
 def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -> Attempt | None:

@@ -168,6 +168,27 @@ def test_a_name_that_was_said_to_be_somebodys_decides_nothing_once_another_is_ca
         assert not hand_in(cls, "Max Meier", [Key("name", "Max Meier")], b"third").members
 
 
+def test_a_name_of_canvas_beside_anothers_number_is_a_groups_until_it_is_said(tmp_path):
+    """Canvas' download calls a group's files by its name and one member's number."""
+    with opened(tmp_path / "c", rules=DEADLINE) as cls:
+        for name in ("annamüller", "mülleranna"):
+            assert hand_in(cls, name, canvas(name, "4501"), name.encode()).members, "another order of her own name"
+        team, file = canvas("team1", "4501"), Key("canvas", "900", "week13")
+        first = hand_in(cls, "team1_4501", [*team, file])
+        (said,) = (one for one in problems(cls, WEEK) if one.blocks)
+        assert not first.members and "Müller, Anna may be meant" in said.sentence and "a group" in said.sentence
+        with pytest.raises(LabError, match="Müller, Anna's"):
+            who(cls, "team1_4501", ["S002"])
+        both = who(cls, "team1_4501", ["S001", "S002"])
+        assert owner(cls, [file])[0] == both[0].id, "Canvas takes the pages back by the number of this file"
+        again, known = (hand_in(cls, "team1_4501", team, text, AFTER) for text in (b"again", b"work"))
+        assert again.members == both == known.members and len(attempt(cls, first.id).members) == 2
+        assert not [one for one in problems(cls, WEEK) if one.blocks]
+        hand_in(cls, "doe_4503", canvas("smithjane", "4503"))
+        assert [one.name for one in who(cls, "doe_4503", ["S003"])] == ["Doe, Jane"]
+        assert hand_in(cls, "doe_4503", canvas("smithjane", "4503"), b"later").members, "a new name, said once"
+
+
 def test_who_can_be_said_again_and_says_nothing_against_the_roster(tmp_path):
     with opened(tmp_path / "c") as cls:
         number = hand_in(cls, "Sam", [Key("name", "Sam")]).id
