@@ -33,7 +33,8 @@ H100, MOE = "2026-11-23-h100-speed", "2026-11-23-h200-moe"  # of commit f8d9b1b
 OWN = "2026-11-24-h200-own"  # of commit 335caa3, which divides scales out in one pass; those of f8d9b1b in two
 H100_LOSS, H100_OWN = "2026-11-23-h100-safety", "2026-11-24-h100-own"
 H100_WHOLE = "2026-11-28-h100-whole"  # of commit 7e0b7ae
-H200_AGAIN = "2026-11-28-h200-whole"  # of commit 9f09390
+H200_AGAIN = "2026-11-29-h200-whole"  # of commit 3ec5680
+PEER = "2026-11-29-h200-peer.json"  # of the same commit
 LARGEST = "2026-11-24-h100-largest"
 FORMATS = "2026-11-28-cpu-formats"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
@@ -393,6 +394,24 @@ def peer_table() -> str:
     return markdown_table(["8B, FP8, tokens/s a GPU", "TE delayed, here", "torchtitan, tensorwise", "ahead, %"], rows)
 
 
+def beside_table() -> str:
+    """1.14B on one H200, here and in torchtitan: each recipe beside the nearest one there."""
+    record = json.loads((RESULTS / PEER).read_text(encoding="utf-8"))
+    rows = []
+    for arm, words, other in (
+        ("bf16", "BF16", "bf16"),
+        ("torchao-tensorwise", "torchao tensorwise", "tensorwise"),
+        ("te-current", "TE current, beside tensorwise", "tensorwise"),
+        ("te-delayed", "TE delayed, beside tensorwise", "tensorwise"),
+    ):
+        ours, theirs = record["ours"][arm], median(record["theirs"][other]["tokens_per_s"])
+        gib = f"{ours['peak_bytes'] / 2**30:.1f}", f"{record['theirs'][other]['reserved_gib']:.1f}"
+        rate = ours["tokens_per_s"]
+        rows.append([words, f"{rate:,.0f}", f"{theirs:,.0f}", f"{rate / theirs:.3f}", *gib])
+    heads = ["1.14B, tokens/s", "here", "torchtitan", "times", "GiB allocated here", "GiB reserved there"]
+    return markdown_table(heads, rows)
+
+
 # ---- FP8 parameters
 
 
@@ -572,9 +591,9 @@ def small_ones(arm: str) -> str:
     return Page.span([small(run, arm) for run in (WHOLE, SAFETY, HOUR, H100_LOSS)], ".2f")
 
 
-def judged_after(run: str) -> float:
-    """Seconds of a comparison's first two calls."""
-    return sum(call["seconds"] for call in read(run).results["calls"][:2])
+def judged_after(run: str, calls: int) -> float:
+    """Minutes of a comparison's first calls."""
+    return sum(call["seconds"] for call in read(run).results["calls"][:calls]) / 60
 
 
 def timed_again(arm: str) -> str:
