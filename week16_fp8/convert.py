@@ -67,7 +67,7 @@ def convert(
         multiple: in and out features must divide by it.
 
     Returns:
-        Report. Every nn.Linear of the model is in it, once.
+        Report. Every nn.Linear of the model, of a subclass too, is in it, once.
 
     Raises:
         ValueError: an entry of skip names no module of the model, or nothing is left to convert.

@@ -241,6 +241,10 @@ class Fresh(nn.Linear):
             nn.init.constant_(parameter, 7.0)
 
 
+class Linear(nn.Linear):
+    """One of a subclass."""
+
+
 def build(weights, biases, tied, evaluated):
     """A model of the weights {dotted name: [out, in]}: linears (with the biases that there are), an embedding "embed"
     that shares its weight with the linear `tied`, two linears "left" and "right" that share theirs, and a norm. `evaluated` names modules in eval mode."""
@@ -252,7 +256,7 @@ def build(weights, biases, tied, evaluated):
             if not hasattr(here, part):
                 setattr(here, part, nn.Module())
             here = getattr(here, part)
-        new = nn.Linear(w.shape[1], w.shape[0], bias=name in biases)
+        new = (Linear if last == "tall" else nn.Linear)(w.shape[1], w.shape[0], bias=name in biases)
         with torch.no_grad():
             new.weight.copy_(w)
             if name in biases:

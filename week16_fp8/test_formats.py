@@ -255,7 +255,7 @@ def quotient(amax, fmt, margin=0, epsilon=0.0):
 def test_scale(fmt, seed):
     """largest / amax, with a margin"""
     shapes = (3, 5), (7,), ()
-    for amax, margin in zip([amaxes(seed + k, shape) for k, shape in enumerate(shapes)], (0, 1 + seed % 5, 0)):
+    for amax, margin in zip([amaxes(seed + k, shape) for k, shape in enumerate(shapes)], (0, 3 + seed % 3, 0)):
         q = quotient(amax, fmt, margin)
         got = call_alone("scaling.scale_from_amax", amax, fmt, margin=margin)
         same(
@@ -321,15 +321,15 @@ def likely_scales(got, want, tol, amax, epsilon):
 @task("16.2", points=2)
 def test_nothing_to_go_by(seed):
     """Blocks of zeros, NaN, infinity and next to nothing still get a finite scale above 0"""
-    places = shuffled(seed, 18) % 6
+    places, margin = shuffled(seed, 18) % 6, 3 + seed % 3
     amax = torch.tensor([0.0, math.inf, math.nan, 1e-44, 2e-38, 3e38])[places]
     for fmt, epsilon in (("e4m3", 0.0), ("e5m2", 1e-4)):
-        want = torch.tensor([1.0, 1.0, 1.0, LARGEST_FLOAT32, LARGEST_FLOAT32, LARGEST[fmt] / 3e38])[places]
+        want = torch.tensor([1.0, 1.0, 1.0, LARGEST_FLOAT32, LARGEST_FLOAT32, LARGEST[fmt] / 3e38 / 2**margin])[places]
         if epsilon:
-            want = torch.tensor([1 / epsilon, 1 / LARGEST[fmt], 1 / LARGEST[fmt], 1 / epsilon, 1 / epsilon, 1 / 3e38])
-            want = (want * LARGEST[fmt])[places]
-        got = call_alone("scaling.scale_from_amax", amax, fmt, epsilon=epsilon)
-        told = f"the scale for amax = {amax.tolist()}, {fmt}, epsilon {epsilon}"
+            known = LARGEST[fmt] / 2**margin  # the 1 has no margin
+            want = torch.tensor([known / epsilon, 1.0, 1.0, known / epsilon, known / epsilon, known / 3e38])[places]
+        got = call_alone("scaling.scale_from_amax", amax, fmt, epsilon=epsilon, margin=margin)
+        told = f"the scale for amax = {amax.tolist()}, {fmt}, epsilon {epsilon}, margin {margin}"
         tol = want.double() * 2.0**-21
         same(got, want, tol=tol, what=told, looks_like=likely_scales(got, want, tol, amax, epsilon))
 
@@ -341,7 +341,7 @@ def test_power_of_two(fmt, seed):
     exact = LARGEST[fmt] / 2.0 ** torch.arange(-20, 20, 3)  # quotients that are powers of two
     above = torch.nextafter(exact, torch.tensor(math.inf))  # the quotient is a rounding below one
     amax = torch.cat([amaxes(seed, (9,)), exact, exact * 1.25, above, torch.tensor([1e-44])])[shuffled(seed, 52)]
-    margin = 1 + seed % 3
+    margin = 3 + seed % 3
     q = quotient(amax, fmt, margin).clamp(max=LARGEST_FLOAT32)
     power = torch.frexp(q)[1]
     same(

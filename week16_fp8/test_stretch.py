@@ -53,10 +53,11 @@ def test_scale_codes(rule, seed):
     bf16 = torch.from_numpy(draw.permutation(1 << 15).astype(np.int32) << 16).view(torch.float32)
     places = torch.tensor([1.0, 1.5, 1.75, 1.875, 1.9375]) * 2.0 ** torch.from_numpy(draw.integers(-110, 110, (60, 1)))
     near = [torch.nextafter(places.float(), torch.tensor(to)) for to in (0.0, torch.inf)]
-    amax = torch.cat([bf16, *(x.float().reshape(-1) for x in (places, *near))])
+    amax = torch.cat([bf16, torch.full((8,), torch.inf), *(x.float().reshape(-1) for x in (places, *near))])
     amax = amax[torch.from_numpy(draw.permutation(len(amax)))].view(-1, 2, 2)
     want, got = mx_codes(amax, rule), call_alone("stretch.mxfp8.scale_codes", amax, rule)
     log2 = torch.ceil(torch.log2(amax / 448)) if rule == "rceil" else torch.floor(torch.log2(amax)) - 8
+    f, turns = torch.frexp(amax)[0] * 2 - 1, {"ceil": 1 / 2, "even": 31 / 32, "rceil": 7 / 8}.get(rule, 2)
     rounding = torch.where(amax.isfinite(), (log2 + 127).clamp(0, 254), want.float()).to(torch.uint8)
     same(got, want, what=f"the scales' codes by the rule {rule!r}", looks_like={
         **{f"the codes of {other!r}": mx_codes(amax, other) for other in RULES if other != rule},
@@ -65,6 +66,10 @@ def test_scale_codes(rule, seed):
         "right but where the code would fall below 0: it stops at 0": only(want != 0, want, got),
         "the scale is twice as large: 448 is 2^8 (1 + 3/4)": mx_codes(amax.double() * 2, rule) + amax.isinf().byte(),
         "right but for NaN: its code is 255": only(~amax.isnan(), want, got),
+        "right but for an infinity: it counts as 2^128": only(~amax.isinf(), want, got),
+        f"right but exactly where {rule!r} turns": only((torch.frexp(amax)[0] != turns) & amax.isfinite(), want, got),
+        "one more from too small an f on: 3 bits of mantissa round to 2 from 1 + 15/16 on":
+            only((f < 1 / 2) | (f >= 15 / 16) | ~amax.isfinite(), want, got) if rule == "even" else None,
     })  # fmt: skip
 
 

@@ -335,7 +335,7 @@ def test_as_gradscaler(seed):
             finite = [2.0 - number] * len(ranks[0])
             ranks = [[[torch.full((2,), 1.0 if number == 1 else math.inf)] for _ in finite]]
         start = (2.0 ** int(draw.integers(2, 9)), 2.0**115, 2.0)[number]
-        growth, backoff = float(draw.choice([2.0, 4.0])), float(draw.choice([0.5, 0.25]))
+        growth, backoff = ((2.0, 0.25), (4.0, 0.5), (4.0, 0.5))[number]  # neither is the other's inverse
         settings = {"scale": start, "growth": growth, "backoff": backoff, "interval": interval}
         got, _ = call("scenarios.scaled_steps", [(ranks[0],)], in_place=True, alone=True, **settings)
         answers, after, scales = got[0]
@@ -455,8 +455,8 @@ def test_recovery(seed):
     losses = [float(draw.choice([math.nan, math.inf])) if one == "loss" else 2.5 for one in bad]
     finite = [one == "" or (one == "loss" and draw.random() < 0.5) for one in bad]
     options = lower_after, rollback_after, factor
-    both = saves, list[int]()  # and a run without a checkpoint, which rolls back all the same
-    for one, got in zip(both, call_each("scenarios.recovered", [(losses, finite, one, *options) for one in both])):
+    runs = saves, [0], list[int]()  # and a run whose one checkpoint is of step 0; one without rolls back all the same
+    for one, got in zip(runs, call_each("scenarios.recovered", [(losses, finite, one, *options) for one in runs])):
         judge_recovery(got, losses, finite, (bad, one, *options))
 
 
@@ -525,16 +525,17 @@ def test_measure(fmt, seed):
     y = y.view(-1)[torch.from_numpy(draw.permutation(y.numel()))].reshape(y.shape)
     spoilt = y.clone()
     spoilt.view(-1)[:2] = torch.tensor([math.inf, math.nan])
-    tensors = [y / scale, torch.zeros(4, 3), spoilt / scale, (y / scale).bfloat16()]
-    got = call_alone("scenarios.measured", tensors, [scale] * 4, fmt)
-    expect(isinstance(got, list) and len(got) == 4, "a Stat is asked for, of each tensor")
-    for stat, x in zip(got, tensors):
+    tensors = [y / scale, torch.zeros(4, 3), spoilt / scale, (y / scale).bfloat16(), y.bfloat16()]
+    scales = [scale] * 4 + [1 + 2.0**-10]  # beyond the borders by less than BF16 can say
+    got = call_alone("scenarios.measured", tensors, scales, fmt)
+    expect(isinstance(got, list) and len(got) == 5, "a Stat is asked for, of each tensor")
+    for stat, x, scale in zip(got, tensors, scales):
         z = x.double().abs() * scale
         over = float((z > largest).double().mean())
         gone, some = (z <= smallest / 2) & (z != 0), int((z != 0).sum())
         want = {"scale": scale, "amax": float(x.float().abs().max()), "overflow": over}
         want["underflow"] = float(gone.sum()) / max(1, some)
-        bare = z / scale
+        bare, own = z / scale, x.abs() * scale
         wrong = {
             "amax": {
                 "of x * scale: of x itself is asked for": want["amax"] * scale,
@@ -544,7 +545,8 @@ def test_measure(fmt, seed):
             "overflow": {
                 "per cent: a share is asked for": 100 * over,
                 "the largest value itself does not saturate": float((z >= largest).double().mean()),
-                "the scale is left out": float((bare > largest).double().mean()),
+                "in x's own dtype, which rounds x * scale": float((own > largest).double().mean()),
+                "the scale is left out": float((bare > largest).double().mean()) if scale != scales[4] else math.nan,
             },
             "underflow": {
                 "zeros count as lost: they were nothing before": float((z <= smallest / 2).double().mean()),

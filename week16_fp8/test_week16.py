@@ -372,9 +372,14 @@ def test_block_scales(square, seed):
     epsilon = 2.0**-6
     rows, columns = (128, 128) if square else (1, 128)
     anything = {"power_of_two": False, "epsilon": epsilon, "fmt": "e5m2"}
-    for kind, options in (("power of two", {}), ("any", anything), ("spoilt", {}), ("few rows", {})):
-        if kind == "few rows":
-            x, R = x[: 100 + seed % 20].nan_to_num(0.0), 100 + seed % 20
+    for kind in ("power of two", "any", "spoilt", "few rows", "whole rows"):
+        options = anything if kind == "any" else {}
+        if kind == "few rows":  # and whole columns
+            finite = x.nan_to_num(0.0)
+            x = finite[: 100 + seed % 20, :256]
+        if kind == "whole rows":  # and few columns
+            x = finite[:128, : 100 + seed % 20]
+        R, C = x.shape
         if kind == "spoilt":  # two blocks, and the others' scales are as they were
             x[size(seed, 0, 30) : 128 : 30, size(seed, 128, 256)], x[R - 1, C - 1] = math.nan, -math.inf
         want = by_block(x, rows, columns, **options)[0]
