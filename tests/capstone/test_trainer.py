@@ -69,15 +69,8 @@ def test_what_lab_plan_writes_is_read(tmp_path):
     assert (setup.dp, setup.tp, setup.pp, setup.zero, setup.micro) == (2, 2, 1, 3, 4)
 
 
-SMALL = {
-    "vocab_size": 512,
-    "d_model": 48,
-    "n_layers": 2,
-    "n_heads": 4,
-    "n_kv_heads": 2,
-    "d_ffn": 128,
-    "max_seq_len": 256,
-}
+SMALL = dict(vocab_size=512, d_model=48, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=128, max_seq_len=256)
+FP8_TP = {"parallel": {"tp": 2}, "parts": "torch", "mixed_precision": "fp8"}
 
 
 @pytest.mark.parametrize(
@@ -86,11 +79,7 @@ SMALL = {
         ({"parallel": {"dp": 2, "tp": 2}}, 8, "a mesh of 4 ranks, and 8 are here"),
         ({"parallel": {"cp": 2}}, 2, "cp = 2"),
         ({"parallel": {"ep": 2}}, 2, "ep = 2"),
-        (
-            {"parallel": {"tp": 2}, "parts": "torch", "mixed_precision": "fp8"},
-            2,
-            "torchao tensorwise and TP do not go together",
-        ),
+        (FP8_TP, 2, "torchao tensorwise and TP do not go together"),
         ({"parallel": {"pp": 2}, "parts": "torch"}, 2, "no pipeline here"),
         ({"parallel": {"micro_batch": 3}}, 2, "batch_size = 8 is not a multiple"),
         ({"batch_size": 6, "accumulation": 1}, 4, "cannot be cut"),

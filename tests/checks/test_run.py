@@ -194,46 +194,29 @@ def test_an_answer_that_the_test_cannot_take_apart_is_the_answers_fault(tmp_path
     assert case.verdict == verdict and ("split" not in line or "'int' object has no attribute 'split'" in case.text)
 
 
-VERDICTS = [
-    ("None", "group.all_reduce(x)", "no result", "None came back; does every path of the function return it?"),
-    ("an object", "return object()", "no result", "an object of type object"),
-    ("text", "return 'done'", "no result", "str 'done'"),
-    ("wrong shape", "return group.all_reduce(x)[:2]", "wrong", "wrong shape"),
-    ("wrong type", "return group.all_reduce(x).double()", "wrong", "wrong dtype"),
-    ("NaN", "return group.all_reduce(x) * float('nan')", "wrong", "are NaN or infinite"),
-    ("recognised", "return x", "wrong", "cause: nothing added"),
-    ("not recognised", "return group.all_reduce(x) + 1", "wrong", "cause unknown"),
-    (
-        "a hole",
-        "raise NotImplementedError('Task 91.1: the sum')",
-        "not attempted",
-        "not attempted yet: Task 91.1: the sum",
-    ),
-    (
-        "one rank raises",
-        "y = group.all_reduce(x)\n    if group.rank == 1: raise KeyError('here')\n    return y",
-        "crashed",
-        "Rank 1 raised KeyError: 'here'",
-    ),
-    (
-        "a blank after a message",
-        "group.all_reduce(x)\n    if group.rank == 1: raise NotImplementedError('later')\n    return group.all_reduce(x)",
-        "not attempted",
-        "not attempted yet: later",
-    ),
-    ("one rank does not come", "return group.all_reduce(x) if group.rank else x", "hung", "Rank 0 returned early"),
-    ("a rank dies", "import os; os._exit(3) if group.rank == 1 else group.barrier()", "crashed", "status 3"),
-    (
-        "equal to everything",
-        "class E:\n        def __eq__(self, other): return True\n    return E()",
-        "no result",
-        "an object of type",
-    ),
-]
+LATER = "group.all_reduce(x)\n    if group.rank == 1: raise {}\n    return group.all_reduce(x)"
+EQUAL = "class E:\n        def __eq__(self, other): return True\n    return E()"
+VERDICTS = {
+    "None": ("group.all_reduce(x)", "no result", "None came back; does every path of the function return it?"),
+    "an object": ("return object()", "no result", "an object of type object"),
+    "equal to everything": (EQUAL, "no result", "an object of type"),
+    "text": ("return 'done'", "no result", "str 'done'"),
+    "wrong shape": ("return group.all_reduce(x)[:2]", "wrong", "wrong shape"),
+    "wrong type": ("return group.all_reduce(x).double()", "wrong", "wrong dtype"),
+    "NaN": ("return group.all_reduce(x) * float('nan')", "wrong", "are NaN or infinite"),
+    "recognised": ("return x", "wrong", "cause: nothing added"),
+    "not recognised": ("return group.all_reduce(x) + 1", "wrong", "cause unknown"),
+    "a hole": ("raise NotImplementedError('Task 91.1: x')", "not attempted", "not attempted yet: Task 91.1: x"),
+    "one rank raises": (LATER.format("KeyError('here')"), "crashed", "Rank 1 raised KeyError: 'here'"),
+    "a blank later": (LATER.format("NotImplementedError('later')"), "not attempted", "not attempted yet: later"),
+    "one rank does not come": ("return group.all_reduce(x) if group.rank else x", "hung", "Rank 0 returned early"),
+    "a rank dies": ("import os; os._exit(3) if group.rank == 1 else group.barrier()", "crashed", "status 3"),
+}
 
 
-@pytest.mark.parametrize("body, verdict, part", [pytest.param(*v[1:], id=v[0]) for v in VERDICTS])
-def test_verdicts_of_two_ranks(tmp_path, ranks, body, verdict, part):
+@pytest.mark.parametrize("name", VERDICTS)
+def test_verdicts_of_two_ranks(tmp_path, ranks, name):
+    body, verdict, part = VERDICTS[name]
     outcome = checked(tmp_path, ranks, OPS.replace(SUM, body), ON_TWO)
     assert outcome.cases[0].verdict == verdict and part in outcome.cases[0].text, outcome.cases[0].text
     assert outcome.cases[1].verdict == "passed", "a failure ends its own case only"
@@ -254,11 +237,7 @@ def test_who_writes_to_an_input_fails_unless_the_call_says_so(tmp_path, ranks):
         (OPS.replace("def name()", "def nome()"), "no result", "ops.py has no function 'name'"),
         (OPS.replace('return "ops"', 'return "ops'), "crashed", "ops.py cannot be imported. SyntaxError"),
         ("import no_such_module\n" + OPS, "crashed", "No module named 'no_such_module'"),
-        (
-            OPS.replace('return "ops"', "return 1 / 0"),
-            "crashed",
-            "ZeroDivisionError: division by zero\n  week91_mini/ops.py:13 in name: return 1 / 0",
-        ),
+        (OPS.replace('return "ops"', "return 1 / 0"), "crashed", "zero\n  week91_mini/ops.py:13 in name: return 1 / 0"),
         (OPS.replace('return "ops"', "while True: pass"), "hung", "did not finish"),
         (OPS.replace('return "ops"', "import sys; sys.exit(0)"), "crashed", "SystemExit"),
     ],

@@ -31,30 +31,11 @@ class LyingTensor(torch.Tensor):
         return torch.ones(3, dtype=torch.bool)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        True,
-        False,
-        0,
-        -7,
-        2**200,
-        0.1,
-        math.inf,
-        -math.inf,
-        "",
-        "text ä",
-        [],
-        [1, [2, [3]]],
-        (),
-        (1, "a"),
-        {},
-        {"a": 1, 2: [None]},
-        {("a", 1): 2},
-        {"nested": {"list": [1.5, (2,)]}},
-    ],
-)
+NUMBERS = [None, True, False, 0, -7, 2**200, 0.1, math.inf, -math.inf, "", "text ä"]
+NESTED = [[], [1, [2, [3]]], (), (1, "a"), {}, {"a": 1, 2: [None]}, {("a", 1): 2}, {"nested": {"list": [1.5, (2,)]}}]
+
+
+@pytest.mark.parametrize("value", [*NUMBERS, *NESTED])
 def test_plain_values_return_equal_and_of_the_same_type(value):
     back = unpack(pack(value))
     assert back == value and type(back) is type(value)
@@ -118,30 +99,23 @@ def forged(tree, arrays=(), blob=b""):
     return len(header).to_bytes(8, "little") + header + blob
 
 
+NO_HEADER = [b"", b"12345678", b"\xff" * 40, pack([1, 2])[:-1], pack(torch.zeros(3)) + b"x", pack(torch.zeros(3))[:-1]]
+TREES = [{"tensor": 0}, {"object": "os.system"}, {"int": "1e999"}, {"float": "evil"}, [1], {"list": [1], "dict": []}]
+TREES += [{"int": 7}, {"int": "9" * 4000}]
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"12345678",
-        b"\xff" * 40,
-        pack([1, 2])[:-1],
-        pack(torch.zeros(3)) + b"x",
-        pack(torch.zeros(3))[:-1],
-        forged({"tensor": 0}),
-        forged({"object": "os.system"}),
-        forged({"int": "1e999"}),
-        forged({"float": "evil"}),
-        forged([1]),
+        *NO_HEADER,
+        *map(forged, TREES),
         forged({"tensor": 0}, [["float32", [2**62]]]),
         forged({"tensor": 0}, [["float32", [-1]]]),
         forged({"tensor": 0}, [["object", [1]]]),
-        forged({"list": [1], "dict": []}),
         forged({"list": [{"tensor": 0}] * 2}, [["uint8", [1]]], b"x"),
         forged({"list": [{"tensor": 1}, {"tensor": 0}]}, [["uint8", [1]]] * 2, b"xy"),
         forged({"tensor": True}, [["uint8", [1]]] * 2, b"xy"),
         forged(None, [["uint8", [1]]], b"x"),
-        forged({"int": 7}),
-        forged({"int": "9" * 4000}),
         forged({"dict": [[{"int": str(n * ((1 << 61) - 1))}, None] for n in range(values.SAME_HASH + 1)]}),
     ],
 )

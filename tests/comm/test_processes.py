@@ -25,23 +25,12 @@ class Local:
 
 
 def values(group, given):
-    w = torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)
-    big = torch.zeros(1000, 1000)
-    return {
-        "given": given,
-        "view": big[0, :3],
-        "bf16": torch.ones(3, dtype=torch.bfloat16),
-        "parameter": w,
-        "float8": torch.ones(2).to(torch.float8_e4m3fn),
-        "empty": torch.empty(0, 3),
-        "scalar": torch.tensor(2.5),
-        "loss": (torch.nn.Parameter(torch.ones(1)) * 3).sum(),
-        "own class": Local(torch.arange(3)),
-        "rank": group.rank,
-        "every other": torch.arange(6)[::2],
-        "strided": torch.arange(6).reshape(2, 3).t(),
-        "numpy": torch.ones(2).numpy(),
-    }
+    ones, six = torch.ones(2), torch.arange(6)
+    got = {"given": given, "rank": group.rank, "own class": Local(torch.arange(3)), "numpy": ones.numpy()}
+    got |= {"bf16": ones.bfloat16(), "float8": ones.to(torch.float8_e4m3fn), "empty": torch.empty(0, 3)}
+    got |= {"view": torch.zeros(1000, 1000)[0, :3], "every other": six[::2], "strided": six.reshape(2, 3).t()}
+    got |= {"scalar": torch.tensor(2.5), "loss": (torch.nn.Parameter(torch.ones(1)) * 3).sum()}
+    return got | {"parameter": torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)}
 
 
 def test_values_travel_both_ways(pools):
@@ -186,11 +175,8 @@ def pid(group):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"size": 0}, "size=0"),
-        ({"size": 2.0}, "size=2.0"),
-        ({"timeout": 0}, "timeout=0"),
-        ({"timeout": "5"}, "timeout='5'"),
-        ({"timeout": float("nan")}, "timeout=nan"),
+        *(({"size": size}, f"size={size}") for size in (0, 2.0)),
+        *(({"timeout": seconds}, f"timeout={seconds!r}") for seconds in (0, "5", float("nan"))),
         ({"backend": "mpi"}, "backend='mpi' is unknown"),
         ({"device": "tpu"}, "device='tpu' is unknown"),
         ({"backend": "threads", "device": "cuda"}, "move CPU tensors only"),

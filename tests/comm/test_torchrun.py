@@ -73,26 +73,10 @@ if __name__ == "__main__":
 def command(tmp_path, what):
     """Two ranks, with a free port of the system's choice: (Python's arguments, the environment)."""
     (tmp_path / "program.py").write_text(PROGRAM)
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    env = {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "hsn0"}
     # torchrun leaves a folder of logs in the temporary folder
-    return (
-        [
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            str(tmp_path / "program.py"),
-            what,
-            str(tmp_path),
-        ],
-        {
-            **os.environ,
-            "PYTHONPATH": ROOT,
-            "OMP_NUM_THREADS": "1",
-            "TMPDIR": str(tmp_path),
-            "GLOO_SOCKET_IFNAME": "hsn0",
-        },
-    )
+    return [*words, str(tmp_path / "program.py"), what, str(tmp_path)], {**env, "TMPDIR": str(tmp_path)}
 
 
 def torchrun(tmp_path, what):

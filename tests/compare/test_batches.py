@@ -122,20 +122,6 @@ def test_where_every_batch_is_short_the_smallest_is_timed():
     assert Search(4, 79 * GIB, [*short, short[0].model_copy(update={"micro_batch_size": 1})]).micro_batch_size == 1
 
 
-def test_by_default_half_of_it_until_it_fits():
-    def lost(rows):
-        return Try(micro_batch_size=rows, fitted=False)
-
-    assert Search(8).micro_batch_size == 8 and Search(8, None, [lost(8)]).micro_batch_size == 4
-    assert (
-        Search(5, None, [lost(5), lost(2)]).micro_batch_size == 1
-        and Search(5, None, [lost(5), lost(2), lost(1)]).micro_batch_size == 0
-    )
-    assert describe([lost(8), Try(micro_batch_size=4, fitted=True, need=55.4 * GIB)]) == (
-        "tried with 8 (out of memory), 4 (55.4 GiB) sequences a GPU"
-    )
-
-
 # ---- the whole command
 
 

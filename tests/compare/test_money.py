@@ -53,23 +53,11 @@ def test_a_billion_tokens(plan):
     assert speed_verdict.cost_sentence(rows, None) == speed_verdict.cost_sentence({}, 3.6) == ""
 
 
-def test_the_arms_that_a_verdict_needs_come_first():
-    """BF16, the two fastest recipes, the gross control: a budget that ends early has still judged them."""
+def test_one_recipe_fits_into_ten_minutes_and_both_into_thirteen_by_the_prediction(tmp_path):
+    """On an H100: four BF16 runs, the control, two runs of each of the two fastest, then every other speed window."""
     preset = load_preset("h100", [])
-    first = [name for name in preset.trained if preset.arms[name].look == 1]
-    assert [preset.arms[name].of or name for name in first] == [
-        *["bf16"] * 4,
-        *["te-delayed"] * 2,
-        *["te-current"] * 2,
-        "broken",
-    ]
     rates = {name: arm.expect.speed or 0 for name, arm in preset.arms.items() if arm.role == "candidate"}
     assert {*sorted(rates, key=rates.get)[-2:]} == {*preset.judged}
-
-
-def test_one_recipe_fits_into_ten_minutes_and_both_into_thirteen_by_the_prediction(tmp_path):
-    """On an H100: four BF16 runs, the control, two runs of each of two candidates, then every other speed window."""
-    preset = load_preset("h100", [])
     plan = Plan(preset, tmp_path, 1, memory_gib=79.2, requested=preset.judged)
     plan.todo = [("speed", arm) for arm in preset.timed] + [("safety", arm) for arm in preset.trained]
     plan.todo = decisive_first(plan)

@@ -15,17 +15,8 @@ from labkit.record.read import read_run
 from tests.compare.comparing import SPEED, lab_here, one_sentence, preset
 from tests.model.test_files import LLAMA_3B
 
-SMALL = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 288,
-    "max_position_embeddings": 128,
-    "rope_theta": 500000,
-}
+SMALL = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 288}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "rope_theta": 500000}
 
 
 def toml_of(shape, **more) -> str:

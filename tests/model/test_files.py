@@ -17,21 +17,13 @@ from labkit.plan.search import enumerate_plans
 # Llama-3-8B's config.json, as published (meta-llama/Meta-Llama-3-8B), without the keys that say nothing of the shape.
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
-    "attention_bias": False,
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "max_position_embeddings": 8192,
     "model_type": "llama",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-05,
-    "rope_scaling": None,
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": False,
     "vocab_size": 128256,
+    "tie_word_embeddings": False,
 }
+LLAMA |= {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+LLAMA |= {"num_key_value_heads": 8, "hidden_act": "silu", "attention_bias": False, "rms_norm_eps": 1e-05}
+LLAMA |= {"max_position_embeddings": 8192, "rope_scaling": None, "rope_theta": 500000.0}
 QWEN2 = {**LLAMA, "model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4096}
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None}
 TOML = "layers = 16\nhidden = 2048\nheads = 16\nkv_heads = 8\nffn = 8192\nvocab = 32768\n"
@@ -94,10 +86,7 @@ def test_experts_are_the_planners_alone(file):
         ({**LLAMA, "attention_bias": True}, "attention_bias is true"),
         ({**LLAMA, "mlp_bias": True}, "mlp_bias is true"),
         ({**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling 'llama3'"),
-        (
-            {**LLAMA, "rope_parameters": {"rope_type": "yarn", "factor": 8.0, "rope_theta": 5e5}},
-            "rope_parameters 'yarn'",
-        ),
+        ({**LLAMA, "rope_parameters": {"rope_type": "yarn", "rope_theta": 5e5}}, "rope_parameters 'yarn'"),
         ({**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling 'linear'"),
         ({**LLAMA, "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     ],
