@@ -55,11 +55,8 @@ class Page:
     def _event(self, message: dict[str, Any]) -> None:
         if message.get("method") == "Page.javascriptDialogOpening":
             self.dialogs.append(message["params"]["message"])
-            self._socket.send(
-                json.dumps(
-                    {"id": next(self._number), "method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
-                )
-            )
+            accept = {"method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
+            self._socket.send(json.dumps({"id": next(self._number), **accept}))
         elif message.get("method") == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(message["params"]["exceptionDetails"])[:500])
         elif message.get("method") == "Network.responseReceived" and message["params"]["response"]["status"] >= 500:
@@ -137,21 +134,10 @@ class Page:
 def browser(folder: Path) -> Iterator[Callable[[], Page]]:
     """Headless Chromium with its own profile in `folder`; gives a function that opens a tab. It reaches no network."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = [
-        chromium(),
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--remote-debugging-port=0",
-        "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.0.0.1",
-        f"--user-data-dir={folder}",
-        "--window-size=1200,1000",
-        "about:blank",
-    ]
+    off = [f"--disable-{what}" for what in ("gpu", "dev-shm-usage", "background-networking", "component-update")]
+    alone = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.0.0.1"
+    words = [chromium(), "--headless=new", "--no-sandbox", "--no-first-run", *off, "--remote-debugging-port=0", alone]
+    words += [f"--user-data-dir={folder}", "--window-size=1200,1000", "about:blank"]
     with _program(words, folder / "log", env={**os.environ, "HOME": str(folder)}) as process:
         port = _wait(lambda: (folder / "DevToolsActivePort").read_text().split()[0], process, folder / "log")
 
@@ -168,24 +154,11 @@ def jupyter(course: Path, folder: Path, token: str) -> Iterator[str]:
     """A JupyterLab server in the course directory, as an instructor starts it; gives its address."""
     runtime = folder / "runtime"
     runtime.mkdir(parents=True)
-    words = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        "--no-browser",
-        "--allow-root",
-        "--ServerApp.ip=127.0.0.1",
-        "--ServerApp.port=0",
-        f"--IdentityProvider.token={token}",
-    ]
-    env = {
-        **os.environ,
-        "HOME": str(folder),
-        "JUPYTER_RUNTIME_DIR": str(runtime),
-        "JUPYTER_CONFIG_DIR": str(folder / "config"),
-        "JUPYTER_DATA_DIR": str(folder / "data"),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-    }
+    words = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1"]
+    words += ["--ServerApp.port=0", f"--IdentityProvider.token={token}"]
+    own = {f"JUPYTER_{what.upper()}_DIR": str(folder / what) for what in ("runtime", "config", "data")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, **own, "HOME": str(folder), "PATH": path}
     with _program(words, folder / "log", cwd=course, env=env) as process:
 
         def address() -> str:

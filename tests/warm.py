@@ -30,22 +30,10 @@ from labkit.comm.forkserver import ForkLine
 from labkit.errors import LabError
 
 # Append only what starts no thread when imported.
-PRELOAD = [
-    "grading.run",
-    "grading.cli",
-    "grading.marking.session",
-    "labkit.compare.compare",
-    "labkit.compare.report",
-    "labkit.cli",
-    "labkit.checks.plugin",
-    "labkit.checks.runner",
-    "labkit.comm.ranks",
-    "labkit.comm.worker",
-    "torch.distributed.fsdp",
-    "torch._dynamo",
-    "torchao.float8",
-    "matplotlib.figure",
-]
+PRELOAD = ["grading.run", "grading.cli", "grading.marking.session", "torch.distributed.fsdp", "torch._dynamo"]
+PRELOAD += ["torchao.float8", "matplotlib.figure"]
+PRELOAD += [f"labkit.{name}" for name in ("cli", "compare.compare", "compare.report", "checks.plugin", "checks.runner")]
+PRELOAD += ["labkit.comm.ranks", "labkit.comm.worker"]
 EXTRAS = ["nbgrader.apps"]  # an instructor's
 START_LIMIT = 180.0  # seconds for importing them on a busy machine
 
@@ -129,15 +117,9 @@ def _start(folder: Path) -> None:
         (folder / "socket").unlink()
     code = f"import sys; sys.path[:] = {sys.path!r}; from tests.warm import serve; serve({str(folder)!r})"
     with open(folder / "output", "w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=Path(__file__).parents[1],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
+        apart = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "start_new_session": True}
+        env, root = {**os.environ, "OMP_NUM_THREADS": "1"}, Path(__file__).parents[1]
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=root, env=env, **apart)
     give_up = time.monotonic() + START_LIMIT
     while not (folder / "socket").exists():
         if process.poll() is not None or time.monotonic() > give_up:

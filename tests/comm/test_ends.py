@@ -246,6 +246,11 @@ class Failing:
         return f"{self.fn.__name__}-{self.timeout}"
 
 
+PART = 'group "tp" (ranks 2 and 3)'
+CROSSED = (
+    *(f'rank {r} waits in all_reduce in group "{of}"' for r, of in ((0, "dp"), (1, "tp"))),
+    '"dp" and "tp" in crossed',
+)
 FAILING = [
     Failing(all_raise, states=["raised"] * 3),
     Failing(leaves, ("SystemExit",), guilty=2),
@@ -260,23 +265,9 @@ FAILING = [
     Failing(nobody_receives, ("never received",), guilty=0),
     Failing(ring_of_recvs, ("receive first",), reason="deadlock", involved=[0, 1, 2]),
     Failing(crossed_beside_a_busy_rank, ("same order",), timeout=1.5, involved=[0, 1]),
-    Failing(
-        mismatch_in_a_part, ('number 1 of group "tp" (ranks 2 and 3)', "[4] of"), size=4, timeout=1.5, involved=[2, 3]
-    ),
-    Failing(wrong_message_in_a_part, ("Rank 2 sends", 'number 1 in group "tp" (ranks 2 and 3)'), size=4, timeout=1.5),
-    Failing(
-        crossed_groups,
-        (
-            'rank 0 waits in all_reduce in group "dp"',
-            'rank 1 waits in all_reduce in group "tp"',
-            '"dp" and "tp" in crossed',
-        ),
-        size=4,
-        reason="deadlock",
-        certain=True,
-        involved=[0, 1, 2, 3],
-        at="# crossed",
-    ),
+    Failing(mismatch_in_a_part, (f"1 of {PART}", "[4] of"), size=4, timeout=1.5, involved=[2, 3]),
+    Failing(wrong_message_in_a_part, ("Rank 2 sends", f"1 in {PART}"), size=4, timeout=1.5),
+    Failing(crossed_groups, CROSSED, 4, reason="deadlock", certain=True, involved=[0, 1, 2, 3], at="# crossed"),
     Failing(outsider, ('rank 2 is outside of group "pair"',), reason="raised", guilty=2, at="pair.all_reduce"),
     Failing(leaves_its_part_early, ('barrier in group "tp"',), size=4, guilty=3, involved=[2, 3]),
     Failing(splits_differ, ("split", "tp: 0 2 | 1 3"), size=4, timeout=3, guilty=1),

@@ -175,18 +175,9 @@ def test_many_orders_at_once_and_large_ones(server):
     word = "x" * 300_000  # more than a socket holds
     for _ in range(3):
         pipes = [os.pipe() for _ in range(2)]
+        order = {"fork": f"{HERE}:tell", "numbers": [0, 1], "setup": {"word": "word", "more": word}}
         for _, write in pipes:
-            line._order(
-                {
-                    "fork": f"{HERE}:tell",
-                    "numbers": [0, 1],
-                    "setup": {"word": "word", "more": word},
-                    "descriptors": 1,
-                    "import": [],
-                    "directory": "",
-                },
-                [write],
-            )
+            line._order({**order, "descriptors": 1, "import": [], "directory": ""}, [write])
             os.close(write)
         assert [os.read(read, 100).decode().split()[0] for read, _ in pipes] == ["word", "word"]
     ended(line, 6)

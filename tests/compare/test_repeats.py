@@ -79,35 +79,29 @@ def test_same_is_a_word_and_an_interval(tmp_path):
     shown = out.arms["a"]
     assert shown.word == "same" and shown.low < 0.03 < shown.high < 0.25
     assert shown.value == pytest.approx(0.03)
-    assert (
-        repeats.interval(shown.value, shown.low, shown.high).startswith("+0.03 % [-0.1")
-        and "FP8 a +0.03 % [" in out.sentence
-    )
-    assert out.sentence.startswith("2 of 2 FP8 recipes judged. The loss is the same with ")
-    assert "rejected at step 20: +22 % off" in out.sentence
+    assert repeats.interval(shown.value, shown.low, shown.high) in out.sentence
+    assert out.arms["broken"].word == "rejected" and "rejected at step 20: +22 % off" in out.sentence
 
 
 @pytest.mark.parametrize("gap", [0.6, -0.6])
 def test_better_is_as_different_as_worse(tmp_path, gap):
     out = verdict(tmp_path, runs(a=(gap, gap), b=(0.0, 0.0)))
     assert out.word == "fail" and out.arms["a"].word == "different" and out.arms["b"].word == "same"
-    assert f"It is not with FP8 a {gap:+.2f} % [" in out.sentence
 
 
 def test_undecided_is_judged_again_with_more_runs_and_the_decided_one_is_not(tmp_path):
     two = runs(a=(0.1, 0.3), b=(0.0, 0.02))
     first = verdict(tmp_path, two)
     assert first.word == "undecided" and (first.arms["a"].word, first.arms["a"].look) == ("undecided", 1)
-    assert "2 more will be judged with them" in first.arms["a"].sentence
+
+    def judged(of, arm):
+        return of.arms[arm].model_copy(update={"gap": []})
+
     half_way = verdict(tmp_path, {**two, "a-3": losses(9.0)})
-    assert half_way.arms["a"].model_copy(update={"gap": []}) == first.arms["a"].model_copy(update={"gap": []}), (
-        "no glance between the looks"
-    )
+    assert judged(half_way, "a") == judged(first, "a"), "no glance between the looks"
     second = verdict(tmp_path, {**two, "a-3": losses(0.45), "a-4": losses(0.55)})
     assert (second.arms["a"].word, second.arms["a"].runs, second.arms["a"].look) == ("different", 4, 2)
-    assert second.arms["b"].model_copy(update={"gap": []}) == first.arms["b"].model_copy(update={"gap": []}), (
-        "who was decided stays so"
-    )
+    assert judged(second, "b") == judged(first, "b"), "who was decided stays so"
     asked = preset(tmp_path)
     assert repeats.second_look({**BASE, **two}, asked, "a-3", ("a", "b")) == "due"
     assert repeats.second_look({**BASE, **two}, asked, "b-3", ("a", "b")) == "decided"
@@ -117,8 +111,7 @@ def test_undecided_is_judged_again_with_more_runs_and_the_decided_one_is_not(tmp
 
 def test_one_that_is_still_to_come_counts_and_keeps_the_verdict_open(tmp_path):
     out = verdict(tmp_path, runs(a=(0.02, 0.04), b=(0.0,)))
-    assert out.word == "incomplete" and "1 of 2 FP8 recipes judged" in out.sentence
-    assert "No result yet from FP8 b" in out.sentence and out.arms["b"].word == ""
+    assert (out.word, out.judged, out.asked) == ("incomplete", 1, 2) and out.arms["b"].word == ""
     alone = verdict(tmp_path, runs(a=(0.19, 0.19)), asked=("a",)).arms["a"]
     both = verdict(tmp_path, runs(a=(0.19, 0.19))).arms["a"]
     assert both.low == alone.low, "the interval is each recipe's own"
@@ -139,7 +132,8 @@ def test_all_runs_of_the_baseline_are_needed(tmp_path):
 
 def test_a_run_that_diverged_is_different(tmp_path):
     out = verdict(tmp_path, {**runs(a=(0.0,), b=(0.0, 0.0)), "a-2": {**losses(0), 100: math.inf}})
-    assert out.word == "fail" and "FP8 a diverged" in out.sentence and out.arms["b"].word == "same"
+    assert out.word == "fail" and (out.arms["a"].word, out.arms["a"].value) == ("different", math.inf)
+    assert out.arms["b"].word == "same"
 
 
 def test_without_power_nothing_passes(tmp_path):
@@ -264,14 +258,8 @@ def trained(tmp_path, monkeypatch):
             return "out of memory"
         shown = {**BASE, **BROKEN, **call.gaps}[item.arm]
         config = plan.config(item.part, item.arm)
-        arm = RunRecord.create(
-            tmp_path / "out" / "arms" / item.arm,
-            kind="train",
-            command="c",
-            hardware={},
-            config=config,
-            world={"size": 1},
-        )
+        folder, about = tmp_path / "out" / "arms" / item.arm, {"config": config, "world": {"size": 1}}
+        arm = RunRecord.create(folder, kind="train", command="c", hardware={}, **about)
         for step, loss in shown.items():
             arm.step(step=step, loss=loss, heldout=loss)
         arm.finish("finished")
@@ -296,8 +284,9 @@ def test_only_the_undecided_get_their_second_look(trained):
     call.gaps = runs(a=(0.1, 0.3, 0.4, 0.5), b=(0.0, 0.02))
     status, said = call()
     assert ran == ["bf16", "bf16-2", "bf16-3", "bf16-4", "a", "a-2", "b", "b-2", "broken", "a-3", "a-4"]
-    assert status == 1 and "FAIL: 2 of 2 FP8 recipes judged. The loss is the same with FP8 b" in said
-    assert results().verdict.arms["a"].runs == 4 and "FP8 b, run 3: not needed" in said
+    judged = results().verdict
+    assert status == 1 and (judged.word, judged.judged, judged.arms["b"].word) == ("fail", 2, "same")
+    assert judged.arms["a"].runs == 4 and "FP8 b, run 3: not needed" in said
     assert call()[0] == 1 and len(ran) == 11, "the same command shows it again"
 
 
@@ -324,12 +313,10 @@ def test_what_would_decide_it_is_shown_with_its_price(trained):
     status, said = call(price_per_hour=3.0)
     (shown,) = results().verdict.next
     needed = results().verdict.arms["a"].needed
-    assert status == 1 and "UNDECIDED: 2 of 2" in said and shown in said
+    assert status == 1 and results().verdict.word == "undecided" and shown in said
     assert f"a comparison of {needed} runs of it and {needed} of BF16" in shown and "at 3.00 an hour" in shown
-    assert (
-        f"{2 * needed * 100:,} steps" in shown
-        and f"--arms bf16,a,broken --part safety --set repeat.baseline={needed}" in shown
-    )
+    assert f"{2 * needed * 100:,} steps" in shown
+    assert f"--arms bf16,a,broken --part safety --set repeat.baseline={needed}" in shown
 
 
 def test_a_budget_that_ends_before_the_second_look_leaves_it(trained, monkeypatch):
@@ -337,10 +324,9 @@ def test_a_budget_that_ends_before_the_second_look_leaves_it(trained, monkeypatc
     call.gaps = runs(a=(0.1, 0.3, 0.4, 0.5), b=(0.0, 0.02))
     with monkeypatch.context() as patch:
         patch.setattr(Budget, "fits", fits_but("a-3", "a-4"))
-        status, said = call(60)
+        status, _ = call(60)
     assert status == UNFINISHED and "broken" in ran and results().verdict.word == "undecided"
     assert not {"a-3", "a-4"} & set(ran) and [item.arm for item in results().calls[-1].left] == ["a-3", "a-4"]
-    assert "the same command goes on with 2 more runs of it" in said and "FP8 a, run 3 (safety)" in said
     assert call()[0] == 1 and ran[-2:] == ["a-3", "a-4"], "the same command goes on"
 
 

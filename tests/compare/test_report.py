@@ -89,53 +89,28 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> $x_{$ & {{ 
 
 def test_hostile_text_in_a_record_stays_text(tmp_path):
     folder = tmp_path / "run"
-    record = RunRecord.create(
-        folder,
-        kind="compare",
-        command=HOSTILE,
-        hardware={"os": HOSTILE, "gpus": [], "cpu": {"model": HOSTILE}},
-        config={"title": HOSTILE, HOSTILE: HOSTILE},
-        seeds={HOSTILE: HOSTILE},
-        extra=HOSTILE,
-    )
+    pair, hardware = {HOSTILE: HOSTILE}, {"os": HOSTILE, "gpus": [], "cpu": {"model": HOSTILE}}
+    about = {"kind": "compare", "command": HOSTILE, "hardware": hardware, "config": {"title": HOSTILE, **pair}}
+    record = RunRecord.create(folder, **about, seeds=pair, extra=HOSTILE)
     synthetic.arm(folder / "arms" / "bf16", "bf16", steps=20, layers=1)
     with RunRecord.open(folder / "arms" / "bf16") as arm:
         arm.event(HOSTILE, step=3, message=HOSTILE)
-        arm.update(
-            conversion={"converted": [HOSTILE], "skipped": {HOSTILE: HOSTILE}, "module_type": HOSTILE, "note": HOSTILE},
-            evidence={HOSTILE: {HOSTILE: HOSTILE}},
-            corpus={HOSTILE: HOSTILE},
-        )
-        arm.step(
-            step=21,
-            loss=3.0,
-            tokens=1,
-            seconds=1.0,
-            heldout=3.0,
-            scales={
-                f"layers.0.{HOSTILE}.input": {"scale": 1.0, "amax": 1.0, "overflow": 1.0, "underflow": 0.0, "sqnr": 3.0}
-            },
-        )
-    record.finish(
-        results={
-            "arms": {"bf16": {"label": HOSTILE, "role": HOSTILE, "status": HOSTILE, "note": HOSTILE}},
-            "verdict": {
-                "word": HOSTILE,
-                "sentence": HOSTILE,
-                "reasons": [HOSTILE],
-                "statistic": HOSTILE,
-                "band": {"name": HOSTILE, "threshold": 1.0, "low": -1, "high": 1},
-                "arms": {"bf16": {"gap": [[10, 0.5], [20, 2.0]], "value": HOSTILE, "word": HOSTILE}},
-            },
-        }
-    )
+        conversion = {"converted": [HOSTILE], "skipped": pair, "module_type": HOSTILE, "note": HOSTILE}
+        arm.update(conversion=conversion, evidence={HOSTILE: pair}, corpus=pair)
+        stat = {"scale": 1.0, "amax": 1.0, "overflow": 1.0, "underflow": 0.0, "sqnr": 3.0}
+        scales = {f"layers.0.{HOSTILE}.input": stat}
+        arm.step(step=21, loss=3.0, tokens=1, seconds=1.0, heldout=3.0, scales=scales)
+    verdict = dict.fromkeys(("word", "sentence", "statistic"), HOSTILE) | {"reasons": [HOSTILE]}
+    verdict["band"] = {"name": HOSTILE, "threshold": 1.0, "low": -1, "high": 1}
+    verdict["arms"] = {"bf16": {"gap": [[10, 0.5], [20, 2.0]], "value": HOSTILE, "word": HOSTILE}}
+    arms = {"bf16": dict.fromkeys(("label", "role", "status", "note"), HOSTILE)}
+    record.finish(results={"arms": arms, "verdict": verdict})
     text = report(folder).read_text()
     tags = Tags(text)
     assert tags.open == []
     assert "script" not in {tag for tag, _ in tags.found}
-    assert all(
-        a.get("src", "data:").startswith("data:") and not any(n.startswith("on") for n in a) for _, a in tags.found
-    )
+    assert all(a.get("src", "data:").startswith("data:") for _, a in tags.found)
+    assert not any(name.startswith("on") for _, attributes in tags.found for name in attributes)
     assert "<script>" not in text and "{{ 7 * 7 }}" in html.unescape(text)
     assert "could not be drawn" not in text  # "$x_{$" is no formula to matplotlib either
 
@@ -177,13 +152,9 @@ def test_skipped_and_failed_arms_say_why(tmp_path):
     folder = synthetic.compare(tmp_path / "run", ("bf16", "twin"), steps=20, layers=1)
     record = RunRecord.open(folder)
     about = read_run(folder).run["results"]["arms"]
-    record.results(
-        arms={
-            **about,
-            "te": {"label": "TE FP8", "role": "candidate", "status": "skipped", "note": "no GPU here"},
-            "bad": {"label": "Bad", "role": "candidate", "status": "failed", "note": "rank 1 died"},
-        }
-    )
+    te = {"label": "TE FP8", "role": "candidate", "status": "skipped", "note": "no GPU here"}
+    bad = {"label": "Bad", "role": "candidate", "status": "failed", "note": "rank 1 died"}
+    record.results(arms={**about, "te": te, "bad": bad})
     record.close()
     data = read_run(folder)
     shown = missing(data, arm_rows(data))
@@ -237,13 +208,8 @@ def test_it_can_be_drawn_again_and_leaves_nothing_beside(tmp_path, no_pictures):
     synthetic.arm(tmp_path / "run", "bf16", steps=12)
     first = report(tmp_path / "run").read_text()
     assert report(str(tmp_path / "run")).read_text() == first  # also by a plain string
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
-        "events.jsonl",
-        "figures",
-        "report.html",
-        "run.json",
-        "steps.jsonl",
-    ]
+    there = sorted(p.name for p in (tmp_path / "run").iterdir())
+    assert there == ["events.jsonl", "figures", "report.html", "run.json", "steps.jsonl"]
 
 
 def test_a_full_disk_is_one_sentence_and_keeps_the_old_page(tmp_path, no_pictures, monkeypatch):

@@ -116,35 +116,23 @@ def test_the_interval_of_a_median_holds_it_95_times_in_100():
 def test_both_answers_stand_apart(finished):
     folder, done = finished
     results = read_run(folder / "out").run["results"]
-    assert list(results["speed"]["arms"]) == ["bf16", "fp8"] and results["speed"]["verdict"]["word"] in (
-        "faster",
-        "slower",
-        "same",
-    )
+    assert list(results["speed"]["arms"]) == ["bf16", "fp8"]
+    assert results["speed"]["verdict"]["word"] in ("faster", "slower", "same")
     assert results["speed"]["verdict"]["ratios"]["fp8"]["baseline"] > 0
     row = results["speed"]["arms"]["fp8"]
     assert row["library"] == "torchao" and row["tokens_step"] == 4 * 16 // 2 and row["converted"] == 14
     assert results["speed"]["arms"]["bf16"]["converted"] == 0
     assert "SPEED: FP8" in done.stdout and "SAFETY, " in done.stdout
     page = (folder / "out" / "report.html").read_text()
-    assert (
-        "Speed: " in page
-        and "Safety: " in page
-        and "Peak memory of a rank, GiB" in page
-        and "Minutes and money" in page
-    )
+    assert all(head in page for head in ("Speed: ", "Safety: ", "Peak memory of a rank, GiB", "Minutes and money"))
 
 
 def test_minutes_and_money_before_and_after(finished):
     folder, done = finished
     assert "Predicted: " in done.stdout and "at 3.60 an hour" in done.stdout and "Measured: " in done.stdout
     (call,) = read_run(folder / "out").run["results"]["calls"]
-    assert [(i["part"], i["arm"]) for i in call["items"]] == [
-        ("speed", "bf16"),
-        ("speed", "fp8"),
-        ("safety", "bf16"),
-        ("safety", "fp8"),
-    ]
+    both = [(part, arm) for part in ("speed", "safety") for arm in ("bf16", "fp8")]
+    assert [(item["part"], item["arm"]) for item in call["items"]] == both
     assert call["seconds"] >= sum(i["measured_s"] for i in call["items"]) > 0
     assert call["cost"] == pytest.approx(call["seconds"] / 3600 * 3.6)
 
@@ -196,9 +184,8 @@ def test_a_spent_budget_pauses_an_arm_and_the_next_call_goes_on(tmp_path, monkey
 def test_an_arm_that_does_not_fit_is_not_started(tmp_path):
     text = SPEED.replace("startup_seconds = 1", "startup_seconds = 3000")
     done = lab_here(tmp_path, "compare", "--preset", preset(tmp_path, text), "--out", "out", "--budget-minutes", 1)
-    assert (
-        done.returncode == 0 and not (tmp_path / "out" / "speed").exists() and not (tmp_path / "out" / "arms").exists()
-    )
+    out = tmp_path / "out"
+    assert done.returncode == 0 and not (out / "speed").exists() and not (out / "arms").exists()
     assert "compiled BF16 was not timed" in done.stdout and "Left for another call" in done.stdout
     assert lab_here(tmp_path, "status", "out").returncode == 3, "there a script sees that something is left"
 

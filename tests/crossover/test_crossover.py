@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections import namedtuple
@@ -37,17 +38,9 @@ def a_map(folder, missing=()):
         launch = max(0.0, (250e-6 if fp8 else 60e-6) - product - quantise)
         lost = Cell(*shape, arm, why_not="not enough GPU memory")
         cells.append(lost if (shape, arm) in missing else a_cell(arm, product, quantise, launch, shape))
-    record = {
-        "kind": "crossover",
-        "status": "finished",
-        "device": "cuda",
-        "device_name": "NVIDIA H200",
-        "arms": list(ARMS),
-        "grid": {name: list(sizes) for name in "MKN"},
-        "method": {},
-        "versions": {},
-        "cells": [cell.to_dict() for cell in cells],
-    }
+    record = {"kind": "crossover", "status": "finished", "device": "cuda", "device_name": "NVIDIA H200"}
+    record |= {"arms": list(ARMS), "grid": {name: list(sizes) for name in "MKN"}, "method": {}, "versions": {}}
+    record["cells"] = [cell.to_dict() for cell in cells]
     records.save(record, folder)
     return record
 
@@ -65,11 +58,8 @@ def test_sizes():
 
 
 def test_arms():
-    assert grid.parse_arms(None) == list(ARMS) and grid.parse_arms(" torchao-rowwise,te-block ") == [
-        BASE,
-        "te-block",
-        "torchao-rowwise",
-    ]
+    assert grid.parse_arms(None) == list(ARMS)
+    assert grid.parse_arms(" torchao-rowwise,te-block ") == [BASE, "te-block", "torchao-rowwise"]
     with pytest.raises(LabError, match="no arm 'te-delaid'"):
         grid.parse_arms("te-delaid")
     with pytest.raises(LabError, match="nothing to hold against"):
@@ -88,9 +78,7 @@ def test_the_reason_is_what_it_pays_most_for():
     assert reason(base, Cell(1, 1, 1, "te-current", why_not="x")) is None
     slow = a_cell("te-current", 60e-6, 30e-6, 90e-6)
     assert speedup(base, slow) == pytest.approx(110 / 180) and without_waiting(base, slow) == pytest.approx(100 / 90)
-    text = describe(base, slow)
-    assert "loses, 0.61 times (1.11 without waiting)" in text and "its products save 40 us" in text
-    assert "quantising costs 30 us and waiting 80 us more; the GPU waits for the CPU" in text
+    assert re.findall(r"[\d.]+", describe(base, slow).split("loses")[1])[:5] == ["0.61", "1.11", "40", "30", "80"]
     assert "its products cost 50 us more" in describe(base, a_cell("te-current", 150e-6, 10e-6))
     assert "not measured (no)" in describe(base, Cell(1, 1, 1, "te-block", why_not="no"))
 
@@ -234,10 +222,8 @@ def test_a_killed_run_keeps_its_shapes(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, monkeypatch, killed)
-    assert (
-        len(records.load(tmp_path / "map")["cells"]) == 4
-        and len(records.list_missing(records.load(tmp_path / "map"))) == 1
-    )
+    kept = records.load(tmp_path / "map")
+    assert len(kept["cells"]) == 4 and len(records.list_missing(kept)) == 1
     assert sorted(path.name for path in (tmp_path / "map").iterdir()) == ["crossover.json"]  # nothing half-written
 
 

@@ -153,10 +153,8 @@ def test_compiled_it_is_the_same(backend, recipe):
     """A block whole, or what lies between its linears (broken). The compiler's front end alone: no C++ is compiled."""
     losses = []
     for compiled in (False, True):
-        model, of = (
-            init_weights(Transformer(SMALL), 0).to(torch.float32 if backend == "fp32" else torch.bfloat16),
-            get_backend(backend),
-        )
+        model, of = init_weights(Transformer(SMALL), 0), get_backend(backend)
+        model.to(torch.float32 if backend == "fp32" else torch.bfloat16)
         of.convert(model, PrecisionSpec(recipe, ("head",)))
         if compiled:
             compile_model(model, of, compiler="aot_eager")
@@ -183,9 +181,8 @@ def test_stages_are_the_model_cut():
     x, whole = tokens(), init_weights(Transformer(SMALL.replace(balance=1.0)), 0)
     stages = [init_weights(Transformer(whole.config, layers=stage_layers(SMALL, 2, s)), 0) for s in (0, 1)]
     parts = {name: p for stage in stages for name, p in stage.named_parameters()}
-    assert all(torch.equal(parts[name], p) for name, p in whole.named_parameters()) and len(parts) == len(
-        SMALL.weight_shapes()
-    )
+    assert all(torch.equal(parts[name], p) for name, p in whole.named_parameters())
+    assert len(parts) == len(SMALL.weight_shapes())
     hidden = stages[0](x)
     loss = stages[1](hidden, x) + stages[0].balance_loss()
     assert torch.allclose(loss, whole(x, x))
@@ -235,9 +232,8 @@ def test_what_cannot_cut_or_fuse_experts_says_so():
 def test_fp8_leaves_router_and_experts_in_bf16_and_says_why(backend):
     model, of = init_weights(Transformer(SMALL), 0).bfloat16(), get_backend(backend)
     report = of.convert(model, PrecisionSpec(None, ("head",)))
-    assert {name.rpartition(".")[2] for name in report.converted} == {"wq", "wk", "wv", "wo"} and len(
-        report.converted
-    ) == 12
+    assert {name.rpartition(".")[2] for name in report.converted} == {"wq", "wk", "wv", "wo"}
+    assert len(report.converted) == 12
     assert set(report.skipped) == {"head"} | ROUTERS | EXPERTS
     assert {report.skipped[name] for name in ROUTERS} == {moe.Router.stays}
     assert {report.skipped[name] for name in EXPERTS} == {moe.Experts.stays}

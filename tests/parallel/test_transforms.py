@@ -31,13 +31,11 @@ def test_the_order(monkeypatch):
     monkeypatch.setattr(transforms, "checkpoint_blocks", note("checkpoint"))
     monkeypatch.setattr(transforms, "compile_model", note("compile"))
     monkeypatch.setattr(transforms, "check_compiler", lambda device: None)
-    monkeypatch.setattr(
-        transforms,
-        "shard",
-        lambda model, group, param_dtype, **how: calls.append(
-            ("shard", type(model.layers["0"].attn.wq).__name__, param_dtype)
-        ),
-    )
+
+    def shard(model, group, param_dtype, **how):
+        calls.append(("shard", type(model.layers["0"].attn.wq).__name__, param_dtype))
+
+    monkeypatch.setattr(transforms, "shard", shard)
     transforms.prepare(decoder(), config(compile=True, activation_checkpointing="block"), CPU, get_backend("emulated"))
     assert calls == ["checkpoint", "compile", ("shard", "EmulatedLinear", torch.bfloat16)]
     calls.clear()
@@ -135,17 +133,10 @@ def test_compiled_blocks_are_one_compilation_and_probes_run_eagerly(name, checkp
 
 
 @pytest.mark.parametrize(
-    "name, compiled",
-    [
-        ("torchao", {"layers.0", "layers.1", "norm", "criterion"}),
-        (
-            "te",
-            {f"layers.{i}.{part}" for i in (0, 1) for part in ("attn_norm", "attn.core", "ffn_norm", "ffn.act")}
-            | {"norm", "criterion"},
-        ),
-    ],
+    "name, parts", [("torchao", [""]), ("te", [".attn_norm", ".attn.core", ".ffn_norm", ".ffn.act"])]
 )
-def test_what_is_compiled(name, compiled, monkeypatch):
+def test_what_is_compiled(name, parts, monkeypatch):
+    compiled = {f"layers.{i}{part}" for i in (0, 1) for part in parts} | {"norm", "criterion"}
     monkeypatch.setattr(torch, "compile", lambda forward, backend: ("compiled", forward))
     model = decoder()
     transforms.compile_model(model, get_backend(name))
@@ -182,8 +173,7 @@ def two():
     [
         ("torchao", "tensorwise", "none"),
         ("torchao", "rowwise", "block"),
-        ("broken-e5m2", None, "none"),
-        ("fp32", None, "none"),
+        *((n, None, "none") for n in ("broken-e5m2", "fp32")),
     ],
 )
 def test_two_ranks_train_under_fsdp2(two, name, recipe, checkpointing):

@@ -212,9 +212,8 @@ def test_a_gpu_by_its_numbers_is_that_gpu():
     known = find_cluster(Request())
     assert given._replace(chip=given.chip._replace(known=True, nvlink=450.0)) == known
     assert find_cluster(Request(gpu="mine", peak=989.0, fp8_peak=0.0, memory=80.0, hbm=3350.0)).intra == 64e9
-    assert refusal(
-        "fp8", MODELS["8b"], find_cluster(Request(gpu="x", peak=1.0, fp8_peak=0.0, memory=8.0, hbm=9.0)).chip
-    )
+    without = find_cluster(Request(gpu="x", peak=1.0, fp8_peak=0.0, memory=8.0, hbm=9.0)).chip
+    assert refusal("fp8", MODELS["8b"], without)
 
 
 @pytest.mark.parametrize("name", sizes())
@@ -231,11 +230,7 @@ def test_a_model_from_a_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(MODEL)
     assert "1.26 B parameters" in said(model=str(path), gpus=8)
-    for line, told in (
-        ("experts = 8\n", "topk"),
-        ("hiden = 3\n", "did you mean 'hidden'"),
-        ("gated = 3\n", "true or false"),
-    ):
+    for line, told in (("experts = 8\n", "topk"), ("hiden = 3\n", "mean 'hidden'"), ("gated = 3\n", "true or false")):
         path.write_text(MODEL + line)
         with pytest.raises(LabError, match=told):
             find_model(str(path))
@@ -269,19 +264,16 @@ def test_what_may_fit_is_ranked_and_said_and_so_is_what_surely_fits(capsys):
     least, most, have = (float(one[sure]) for one in (found.room.least, found.room.most, found.cases.memory))
     assert least < found.room.expected[sure] < most <= have
     plans = answer(capsys, model="8b", gpus=8)["plans"]
-    assert (
-        plans[0]["fit"] == "may fit" and plans[0]["range_gib"][0] <= plans[0]["needed_gib"] <= plans[0]["range_gib"][1]
-    )
+    low, high = plans[0]["range_gib"]
+    assert plans[0]["fit"] == "may fit" and low <= plans[0]["needed_gib"] <= high
 
 
 def test_a_measured_step_scales_all_of_them(capsys):
     plain, scaled = (answer(capsys, model="8b", gpus=8, **more) for more in ({}, dict(measured=1000.0)))
     ratio = [b["step_s"] / a["step_s"] for a, b in zip(plain["plans"], scaled["plans"])]
     assert [p["name"] for p in plain["plans"]] == [p["name"] for p in scaled["plans"]]
-    assert ratio == pytest.approx([ratio[0]] * len(ratio)) and scaled["plans"][0]["step_s"] == pytest.approx(
-        1000, rel=0.01
-    )
-    parts = scaled["plans"][0]["parts_s"]
-    assert sum(parts.values()) == pytest.approx(scaled["plans"][0]["step_s"])
+    best = scaled["plans"][0]
+    assert ratio == pytest.approx([ratio[0]] * len(ratio)) and best["step_s"] == pytest.approx(1000, rel=0.01)
+    assert sum(best["parts_s"].values()) == pytest.approx(best["step_s"])
     other = answer(capsys, model="8b", gpus=8, measured=1000.0, of="tp4.recompute")
     assert other["plans"][0]["step_s"] < scaled["plans"][0]["step_s"]  # a slower plan took as long

@@ -272,11 +272,6 @@ def test_a_conversion_for_no_device_leaves_it_alone():
 def test_replacing_kernels_says_nothing():
     code = "from labkit.precision.products import use; import torch; print(use().path, torch.ones(1, 1).bfloat16().mm"
     code += "(torch.ones(1, 1).bfloat16()).item())"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env={**os.environ, products.VARIABLE: FP32},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    words, env = [sys.executable, "-W", "error", "-c", code], {**os.environ, products.VARIABLE: FP32}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("fp32 1.0\n", "")

@@ -30,9 +30,8 @@ def quantised():
 def test_the_weights_become_fp8_and_the_masters_are_what_they_were(te):
     model, backend, first, masters = quantised()
     names = {p: name for name, p in model.named_parameters()}
-    assert len(masters) == te_jobs.LINEARS and {names[p] for p in masters} == {
-        f"{name}.weight" for name in backend.modules
-    }
+    assert {names[p] for p in masters} == {f"{name}.weight" for name in backend.modules}
+    assert len(masters) == te_jobs.LINEARS
     for parameter, master in masters.items():
         assert isinstance(parameter, fake_te.QuantizedTensor) and parameter.requires_grad
         assert parameter.view(-1).numel() == parameter.numel(), "not sharded: as it was"
@@ -55,13 +54,8 @@ def test_an_update_goes_to_the_master_and_its_rounding_to_the_parameter(te):
 
 def test_flags_are_read_from_the_recipe_itself(te, monkeypatch):
     _, backend = te_jobs.build()
-    assert {key: backend.state.flags()[key] for key in ("scaling", "block", "power_of_two", "forward", "backward")} == {
-        "scaling": "block",
-        "block": 128,
-        "power_of_two": True,
-        "forward": "e4m3",
-        "backward": "e4m3",
-    }
+    want = {"scaling": "block", "block": 128, "power_of_two": True, "forward": "e4m3", "backward": "e4m3"}
+    assert want.items() <= backend.state.flags().items()
     monkeypatch.setattr(fake_te.Float8BlockScaling, "fp8_quant_fwd_weight", fake_te.QParams(False))
     assert backend.state.flags()["power_of_two"] == {"input": True, "weight": False, "gradient": True}
     with pytest.raises(LabError, match="te block uses others here: unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"):

@@ -105,13 +105,8 @@ class Messages(TorchDispatchMode, Hook):
 def messages(group):
     """Four ways to run three micro-batches: [(the last step's collectives, its gradient norm, the weights after it,
     the modules that hold whole weights then)]."""
-    out = []
-    for how in (
-        {},
-        {"reshard_after_forward": False},
-        {"reduce_once": True},
-        {"reduce_once": True, "reshard_after_forward": False},
-    ):
+    out, kept, once = [], {"reshard_after_forward": False}, {"reduce_once": True}
+    for how in ({}, kept, once, {**once, **kept}):
         config = jobs.small_config(steps=2, batch_size=6, accumulation=3, eval_every=0, **how)
         model = jobs.plain_model(config)
         shard(model, group, torch.bfloat16, reshard_after_forward=config.reshard_after_forward)

@@ -59,15 +59,9 @@ MISTAKES = {
     "vocabulary smaller than bytes": ({"data": {"vocab_size": 256}}, ["[data]", "vocab_size must be at least 257"]),
     "heads do not divide the width": ({"model": SHAPE | {"n_heads": 6, "n_kv_heads": 6}}, ["[model]", "n_heads (6)"]),
     "heads do not divide into groups": ({"model": SHAPE | {"n_kv_heads": 3}}, ["[model]", "n_kv_heads (3)"]),
-    "no such precision": (
-        {"mixed_precision": "fp16"},
-        ["mixed_precision must be one of 'bf16', 'fp32', 'fp8'", "'fp16'"],
-    ),
+    "no such precision": ({"mixed_precision": "fp16"}, ["must be one of 'bf16', 'fp32', 'fp8'", "'fp16'"]),
     "a precision that is no word": ({"mixed_precision": ["fp8"]}, ["mixed_precision must be one of", "['fp8']"]),
-    "two precisions": (
-        {"mixed_precision": "fp8", "precision": {"backend": "te"}},
-        ["mixed_precision = 'fp8'", "[precision] names a backend", "leave one"],
-    ),
+    "two precisions": ({"mixed_precision": "fp8", "precision": {"backend": "te"}}, ["[precision] names a backend"]),
     "a precision that is no table": ({"mixed_precision": "fp8", "precision": 3}, ["precision must be a table"]),
     "odd head width": ({"model": SHAPE | {"d_model": 60}}, ["[model]", "must be even", "15"]),
 }

@@ -32,14 +32,9 @@ def here(config, run_dir=None, hooks=(), size=1):
 
 
 def fp16(steps=6, recovery=None, checkpoint_every=0, **scaling):
-    return small_config(
-        steps=steps,
-        eval_every=steps,
-        eval_batches=1,
-        checkpoint_every=checkpoint_every,
-        recovery=recovery or {},
-        precision=PrecisionConfig(backend="amp", recipe="fp16", loss_scaling=LossScaling(**scaling)),
-    )
+    precision = PrecisionConfig(backend="amp", recipe="fp16", loss_scaling=LossScaling(**scaling))
+    run = dict(steps=steps, eval_every=steps, eval_batches=1, checkpoint_every=checkpoint_every)
+    return small_config(**run, recovery=recovery or {}, precision=precision)
 
 
 class Watch(Hook):
