@@ -8,24 +8,18 @@ import importlib
 from typing import Any
 
 # Lazy, so that `lab --help` does not pay for torch, and a test file has one place to import from.
-_PUBLIC = {
-    "task": "labkit.checks.tasks",
-    "load_week": "labkit.checks.tasks",
-    "find_weeks": "labkit.checks.tasks",
-    "call": "labkit.checks.runner",
-    "call_alone": "labkit.checks.runner",
-    "call_each": "labkit.checks.runner",
-    "once": "labkit.checks.expected",
-    "same": "labkit.checks.judge",
-    "tensors": "labkit.checks.drawn",
-    "field": "labkit.checks.judge",
-    "expect": "labkit.checks.judge",
-    "sent": "labkit.checks.traffic",
-    "sends": "labkit.checks.traffic",
-    "CheckFailed": "labkit.checks.verdict",
-    "check": "labkit.checks.results",
-    "run_checks": "labkit.checks.pytest_run",
+_MODULES = {
+    "drawn": ("tensors",),
+    "expected": ("once",),
+    "judge": ("same", "field", "expect"),
+    "pytest_run": ("run_checks",),
+    "results": ("check",),
+    "runner": ("call", "call_alone", "call_each"),
+    "tasks": ("task", "load_week", "find_weeks"),
+    "traffic": ("sent", "sends"),
+    "verdict": ("CheckFailed",),
 }
+_PUBLIC = {name: f"labkit.checks.{module}" for module, names in _MODULES.items() for name in names}
 __all__ = sorted(_PUBLIC)
 
 

@@ -368,13 +368,6 @@ def _te() -> Any:
 @functools.cache
 def _linear_type(base: type) -> type:
     """te.Linear without `_extra_state`: see "Scaling state" above."""
-    return type(
-        "TELinear",
-        (base,),
-        {
-            "__doc__": "te.Linear that leaves its scaling state out of the state dict.",
-            "__module__": __name__,
-            "get_extra_state": nn.Module.get_extra_state,
-            "set_extra_state": nn.Module.set_extra_state,
-        },
-    )
+    about = {"__doc__": "te.Linear that leaves its scaling state out of the state dict.", "__module__": __name__}
+    plain = {name: getattr(nn.Module, name) for name in ("get_extra_state", "set_extra_state")}
+    return type("TELinear", (base,), {**about, **plain})

@@ -38,11 +38,7 @@ def test_the_text_says_what_where_and_both_sides():
     error = failure(same, torch.tensor([10.0, 20.0, 31.0, 44.0]), WANT, rank=3)
     assert error.verdict == WRONG and error.cause == ()
     assert "the result of rank 3: 2 of 4 numbers differ; first at index 2" in error.text
-    assert (
-        "expected  30, 40\n" in error.text
-        and "got       31, 44\n" in error.text
-        and error.text.endswith("cause unknown")
-    )
+    assert "expected  30, 40\n" in error.text and "got       31, 44\n" in error.text
     assert "[1, 2]" in failure(same, torch.ones(2, 3), torch.tensor([[1.0, 1, 1], [1, 1, 2]])).text
 
 

@@ -38,12 +38,9 @@ def test_a_wrong_registry_is_one_sentence_with_its_file(tmp_path, old, new, part
     assert "tasks.toml" in str(caught.value)
 
 
-def test_a_folder_that_is_no_week(tmp_path):
+def test_weeks_are_found_from_inside_them(tmp_path):
     with pytest.raises(LabError, match="no week's folder"):
         load_week(tmp_path)
-
-
-def test_weeks_are_found_from_inside_them(tmp_path):
     folder = make_week(tmp_path)
     (folder / "deep" / "er").mkdir(parents=True)
     for start in (tmp_path, folder, folder / "deep" / "er"):

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from labkit.comm import helper as helpers
+from tests import waiting
 
 
 @pytest.fixture(scope="session")
@@ -128,18 +129,5 @@ def at():
 
 @pytest.fixture
 def gone():
-    """gone(pid) -> whether that process ends soon (a zombie that nobody has collected counts)."""
-
-    def wait(pid, within=20.0):
-        give_up = time.monotonic() + within
-        while time.monotonic() < give_up:
-            try:
-                with open(f"/proc/{pid}/stat") as file:
-                    if file.read().rpartition(")")[2].split()[0] == "Z":
-                        return True
-            except OSError:
-                return True
-            time.sleep(0.05)
-        return False
-
-    return wait
+    """gone(pid): that process ends soon."""
+    return lambda pid: waiting.until(lambda: waiting.gone(pid), 20)

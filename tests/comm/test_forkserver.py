@@ -13,6 +13,7 @@ import pytest
 from labkit.comm import forkserver
 from labkit.comm.forkserver import ForkLine
 from labkit.errors import LabError
+from tests.waiting import until
 
 ROOT = str(Path(__file__).resolve().parents[2])
 HERE = "tests.comm.test_forkserver"
@@ -146,10 +147,8 @@ def test_a_line_takes_its_children_and_its_directory_along(server, gone, tmp_pat
     assert other.ended(0.3) == []
     other.close()
     assert gone(theirs)
-    give_up = time.monotonic() + 20
-    while (tmp_path / "own").exists() and time.monotonic() < give_up:
-        time.sleep(0.02)
-    assert not (tmp_path / "own").exists() and os.path.exists(f"/proc/{mine}") and line.ended() == []
+    until(lambda: not (tmp_path / "own").exists(), 20)
+    assert os.path.exists(f"/proc/{mine}") and line.ended() == []
     further = line.further()
     further.ready(20)
     (last,), _ = forked(further, "sleep")

@@ -37,12 +37,11 @@ def line(n):
 
 
 def test_program_order_and_fields(run):
-    ledger = run(program, size=3).ledgers[0]
+    ledger, N = run(program, size=3).ledgers[0], 3
     got = [
         (e.index, e.kind, e.peer, e.bytes, e.batch, e.blocking, e.of, e.seq, int(e.where.rpartition(":")[2]))
         for e in ledger.events
     ]
-    N = 3
     assert got == [
         (0, "send", 1, 24, 0, True, None, 0, line(1)),
         (1, "recv", 2, 24, 0, True, None, 0, line(1)),

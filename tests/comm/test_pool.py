@@ -12,6 +12,7 @@ import torch
 from labkit.comm import helper as helpers
 from labkit.comm import processes
 from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
+from tests.waiting import until
 
 
 def pid(group):
@@ -43,10 +44,7 @@ def die_later(group, word):
 
 def told_of(pool, count):
     """Wait until the helper has reported so many ends; the pool has still to hear of them."""
-    give_up = time.monotonic() + 60
-    while pool._line.link.recv(1 << 16, socket.MSG_PEEK).count(b"ended") < count:
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
+    until(lambda: pool._line.link.recv(1 << 16, socket.MSG_PEEK).count(b"ended") >= count)
 
 
 def test_pool_keeps_its_processes_until_a_job_fails(gone, nothing_left, tmp_path):

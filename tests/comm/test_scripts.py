@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from labkit.comm.ranks import run_ranks
 from tests import warm
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
@@ -105,13 +105,9 @@ def started(tmp_path):
     process = subprocess.Popen(
         [sys.executable, str(tmp_path / "s.py"), str(tmp_path)], env=ENV, stdout=subprocess.PIPE, text=True
     )
-    give_up = time.monotonic() + 120
-    while time.monotonic() < give_up:
-        texts = [(tmp_path / f"pid{r}").read_text() for r in range(2) if (tmp_path / f"pid{r}").exists()]
-        if len(texts) == 2 and all(texts):
-            break
-        time.sleep(0.05)
-    pids = [int(text) for text in texts]
+    files = [tmp_path / f"pid{rank}" for rank in range(2)]
+    until(lambda: all(file.exists() and file.read_text() for file in files))
+    pids = [int(file.read_text()) for file in files]
     with open(f"/proc/{pids[0]}/stat") as file:
         helper = int(file.read().rpartition(")")[2].split()[1])
     return process, [*pids, helper]

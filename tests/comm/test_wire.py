@@ -339,7 +339,7 @@ def test_what_cannot_complete_is_refused(case):
 def test_incomplete_ledgers():
     ledgers = programs([to(1, 8)], [of(0, 8)])
     with ledgers[0].off():
-        ledgers[0].beginto(1, 8)
+        ledgers[0].begin("send", 1, 8)
     assert "the ledger of rank 0 is not complete" in refused(ledgers)
 
 

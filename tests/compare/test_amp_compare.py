@@ -47,14 +47,8 @@ def on(monkeypatch, gpu):
 
 def test_a_gpu_without_fp8_gets_the_comparison_that_it_can_answer(monkeypatch):
     whole = load_preset("h100", ["train.seq_len=256"])
-    for gpu, name in (
-        ((7, 0), "amp"),
-        ((7, 5), "amp"),
-        ((8, 0), "amp"),
-        ((8, 6), "amp"),
-        ((8, 9), "h100"),
-        (None, "h100"),
-    ):
+    older = dict.fromkeys(((7, 0), (7, 5), (8, 0), (8, 6)), "amp")
+    for gpu, name in {**older, (8, 9): "h100", None: "h100"}.items():
         on(monkeypatch, gpu)
         found = fitting(whole, ["train.seq_len=256"])
         assert found.name == name and found.train["seq_len"] == 256

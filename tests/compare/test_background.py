@@ -25,6 +25,7 @@ from labkit.errors import LabError
 from labkit.record.read import is_alive, read_run
 from labkit.record.run import RunRecord
 from tests.compare.comparing import MICRO, environment, preset
+from tests.waiting import until
 
 # One arm that would take hours, and can be paused.
 LONG = MICRO.replace("world_size = 2", "world_size = 1").replace("eval_every = 2", "eval_every = 1000000")
@@ -35,15 +36,6 @@ MINUTES = 4.0  # even where this process is killed, and its clean-up with it, no
 
 def call(console, **words):
     return compare(Request(**words), console)
-
-
-def until(what, seconds: float = 120.0):
-    """What it returns, as soon as it is true."""
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
-    return found
 
 
 def press_ctrl_c(when) -> None:

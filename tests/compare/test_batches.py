@@ -24,11 +24,11 @@ from tests.compare.small_gpu import HAVE, REST, Gpu, line, on_rank
 TEXT = SPEED.replace("world_size = 2", "world_size = 1").replace("batch_size = 4", "batch_size = 8")
 
 
-def searched(needs, first: int, have: float) -> tuple[int, list[tuple[int, bool]]]:
-    """(the batch that is timed, all tries) where `needs(rows)` GiB are needed and a GPU has `have`."""
+def searched(needs, first: int, have: float, gap: float = 0.0) -> tuple[int, list[tuple[int, bool]]]:
+    """(the batch that is timed, all tries) where `needs(rows)` GiB are needed, and `gap` more, and a GPU has `have`."""
     search, tries = Search(first, have * GIB), []
     while rows := search.micro_batch_size:
-        fitted = needs(rows) <= have
+        fitted = needs(rows) + gap <= have
         tries.append((rows, fitted))
         search = search.after(Try(micro_batch_size=rows, fitted=fitted, need=needs(rows) * GIB, rest=REST * GIB))
         if fitted and search.micro_batch_size == rows:
@@ -59,15 +59,8 @@ def test_a_first_try_that_is_near_costs_one_more():
 def test_it_is_exact_where_the_allocators_gaps_fill_the_gpu_before_the_line_does(gap):
     for first in (2, 8):
         for each in (0.7, 2.0, 5.0):
-            search, tries, need = Search(first, 80 * GIB), 0, line(each)
-            while True:
-                rows, tries = search.micro_batch_size, tries + 1
-                fitted = need(rows) + gap <= 80
-                tried = Try(micro_batch_size=rows, fitted=fitted, need=need(rows) * GIB, rest=REST * GIB)
-                search = search.after(tried)
-                if fitted and search.micro_batch_size == rows:
-                    break
-            assert rows == math.floor((80 - gap - need(0)) / each) and tries <= 14, (first, each, rows, tries)
+            found, tries = searched(line(each), first, 80.0, gap)
+            assert found == math.floor((80 - gap - line(each)(0)) / each) and len(tries) <= 14, (first, each, tries)
 
 
 @pytest.mark.parametrize(
@@ -95,17 +88,14 @@ def test_a_batch_at_which_the_allocator_runs_short_is_one_too_many():
     """What an H100 told of compiled BF16 at 1.14B: 12 sequences fit, and in each step it gave memory back twice."""
     fits = [Try(micro_batch_size=8, fitted=True, need=56.7 * GIB, rest=18.0 * GIB, short=0)]
     short = Try(micro_batch_size=12, fitted=True, need=77.8 * GIB, rest=18.0 * GIB, short=4)
-    assert (
-        Search(8, 79.2 * GIB, fits).micro_batch_size == 12
-        and Search(8, 79.2 * GIB, [*fits, short]).micro_batch_size == 11
-    )
-    lost = Try(micro_batch_size=11, fitted=False)
-    assert Search(8, 79.2 * GIB, [*fits, short, lost]).micro_batch_size == 9
     calm = short.model_copy(update={"micro_batch_size": 11, "need": 72.5 * GIB, "short": 0})
-    assert Search(8, 79.2 * GIB, [*fits, short, calm]).micro_batch_size == 11
-    assert Search(8, 79.2 * GIB, [*fits, short.model_copy(update={"short": 0})]).micro_batch_size == 12, (
-        "calm, it is timed"
-    )
+
+    def following(*tries):
+        return Search(8, 79.2 * GIB, [*fits, *tries]).micro_batch_size
+
+    assert following() == 12 and following(short) == 11 == following(short, calm)
+    assert following(short, Try(micro_batch_size=11, fitted=False)) == 9
+    assert following(short.model_copy(update={"short": 0})) == 12, "calm, it is timed"
     assert describe([*fits, short]) == "tried with 8 (56.7 GiB), 12 (77.8 GiB, short of memory) sequences a GPU"
 
 

@@ -30,11 +30,9 @@ def test_every_arm_has_its_record_and_the_verdict_its_reasons(finished):
     for arm in run.arms.values():
         assert arm.status == "finished" and [s["step"] for s in arm.steps] == list(range(1, 9))
         assert [step for step, _ in arm.series("heldout")] == [2, 4, 6, 8]
-    results = run.run["results"]
-    assert results["verdict"]["word"] in ("pass", "fail", "undecided", "no-power") and results["verdict"][
-        "sentence"
-    ] in _flat(done.stdout)
-    assert set(results["verdict"]["arms"]) == set(run.arms) and results["verdict"]["arms"]["fp8"]["runs"] == 2
+    verdict = run.run["results"]["verdict"]
+    assert verdict["word"] in ("pass", "fail", "undecided", "no-power") and verdict["sentence"] in _flat(done.stdout)
+    assert set(verdict["arms"]) == set(run.arms) and verdict["arms"]["fp8"]["runs"] == 2
 
 
 def test_what_really_ran_is_shown_from_evidence(finished):

@@ -65,6 +65,7 @@ def test_one_recipe_fits_into_ten_minutes_and_both_into_thirteen_by_the_predicti
     assert 14.5 < sum(item.predicted_s for item in plan.sure() if item.arm != "week16") / 60 < 15.5
     assert decided_inside(plan, Budget(minutes=10)) == (["te-current"], ["te-delayed"])
     assert decided_inside(plan, Budget(minutes=13))[1] == []
+    assert decided_inside(plan, Budget(minutes=1))[0] == []
 
 
 def test_a_further_run_waits_for_its_first(tmp_path):

@@ -2,8 +2,6 @@
 
 import pytest
 
-from labkit.compare.announce import decided_inside
-from labkit.compare.budget import Budget
 from labkit.compare.plan import Plan, decisive_first, runs_of_decision
 from labkit.compare.preset import load_preset
 
@@ -31,12 +29,3 @@ def test_one_recipe_is_answered_in_speed_and_loss_before_the_next_begins(tmp_pat
     looks = [i for i, (part, arm) in enumerate(ordered) if part == "safety" and plan.preset.arms[arm].look > 1]
     beside = [i for i, (part, arm) in enumerate(ordered) if part == "speed" and arm not in ("bf16", first, then)]
     assert decided[then] < min(looks) < max(looks) < min(beside) and len(beside) == 5
-
-
-def test_what_the_budget_decides_is_known_before(tmp_path):
-    plan = plan_of(tmp_path)
-    plan.todo = decisive_first(plan)
-    whole = sum(item.predicted_s for item in plan.sure()) / 60
-    assert decided_inside(plan, Budget(minutes=whole + 1)) == (["te-delayed", "te-current"], [])
-    assert decided_inside(plan, Budget(minutes=whole - 5)) == (["te-current"], ["te-delayed"])
-    assert decided_inside(plan, Budget(minutes=1)) == ([], ["te-delayed", "te-current"])

@@ -76,9 +76,8 @@ def test_better_is_as_different_as_worse_and_an_accepted_difference_is_the_same(
 def test_more_candidates_and_more_looks_ask_for_more():
     def word(gap: float, others: int, looks: int) -> str:
         more = {str(i): [0.0, 0.0] for i in range(others)}
-        known = Spread(
-            0.1, 0.1, weight=1e9
-        )  # error 0.0866: zero is excluded at 1 % from 0.2231 on, at 0.5 % from 0.2431
+        # error 0.0866: zero is excluded at 1 % from 0.2231 on, at 0.5 % from 0.2431
+        known = Spread(0.1, 0.1, weight=1e9)
         return answers([0.0] * 4, {"fp8": [gap, gap], **more}, known, looks)["fp8"].word
 
     assert word(0.23, 0, 1) == "different"

@@ -93,9 +93,8 @@ def test_two_h200s(imagined):
     found = imagined(devices=[Device("NVIDIA H200", 9, 0, 150 * 2**30)] * 2, listed=[H200, H200])
     assert all(check.ok is True for check in found.values()) and set(found) == {"torch", "GPU", "FP8 hardware", "NCCL"}
     assert found["torch"].detail == "2.13.0+cu130, CUDA 13.0"
-    assert (
-        found["GPU"].detail == "2 x NVIDIA H200, 150 GiB, compute capability 9.0, driver 580.82, 4.2 us a kernel launch"
-    )
+    said = "2 x NVIDIA H200, 150 GiB, compute capability 9.0, driver 580.82, 4.2 us a kernel launch"
+    assert found["GPU"].detail == said
     assert found["NCCL"].detail == "2.27.3"
 
 
@@ -153,12 +152,8 @@ def test_nccl_that_does_not_run(imagined, arguments, words):
 @pytest.mark.parametrize(
     "version, ok, words",
     [
-        ("2.10.1", False, "older than 2.11"),
-        ("2.11.0+cu130", True, ""),
-        ("2.11.0a0+1a2b3c.nv26.1", True, ""),
-        ("2.14.2", True, ""),
-        ("2.15.0", True, "newer than the tested"),
-        ("unknown", False, "older"),
+        *((version, True, "") for version in ("2.11.0+cu130", "2.11.0a0+1a2b3c.nv26.1", "2.14.2")),
+        *(("2.10.1", False, "older than 2.11"), ("2.15.0", True, "newer than the tested"), ("unknown", False, "older")),
     ],
 )
 def test_torch_versions(imagined, version, ok, words):

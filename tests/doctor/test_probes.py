@@ -5,11 +5,11 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from labkit.doctor.findings import Check, Probe, run_doctor
+from tests.waiting import gone, until
 
 
 @pytest.fixture
@@ -49,23 +49,20 @@ def test_a_probe_that_is_well(misbehaving):
     assert misbehaving("fine") == [Check("a", True, "well", ""), Check("b", None, "not here", "get one")]
 
 
-@pytest.mark.parametrize(
-    "function, first, reason",
-    [
-        ("raises", Check("a", True, "well"), "RuntimeError: first line"),
-        ("leaves", None, "SystemExit: 3"),
-        ("dies", Check("a", False, "bad", "mend a"), "the probe was ended by SIGSEGV"),
-        ("quits", None, "the probe ended with status 7"),
-        ("strays", None, "it did not answer"),
-        ("forgets", None, "it did not answer"),
-        ("broken", None, "TypeError: 'int' object is not callable"),
-        ("absent", None, "AttributeError: module 'naughty' has no attribute 'absent'"),
-    ],
-)
-def test_what_a_probe_does_to_itself_becomes_its_reason(misbehaving, function, first, reason):
+SAID = {"raises": Check("a", True, "well"), "dies": Check("a", False, "bad", "mend a")}  # before it ended
+ENDS = {"raises": "RuntimeError: first line", "leaves": "SystemExit: 3", "dies": "the probe was ended by SIGSEGV"}
+ENDS |= {"quits": "the probe ended with status 7", "strays": "it did not answer", "forgets": "it did not answer"}
+ENDS |= {
+    "broken": "TypeError: 'int' object is not callable",
+    "absent": "AttributeError: module 'naughty' has no attribute 'absent'",
+}
+
+
+@pytest.mark.parametrize("function", ENDS)
+def test_what_a_probe_does_to_itself_becomes_its_reason(misbehaving, function):
     a, b = misbehaving(function)
-    failed = Check("b", False, f"could not be found out: {reason}", "see a doctor")
-    assert b == failed and a == (first or Check("a", False, failed.detail, failed.fix))
+    failed = Check("b", False, f"could not be found out: {ENDS[function]}", "see a doctor")
+    assert b == failed and a == SAID.get(function, Check("a", False, failed.detail, failed.fix))
 
 
 def test_a_module_that_does_not_exist(misbehaving):
@@ -78,34 +75,20 @@ def test_what_a_probe_prints_is_not_an_answer(misbehaving):
     assert a == Check("a", True, "well") and b.ok is False and "did not answer" in b.detail
 
 
-def gone(pid: int) -> bool:
-    """No such process any more (a zombie that waits for its parent counts as gone)."""
-    for _ in range(200):
-        try:
-            os.kill(pid, 0)
-            if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def test_a_hanging_probe_is_ended_with_its_children(misbehaving, tmp_path):
     begin = time.monotonic()
     a, b = misbehaving("hangs", seconds=15.0)  # a busy machine needs some of them for what it says first
     assert time.monotonic() - begin < 120  # it would hang for 300 s
     assert a == Check("a", True, "well")  # what it had said counts
     assert b == Check("b", False, "could not be found out: no answer in 15 s", "see a doctor")
-    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    until(lambda: all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split()))
 
 
 def test_ctrl_c_leaves_no_probe_behind(misbehaving, tmp_path):
+    pids = tmp_path / "pids"
+
     def interrupt():
-        for _ in range(600):  # let the hanging one get going first
-            if (tmp_path / "pids").exists() and len((tmp_path / "pids").read_text().split()) == 2:
-                break
-            time.sleep(0.05)
+        until(lambda: pids.exists() and len(pids.read_text().split()) == 2)  # let the hanging one get going first
         os.kill(os.getpid(), signal.SIGINT)
 
     waiting = threading.Thread(target=interrupt)
@@ -113,7 +96,7 @@ def test_ctrl_c_leaves_no_probe_behind(misbehaving, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_doctor([Probe("naughty:hangs", ("a",), "", 300.0), Probe("naughty:fine", ("b",), "", 60.0)])
     waiting.join()
-    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    until(lambda: all(gone(int(pid)) for pid in pids.read_text().split()))
 
 
 def test_no_process_can_be_started(misbehaving, monkeypatch):

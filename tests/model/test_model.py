@@ -289,9 +289,7 @@ def test_a_share_of_the_heads_works_alone() -> None:
     q, k, v = (torch.randn(2, 6, n, h, generator=torch.Generator().manual_seed(3)) for n in (4, 2, 2))
     cos, sin = rotary_tables(6, h, 100.0, torch.device("cpu"))
     whole = RotaryAttention()(q, k, v, cos, sin)
-    halves = [
-        RotaryAttention()(q[:, :, 2 * i : 2 * i + 2], k[:, :, i : i + 1], v[:, :, i : i + 1], cos, sin) for i in (0, 1)
-    ]
+    halves = [RotaryAttention()(*parts, cos, sin) for parts in zip(*(x.chunk(2, dim=2) for x in (q, k, v)))]
     torch.testing.assert_close(torch.cat(halves, dim=2), whole)
 
     attn, x_BTD = model.layers["0"].attn, torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(4))

@@ -87,10 +87,12 @@ def test_gradients_are_those_of_the_rounded_operands():
     x, w, g = (t.float() for t in operands())
     _, module = linear("emulated")
     module.weight = nn.Parameter(w.clone())
-    x8, w8, g8 = (
-        (quantise(t * scale_for(t.abs().max(), f), f) / scale_for(t.abs().max(), f))
-        for t, f in ((x, "e4m3"), (w, "e4m3"), (g, "e5m2"))
-    )
+
+    def rounded(t, fmt):
+        scale = scale_for(t.abs().max(), fmt)
+        return quantise(t * scale, fmt) / scale
+
+    x8, w8, g8 = rounded(x, "e4m3"), rounded(w, "e4m3"), rounded(g, "e5m2")
     for got, want in zip(products(module, x, g), (x8 @ w8.t(), g8 @ w8, g8.t() @ x8)):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-7)  # fp32 sums of 128 terms in another order
 

@@ -67,14 +67,11 @@ def test_the_path_follows_what_the_cpu_says(machine, cpuinfo, path, word):
 @pytest.mark.parametrize(
     "onednn, environment, path, word",
     [
-        (True, {}, NATIVE, "has avx512_bf16"),
-        (False, {}, FP32, "no oneDNN"),
+        *((True, {}, NATIVE, "has avx512_bf16"), (False, {}, FP32, "no oneDNN")),
         (True, {"ONEDNN_MAX_CPU_ISA": "AVX2"}, FP32, "held to AVX2"),
         (True, {"DNNL_MAX_CPU_ISA": "AVX512_CORE"}, FP32, "held to AVX512_CORE"),
-        (True, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, NATIVE, "has avx512_bf16"),
-        (True, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, NATIVE, "has avx512_bf16"),
-        (True, {products.VARIABLE: "fp32"}, FP32, products.VARIABLE),
-        (False, {products.VARIABLE: "native"}, NATIVE, products.VARIABLE),
+        *((True, {"ONEDNN_MAX_CPU_ISA": f"AVX512_CORE_{isa}"}, NATIVE, "has avx512_bf16") for isa in ("AMX", "BF16")),
+        *((path == FP32, {products.VARIABLE: path}, path, products.VARIABLE) for path in (FP32, NATIVE)),
     ],
 )
 def test_what_torch_has_and_the_environment_count(onednn, environment, path, word):

@@ -71,9 +71,7 @@ def test_a_mistake_is_one_sentence(wrong, shown):
 @pytest.mark.parametrize("asked", [{"amax_epsilon": {"weight": 1e-9}}, {"scales": {"input": "fp32"}}])
 def test_a_backend_without_the_choice_refuses_it(monkeypatch, name, recipe, asked):
     fake_te.install(monkeypatch)
-    with pytest.raises(
-        LabError, match=f"so there is no {next(iter(asked))} to choose: take it out, or take recipe block"
-    ):
+    with pytest.raises(LabError, match=f"so there is no {next(iter(asked))} to choose"):
         converted(name, recipe, device="cuda" if name == "te" else None, **asked)
 
 
@@ -86,9 +84,7 @@ def test_what_transformer_engine_cannot_do_on_blackwell_is_refused(monkeypatch):
 
 
 def test_fp8_parameters_keep_their_powers_of_two():
-    with pytest.raises(
-        LabError, match='power-of-two scales, and emulated block uses others here: take scales.weight = "e8m0"'
-    ):
+    with pytest.raises(LabError, match='emulated block uses others here: take scales.weight = "e8m0"'):
         converted("emulated", "block", fp8_parameters=True, scales={"weight": "fp32"})
     converted("emulated", "block", fp8_parameters=True, scales={"input": "fp32"})
 
@@ -108,9 +104,8 @@ def test_the_own_linear_computes_with_it():
         loss_of(model, backend, tokens()).backward()
     stats, wq = backend.scales, model.layers["0"].attn.wq
     weight = stats["layers.0.attn.wq.weight"].scale
-    assert (
-        weight == expected(wq.weight, 448, EPSILON["weight"], True) == 1024.0
-    )  # 448 / 0.25 = 1792; its amax is smaller
+    # 448 / 0.25 = 1792; its amax is smaller.
+    assert weight == expected(wq.weight, 448, EPSILON["weight"], True) == 1024.0
     assert stats["layers.0.attn.wq.grad"].scale == pytest.approx(57344 / EPSILON["gradient"], rel=1e-6)
     big, small = torch.full((1, 128), 3.0), torch.full((1, 128), 0.01)
     for x in (big, small):
@@ -182,9 +177,7 @@ def test_a_checkpoint_with_other_epsilons_or_scales_is_refused(tmp_path):
     (manifest,) = (tmp_path / "checkpoints" / "step-00000002").glob("manifest.json")
     assert json.loads(manifest.read_text())["body"]["precision"]["amax_epsilon"] == EPSILON
     other = {"backend": "week16", "scales": MIXED, "amax_epsilon": {**EPSILON, "gradient": 0.0}}
-    with pytest.raises(
-        LabError, match=r"made with precision.amax_epsilon.gradient = 0.001 and .* now says 0.0; set it"
-    ):
+    with pytest.raises(LabError, match=r"made with precision.amax_epsilon.gradient = 0.001 and .* now says 0.0"):
         run(config.replace(precision=other), tmp_path)
     other = {"backend": "week16", "scales": {**MIXED, "weight": "fp32"}, "amax_epsilon": EPSILON}
     with pytest.raises(LabError, match=r"made with precision.scales.weight = 'e8m0' and .* now says 'fp32'"):

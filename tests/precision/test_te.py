@@ -40,14 +40,6 @@ def converted(recipe, config=MODEL, dtype=torch.bfloat16, **more):
     return model.to(dtype), backend, report
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU machine may well have it")
-def test_on_this_machine_it_is_explained():
-    able = availability("te")
-    assert not able.ok and "Transformer Engine" in able.reason and able.fix and "Traceback" not in str(able)
-    with pytest.raises(LabError, match="cannot run here: Transformer Engine"):
-        convert(get_backend("te"), nn.Sequential(nn.Linear(16, 16)))
-
-
 def test_weights_are_the_very_same(te):
     model = Transformer(MODEL)
     before = dict(model.named_parameters())

@@ -4,7 +4,6 @@ import getpass
 import json
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,14 +27,6 @@ def test_describe_is_json_and_private(monkeypatch, tmp_path):
     words = set(text.replace('"', " ").replace(",", " ").split())
     assert not words & {socket.gethostname(), getpass.getuser()}
     assert "uuid" not in text and "index" not in text
-
-
-def test_importing_it_leaves_torch_alone():
-    code = (
-        "import sys; from labkit.record import hardware; hardware.describe(); "
-        "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'matplotlib')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
 
 
 def card(index, uuid, name, capability, memory, mig=None):
@@ -85,19 +76,12 @@ def test_gpus_from_the_driver(cards):
 
 @pytest.mark.parametrize(
     "visible, names",
-    [
-        ("1", ["NVIDIA L40S"]),
-        ("1,0", ["NVIDIA L40S", "NVIDIA H200"]),
-        ("", []),
-        ("-1", []),
-        ("0,7,1", ["NVIDIA H200"]),
-        ("GPU-bbbb", ["NVIDIA L40S"]),
-    ],
+    [("1", "L40S"), ("1,0", "L40S H200"), ("", ""), ("-1", ""), ("0,7,1", "H200"), ("GPU-bbbb", "L40S")],
 )
 def test_cuda_visible_devices_counts(cards, monkeypatch, visible, names):
     cards(H200, L40S)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [gpu["name"] for gpu in hardware.gpus()] == names
+    assert [gpu["name"].removeprefix("NVIDIA ") for gpu in hardware.gpus()] == names.split()
 
 
 def test_a_mig_slice_does_not_pass_for_the_whole_chip(cards, monkeypatch):

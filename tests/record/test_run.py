@@ -187,9 +187,8 @@ def test_a_full_disk_is_one_sentence_and_the_record_stays_readable(tmp_path):
     assert done.stdout.startswith("the disk is full: could not write") and "Free some space" in done.stdout
     assert done.stdout.count("\n") == 1 and done.stderr == ""
     data = read_run(tmp_path / "r")
-    assert (
-        data.truncated == 0 and [s["step"] for s in data.steps] == list(range(len(data.steps))) and len(data.steps) > 20
-    )
+    assert data.truncated == 0 and len(data.steps) > 20
+    assert [line["step"] for line in data.steps] == list(range(len(data.steps)))
 
 
 def test_a_full_disk_leaves_the_old_run_json(tmp_path, monkeypatch):
@@ -311,14 +310,6 @@ def test_the_command_is_the_one_that_was_typed(argv, typed):
 )
 def test_secrets_in_a_command_are_hidden(command, kept):
     assert clean_command(command) == kept
-
-
-def test_importing_the_record_does_not_import_torch():
-    code = (
-        "import sys, labkit.record.run, labkit.compare.report\n"
-        "assert not {'torch', 'matplotlib', 'jinja2'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_versions_name_what_messages_between_gpus_depend_on(tmp_path, monkeypatch):

@@ -296,9 +296,7 @@ def test_when_all_are_damaged_it_says_so_and_keeps_them(pools, copy):
     harm(copy / "checkpoints" / "step-00000003", "a bit flipped")
     for _ in range(2):  # and does not start from the beginning later
         with pytest.raises(
-            LabError,
-            match="no checkpoint in .* can be used .step-00000006: __1_0.distcp has .*bytes "
-            "instead of.*; step-00000003: __0_0.distcp has changed.*put back a copy",
+            LabError, match="step-00000006: __1_0.distcp has .*; step-00000003: __0_0.distcp has changed"
         ):
             sharded(pools, 2, saving(3), copy)
     assert folders(copy) == ["step-00000003", "step-00000006"]

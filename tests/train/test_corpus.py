@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from labkit.train.data import cache
 from labkit.train.data import corpus as corpora
 from labkit.train.data.corpus import Corpus, build_corpus
 from labkit.train.data.sources import DataConfig, _hash, find_files, is_heldout
+from tests.waiting import until
 
 SOURCE = "def return for in if else while import class self value tensor rank loss step print range None True"
 WORDS = SOURCE.split()
@@ -374,13 +374,6 @@ def start(text: Path, tmp_path: Path, name: str) -> subprocess.Popen[str]:
     return subprocess.Popen([*words, name], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def wait_for(condition, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.01)
-
-
 def test_processes_that_start_at_once_build_one_corpus(text: Path, tmp_path: Path) -> None:
     processes = [start(text, tmp_path, "all") for _ in range(4)]
     try:
@@ -403,9 +396,9 @@ def test_a_builder_killed_in_the_middle_blocks_nobody(text: Path, tmp_path: Path
     try:
         assert all(p.stdout.readline() == "ready\n" for p in (victim, *others))
         (tmp_path / "go victim").touch()
-        wait_for(lambda: log.exists() and "build" in log.read_text())
+        until(lambda: log.exists() and "build" in log.read_text())
         (tmp_path / "go others").touch()
-        wait_for(lambda: log.read_text().count("wait") == 2)  # both stand before the lock
+        until(lambda: log.read_text().count("wait") == 2)  # both stand before the lock
         assert len(leftovers(tmp_path / "cache")) == 1
         os.kill(victim.pid, signal.SIGKILL)
         outs = [p.communicate(timeout=120) for p in others]

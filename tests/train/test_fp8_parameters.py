@@ -56,9 +56,8 @@ def test_twice_is_once_and_bf16_holds_every_value(shape, square):
     assert torch.equal(once.bfloat16().float(), once)
     assert torch.equal(on_grid(once.bfloat16(), square).float(), once)
     scale = block_scale(x, square)
-    assert torch.equal(quantise(x * scale, "e4m3") / scale, once) and torch.equal(
-        torch.frexp(scale)[0], scale * 0 + 0.5
-    )
+    assert torch.equal(quantise(x * scale, "e4m3") / scale, once)
+    assert (torch.frexp(scale)[0] == 0.5).all(), "powers of two"
 
 
 def test_where_the_largest_value_is_rounded_down_the_scale_moves_and_the_values_do_not():
@@ -99,9 +98,10 @@ def pair(lr=1e-2):
     master = fp8.detach().clone()
     parameters.store(fp8, master)
     options = dict(lr=lr, betas=(0.9, 0.95), eps=1e-8)
+    adamw = torch.optim.AdamW([{"params": [plain], "weight_decay": 0.1}], **options)
     return (
         plain,
-        torch.optim.AdamW([{"params": [plain], "weight_decay": 0.1}], **options),
+        adamw,
         fp8,
         MasterAdamW([{"params": [fp8], "weight_decay": 0.1}], {fp8: master}, parameters, **options),
     )
@@ -229,9 +229,7 @@ def test_other_parameters_are_refused_in_one_sentence_that_names_both_sides(runs
         r"convert OLD_RUN NEW_RUN --to bf16`\.$",
         str(error.value.error),
     )
-    with pytest.raises(
-        LabError, match="it holds parameters in high precision .* and this run .* has FP8 parameters: .*--to fp8"
-    ):
+    with pytest.raises(LabError, match="it holds parameters in high precision .* has FP8 parameters: .*--to fp8"):
         here(config(True), runs[False][1])
 
 
@@ -258,9 +256,7 @@ def test_other_numbers_are_refused(runs, monkeypatch, key, was, said):
 def test_other_phases_and_backends_are_shown_and_old_checkpoints_pass():
     now = {"backend": "te", "recipe": "block", "phase": "fp8", "fp8_parameters": False, **flags.HIGH}
     assert flags.mismatch(now, now) is None
-    assert "saved in the bf16 phase of its schedule and this run is in the fp8 phase" in flags.mismatch(
-        {**now, "phase": "bf16"}, now
-    )
+    assert "saved in the bf16 phase of its schedule" in flags.mismatch({**now, "phase": "bf16"}, now)
     other = flags.mismatch({**now, "recipe": "current"}, now)
     assert "trained by te current and this run computes by te block" in other
     assert flags.mismatch(None, now) is flags.mismatch(now, None) is flags.other_parameters(None, now) is None
@@ -346,9 +342,7 @@ def test_show_tells_the_flags(runs, tmp_path):
     out = lab("show", runs[True][1])
     assert "step-00000006: whole, step 6, saved on 1 rank" in out
     assert "precision: emulated block, in the fp8 phase; 14 linears" in out
-    assert (
-        "formats: e4m3 forward, e4m3 backward; scaling: block of 128, scales are powers of two, amax epsilon 0" in out
-    )
+    assert "e4m3 forward, e4m3 backward; scaling: block of 128, scales are powers of two, amax epsilon 0" in out
     assert "parameters: FP8, with FP32 master weights in the optimizer" in out
     assert "parameters: in high precision" in lab("show", runs[False][1] / "checkpoints" / "step-00000004")
     assert json.loads(lab("show", "--json", runs[True][1]))["precision"]["block"] == 128

@@ -379,8 +379,3 @@ def test_evaluation_is_not_in_the_time_of_a_step(tmp_path):
     assert sum(line["seconds"] for line in lines) == pytest.approx(result["seconds"])
     assert all(line["seconds"] > 0 for line in lines)
     assert all(line["aside"]["evaluation"] >= SlowHeldout.PAUSE for line in lines)
-
-
-def test_stopping(tmp_path):
-    result = here(small_config(), tmp_path, hooks=(jobs.StopAt(2),))[0]
-    assert result["steps"] == 2 and result["stopped"] == "enough" and list(result["losses"]) == [1, 2]

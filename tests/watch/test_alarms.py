@@ -205,14 +205,13 @@ def test_the_records_own_troubles_are_alarms():
 @pytest.mark.parametrize(
     "alive, seconds, status, a_step, part",
     [
-        (True, 59, "running", 0.1, None),
-        (True, 61, "running", 0.1, "61 s; a step usually takes 0.1 s"),
-        (None, 61, "running", 0.1, "61 s"),
-        (False, 1, "running", 0.1, "no writer"),
-        (False, 9999, "finished", 0.1, None),
-        (False, 9999, "paused", 0.1, None),
-        (True, 700, "running", 40.0, None),  # slow steps get more patience
-        (True, 900, "running", 40.0, "900 s"),
+        *(
+            (True, seconds, "running", 0.1, part)
+            for seconds, part in ((59, None), (61, "61 s; a step usually takes 0.1 s"))
+        ),
+        *((None, 61, "running", 0.1, "61 s"), (False, 1, "running", 0.1, "no writer")),
+        *((False, 9999, status, 0.1, None) for status in ("finished", "paused")),
+        *((True, seconds, "running", 40.0, part) for seconds, part in ((700, None), (900, "900 s"))),  # slow steps
     ],
 )
 def test_silence(alive, seconds, status, a_step, part):
@@ -224,11 +223,9 @@ def test_silence(alive, seconds, status, a_step, part):
 
 def test_records_with_nothing_or_nonsense_in_them():
     assert alarms(record([])) == [] and alarms(record(lines(3))) == []
-    odd = [
-        {"step": i, "loss": "?", "grad_norm": None, "scales": {"x": 3, "y": {"scale": "no"}}, "rank_seconds": "a"}
-        for i in range(50)
-    ]
-    assert [a.kind for a in alarms(record([{"loss": 1}, {}, *odd], [{}, {"kind": 3}]))] == []
+    odd = {"loss": "?", "grad_norm": None, "scales": {"x": 3, "y": {"scale": "no"}}, "rank_seconds": "a"}
+    steps = [{"loss": 1}, {}, *({"step": i, **odd} for i in range(50))]
+    assert alarms(record(steps, [{}, {"kind": 3}])) == []
 
 
 def test_a_machine_that_others_use_rings_only_for_what_is_beyond_its_own_variation():

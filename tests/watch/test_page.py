@@ -16,6 +16,7 @@ from labkit.record.read import read_run
 from labkit.record.run import RunRecord
 from tests.browser import START, browser, chromium
 from tests.gated import Gate
+from tests.waiting import until
 from tests.watch.lines import lines, write
 
 pytestmark = [
@@ -69,14 +70,6 @@ def train(run: Path, *more: str, **environment: str) -> subprocess.Popen:
     words, nowhere = [sys.executable, "-m", "tests.watch.training", str(run), *more], subprocess.DEVNULL
     own = {**os.environ, **environment}
     return subprocess.Popen(words, cwd=ROOT, env=own, stdout=nowhere, stderr=nowhere, start_new_session=True)
-
-
-def until(what, seconds: float = START):
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    return found
 
 
 def steps(run: Path) -> int:
