@@ -267,6 +267,10 @@ def test_fp8(mesh, seed):
         for name in names:
             one_linear(name, what, [field(one, "linears").get(name) for one in got], weights, tp)
     in_the_band(got, c, m, weights, batches, options, fp8=True)
+    for r in range(RANKS):
+        made = {kind for kind in got[r]["kinds"].values() if kind.endswith("Linear")} - {"Linear"}
+        kind = "AgreedLinear" if tp > 1 else "FP8Linear"
+        expect(made == {kind}, f"rank {r}: of {tp} tensor-parallel ranks linears are {kind}, not {made}", known=True)
     together(ledgers, c, m, batches[0], 1)
 
 
@@ -453,11 +457,12 @@ def test_agreed_product(kind, seed):
 
 
 @task("C.1", points=3)
-@pytest.mark.parametrize("mesh", ["dp2 x tp2", "dp2 x pp2"])
+@pytest.mark.parametrize("mesh", ["dp2 x tp2", "dp2 x pp2", "pp4"])
 def test_what_a_rank_holds(mesh, seed):
     """Between steps: shards, their moments, nothing else"""
-    m = MESHES[mesh]
-    c, weights, batches, options = drawn(seed, mesh, "held")
+    m = {**MESHES, "pp4": dict(pp=4, zero=1)}[mesh]  # a stage between others has blocks alone
+    # With one key/value head two tensor-parallel ranks share it, on each data-parallel rank.
+    c, weights, batches, options = drawn(seed, mesh, "held", layers=(4, 5) if mesh == "pp4" else (2, 3), kv=1)
     got, ledgers = run(c, m, options, weights, batches[:1])
     stages(c, m, got)
     right = alone(c, weights, batches[:1], options)
@@ -467,8 +472,9 @@ def test_what_a_rank_holds(mesh, seed):
         for name, w in mine.items():
             at = name.split(".")[1] if name.startswith("layers.") else "root"
             by_unit[at] = by_unit.get(at, 0) + w.numel()
-        want = [-(-by_unit[at] // m["dp"]) for at in sorted(by_unit, key=lambda at: -1 if at == "root" else int(at))]
-        whole = {"nothing is cut over the data-parallel ranks": [n * m["dp"] for n in want]}
+        dp = m.get("dp", 1)
+        want = [-(-by_unit[at] // dp) for at in sorted(by_unit, key=lambda at: -1 if at == "root" else int(at))]
+        whole = {"nothing is cut over the data-parallel ranks": [n * dp for n in want]} if dp > 1 else {}
         same(field(got[r], "held"), want, rank=r, what="numbers in the units' shards", looks_like=whole)
         same(field(got[r], "moments"), 2 * want, rank=r, what="numbers in the moments")
         # What freed parameters look at, one number each, and nothing of the vectors.
@@ -482,8 +488,9 @@ def test_what_a_rank_holds(mesh, seed):
             got[r]["grads"] == 0, f"rank {r}: {got[r]['grads']} shards still have a gradient after a step", known=True
         )
         # Shards that nothing was computed with are no shards: a loss takes all ranks' rows, slices and stages.
-        told = field(got[r], "vitals")[0][0]
-        number(told, right["losses"][0], lambda: loss_causes(right, m), rank=r, what="the loss of the step")
+        loss, norm, _ = field(got[r], "vitals")[0]
+        number(loss, right["losses"][0], lambda: loss_causes(right, m), rank=r, what="the loss of the step")
+        number(norm, right["norms"][0], lambda: norm_causes(right, m, c), rank=r, what="the norm of the step")
     together(ledgers, c, m, batches[0], 1)
 
 

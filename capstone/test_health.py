@@ -275,13 +275,17 @@ def everything_rings(draw):
     """All that rings is told, not the first alone: of two ranks one becomes slow, then the loss is no number; and a
     record without probes, with one rank or none, or without a row, rings for nothing but that."""
     rows, at = 160, draw.size(KNOWN, KNOWN + 8)
-    spoilt = at + IN_TIME + draw.size(8, 20)
+    spoilt = at + 2 * IN_TIME + draw.size(8, 20)
     work, rank, _ = slowed(draw, seconds(draw, rows, ranks=(2,)), at)
     loss_S, norm_S = (torch.from_numpy(np.exp(0.01 * draw.rng.standard_normal(rows))).float() for _ in range(2))
     (loss_S, norm_S)[draw.size(0, 1)][spoilt:] = (np.nan, np.inf, -np.inf)[draw.size(0, 2)]
     none = [loss_S, norm_S, torch.zeros(0, dtype=torch.int64), torch.zeros(0), *torch.zeros(4, 0, 3)]
     runs = [Run(*[*none, work_SR.float()]) for work_SR in (work, work[:, :1], work[:, :0])]
     runs = [runs[0], *(cut(runs[k], n) for k, n in ((0, spoilt), (1, rows), (1, spoilt), (2, spoilt), (0, 0), (2, 0)))]
+    four, one, _ = slowed(draw, seconds(draw, rows, ranks=(4,)), at)
+    later, other = at + IN_TIME + 8, (one + 1) % 4
+    four[later:, other] *= SLOW
+    runs.append(cut(Run(*[*none, four.float()]), spoilt))
     told = call_alone("scenarios.rang", [tuple(run) for run in runs])
     expect(isinstance(told, list) and len(told) == len(runs), "for each run a list of alarms")
     last = [row for row, who in told[0] if who == -1]
@@ -292,7 +296,17 @@ def everything_rings(draw):
         f"in the order of rows, and there rang, (row, rank), {told[0]}",
         known=True,
     )
-    for run, alarms, want in zip(runs[1:], told[1:], (mine, [spoilt], [], [], [], [])):
+    both = [
+        [row for row, who in told[-1] if who == rank and begin <= row < begin + IN_TIME]
+        for rank, begin in ((one, at), (other, later))
+    ]
+    expect(
+        all(both),
+        f"of four ranks {one} was slow from row {at} on, and {other} from row {later} on: both are to ring, and there "
+        f"rang, (row, rank), {told[-1]}",
+        known=True,
+    )
+    for run, alarms, want in zip(runs[1:-1], told[1:-1], (mine, [spoilt], [], [], [], [])):
         expect(
             [row for row, _ in alarms[:1]] == want,
             f"a record of {len(run.loss_S)} rows and {run.work_SR.shape[1]} ranks, without probes: there rang, (row, "
@@ -366,7 +380,8 @@ def shaken(draw, recorded, work):
 
 
 def cases(draw):
-    """[(Run, what it is, row of the fault or None, the last row in time, the rank or -1)], in a random order."""
+    """[(Run, what it is, row of the fault or None, the last row in time, the rank or -1)], in a random order. Where a
+    record ends says nothing of where its harm was done, nor whether any was."""
     runs = load(GRADED if GRADED.exists() else LAB)
     healthy, kinds = [r for r in runs if r.fault is None], sorted({r.fault for r in runs if r.fault is not None})
     found = []
@@ -374,6 +389,7 @@ def cases(draw):
         one = healthy[int(draw.rng.integers(len(healthy)))]
         work, *_ = disturbed(draw, seconds(draw, len(one.run.loss_S)))
         run, _, _ = shaken(draw, one, work)
+        run = cut(run, draw.size(KNOWN + IN_TIME + 40, len(run.loss_S)))
         if number % 3:
             found.append((run, "healthy", None, None, -1))
             continue
@@ -385,7 +401,8 @@ def cases(draw):
         for k in draw.rng.permutation(len(its))[:3]:
             work, *_ = disturbed(draw, seconds(draw, len(its[k].run.loss_S)))
             run, at, harm = shaken(draw, its[k], work)
-            found.append((run, kind, at, max(harm, at + SOON), -1))
+            last = max(harm, at + SOON)
+            found.append((cut(run, draw.size(min(last + 1, len(run.loss_S)), len(run.loss_S))), kind, at, last, -1))
     return [found[k] for k in draw.order(range(len(found)))]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -375,6 +376,9 @@ def first_of(*sentences: str) -> str:
     return next((text for text in sentences if text), "")
 
 
+UNKNOWN = "the numbers in `pids` are not those of the ranks that torchrun has started: nothing could be done to them"
+
+
 def struck_run(place: Site, seed: int, story: Story) -> None:
     """Killed, hung, preempted: one run, three faults."""
     job = Job(seed, "struck", steps=30, bad=set(), batches=30)
@@ -391,7 +395,7 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
     )
     first = place.pids(RANKS)
     job.configure(place, hang_after=LIMIT)  # of those that start now
-    place.signal(victim, signal.SIGKILL)  # before the gates open: a busy machine could save step 10 in between
+    killed = place.signal(victim, signal.SIGKILL)  # before the gates open: a busy machine could save step 10 in between
     for rank in range(RANKS):
         gate(place, rank, hung_at)
     if not reached(place, hung_at, after=1):
@@ -399,6 +403,7 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
         return
     again = resumed(place)
     story.wrong["killed"] = first_of(
+        "" if first and killed else UNKNOWN,
         "" if place.pids(RANKS) != first else "the ranks are the same processes as before",
         ""
         if again[:1] == [EVERY + 1]
@@ -419,6 +424,7 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
     left = not place.state(waits)
     gone = place.state(hung) != "stopped" and until(place, lambda: not place.state(hung))  # SIGKILL wakes it
     text = first_of(
+        "" if pids else UNKNOWN,
         hang(events(place, "hung"), stuck),
         "" if left else f"rank {other} has written the autopsy, and did not leave",
         "" if gone else "the hung process was not ended: torchrun would wait 30 s for it",
@@ -435,7 +441,7 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
         return
 
     # A rank is asked to end, and torchrun, which asks all; both ranks wait for their next batch.
-    place.signal(asked, signal.SIGTERM)
+    heard = place.signal(asked, signal.SIGTERM)
     place.preempt()
     for rank in range(RANKS):
         gate(place, rank, None)
@@ -444,6 +450,7 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
         return
     last, newest = max(steps(place)), (published(place) or [0])[0]
     text = first_of(
+        "" if heard else UNKNOWN,
         ""
         if newest == last
         else f"the last step is {last}, and the newest checkpoint of step {newest}: steps are lost",
@@ -511,7 +518,8 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
 
     # Files of one rank may not grow while step 10 is saved. Lines of the record are shorter than that.
     filled = place.fill(victim, 96 << 10)
-    if not filled:
+    elsewhere = sys.platform != "linux"  # there the files are one's own; what a stranger left may be a link
+    if not filled and elsewhere:
         (place.left / "run" / "checkpoints" / f"step-{full:08d}.partial").write_text("in the way")
     for rank in range(RANKS):
         gate(place, rank, full + 1 if full + 1 < row else full)
@@ -520,9 +528,10 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
     there, older = published(place), weights(place, job, want, EVERY)
     if filled:
         place.fill(victim, None)
-    else:
+    elif elsewhere:
         (place.left / "run" / "checkpoints" / f"step-{full:08d}.partial").unlink(missing_ok=True)
     story.wrong["full disk"] = first_of(
+        "" if filled or elsewhere else UNKNOWN,
         "" if told else "no event `not saved` was written",
         "" if full not in there else f"the checkpoint of step {full} is there, and one rank could not write its part",
         older,

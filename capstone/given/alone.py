@@ -84,16 +84,17 @@ def linear_for(fp8):
     return make
 
 
-def drawn(seed, *words, rows=1):
-    """A decoder's shape, its weights, and the batches of three steps. rows: what the vocabulary is a multiple of."""
+def drawn(seed, *words, rows=1, layers=(2, 3), kv=2):
+    """A decoder's shape, its weights, and the batches of three steps. rows: what the vocabulary is a multiple of.
+    layers: from, to. kv: key/value heads."""
     draw = Draw(seed, *words)
     # T, V from the seed; heads and widths so that every slice on 4 ranks is a multiple of 16, as FP8 wants
     shape: dict[str, Any] = dict(
         vocab_size=draw.size(61 // rows + 1, 99 // rows, times=rows),
         d_model=64,
-        n_layers=draw.size(2, 3),
+        n_layers=draw.size(*layers),
         n_heads=4,
-        n_kv_heads=2,
+        n_kv_heads=kv,
     )
     shape |= dict(d_ffn=draw.size(2, 3, times=64), max_seq_len=64)
     T = draw.size(9, 14)

@@ -92,6 +92,11 @@ class BoxedSite(Site):
             return "it wrote more than a submission may leave"
         return ""
 
+    def pids(self, ranks: int) -> dict[int, int] | None:
+        """None also where torchrun has more children: one of a rank's making (CLONE_PARENT) could stand for it."""
+        own = [one for agent in self._first()[:1] for one in watch.children(agent)]
+        return super().pids(ranks) if len(own) == ranks else None
+
     def _first(self) -> list[int]:
         """What bubblewrap's process 1 has started, torchrun first, and then whatever has lost its parent."""
         if self.process is None or not self.running:

@@ -51,3 +51,32 @@ def test_a_run_that_cannot_be_read_is_not_run_again_for_each_fault(monkeypatch):
 def test_a_checkpoint_that_nobody_published_is_wrong_and_no_fault():
     with pytest.raises(CheckFailed, match="publish"):
         test_checkpoint.published_last([Ledger(rank, 4) for rank in range(4)])
+
+
+class Unstruck:
+    """A place whose ranks nobody can find, while everything looks as it should."""
+
+    def __init__(self, folder):
+        self.given = self.left = folder
+        self.running = False
+
+    def __getattr__(self, name):
+        known = {"fill": False, "processes": [], "state": "", "said": "", "wait": 0}
+        return lambda *_, **__: known.get(name)
+
+
+@pytest.mark.parametrize("name, faults", [("struck", ["killed", "hung", "preempted"]), ("goes_on", ["full disk"])])
+def test_what_could_not_be_struck_has_survived_nothing(name, faults, tmp_path, monkeypatch):
+    """A rank that hides its number, forges lines, and lays a link where the judge would lay a file."""
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "step-00000010.partial").symlink_to(mine)
+    right = dict(reached=True, curve="", weights="", hang="", resumed=[6], steps={30: 1.0}, published=[30], until=True)
+    for what, answer in {**right, "events": [], "late": True, "gate": None}.items():
+        monkeypatch.setattr(test_survive, what, lambda *_, answer=answer, **__: answer)
+    monkeypatch.setattr(test_survive.time, "sleep", lambda seconds: None)
+    story = test_survive.Story()
+    getattr(test_survive, f"{name}_run")(Unstruck(tmp_path), 7, story)
+    assert [story.wrong[fault] for fault in faults] == [test_survive.UNKNOWN] * len(faults)
+    assert mine.read_text() == "mine"

@@ -18,7 +18,7 @@ from tests.checks.miniweek import make_week
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 PROGRAM = """
-import os, subprocess, sys, time
+import ctypes, os, platform, subprocess, sys, time
 from pathlib import Path
 
 given, left = map(Path, sys.argv[1:3])
@@ -30,6 +30,11 @@ if how == "deep" and rank == "0":
         os.mkdir("d")
         os.chdir("d")
 pid = os.getpid() if how != "sleeper" else subprocess.Popen(sleeps).pid
+if how == "sibling":
+    clone = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+    pid = ctypes.CDLL(None).syscall(clone, 0x8000 | 17, 0, 0, 0, 0)  # CLONE_PARENT: of torchrun, not of this rank
+    if pid == 0:
+        os.execv(sleeps[0], sleeps)
 if os.fork() == 0:
     os.setsid()
     os.execv(sleeps[0], sleeps)  # its parent leaves it
@@ -83,6 +88,14 @@ def test_a_number_that_is_no_ranks_is_none(started, monkeypatch):
         return next((one for one in watch.tree(self.process.pid) if watch.inside(one)[1:2] == [pid]), None)
 
     monkeypatch.setattr(site.BoxedSite, "_real", any_of_them)
+    assert len(place.pids(2)) == 2
+
+
+def test_a_child_that_a_rank_made_for_torchrun_is_no_rank(started, monkeypatch):
+    place = started("sibling")
+    assert place.running and place.names("pids") == ["rank-0", "rank-1"], place.said()
+    assert place.pids(2) is None and place.signal(0, SIGSTOP) is None
+    monkeypatch.setattr(site.BoxedSite, "pids", outside.Site.pids)
     assert len(place.pids(2)) == 2
 
 
