@@ -29,16 +29,9 @@ def main() -> None:
     words.add_argument("--pause", type=float, default=0.02)
     words.add_argument("--spoil", type=int, default=0, help="from this step on an infinite gradient")
     given = words.parse_args()
-    config = small_config(
-        steps=given.steps,
-        mixed_precision="fp8",
-        eval_every=10,
-        probe_every=2,
-        norms_every=2,
-        checkpoint_every=20,
-        lr=3e-3,
-        recovery={"rollback_after": 3, "max_rollbacks": 1},
-    )
+    often = {"eval_every": 10, "probe_every": 2, "norms_every": 2, "checkpoint_every": 20}
+    recovery = {"rollback_after": 3, "max_rollbacks": 1}
+    config = small_config(steps=given.steps, mixed_precision="fp8", lr=3e-3, recovery=recovery, **often)
     hooks = [Slow(given.pause)] + ([Spoil(range(given.spoil, 10**9), 0)] if given.spoil else [])
     if not (Path(given.run) / "run.json").exists():
         RunRecord.create(given.run, kind="train", config=config, hardware={}).close()
