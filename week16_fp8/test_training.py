@@ -335,7 +335,7 @@ def test_as_gradscaler(seed):
             finite = [2.0 - number] * len(ranks[0])
             ranks = [[[torch.full((2,), 1.0 if number == 1 else math.inf)] for _ in finite]]
         start = (2.0 ** int(draw.integers(2, 9)), 2.0**115, 2.0)[number]
-        growth, backoff = ((2.0, 0.25), (4.0, 0.5), (4.0, 0.5))[number]  # neither is the other's inverse
+        growth, backoff = ((4.0, 0.5), (2.0, 0.25), (2.0, 0.25))[number]  # neither is the other's inverse
         settings = {"scale": start, "growth": growth, "backoff": backoff, "interval": interval}
         got, _ = call("scenarios.scaled_steps", [(ranks[0],)], in_place=True, alone=True, **settings)
         answers, after, scales = got[0]
