@@ -278,7 +278,11 @@ DDP = [
         """        bucket.handle.wait()
         self.left += 1
 """,
-        "test_leaves_early", "it is waited for where it is posted"),
+        ("test_leaves_early", "test_graphs_that_differ"), "it is waited for where it is posted"),
+    ddp("in finish each is waited for before the next", "DataParallel.finish",
+        "            self.leave()\n",
+        "            self.leave(); self.buckets[self.left - 1].handle.wait()\n",
+        "test_graphs_that_differ[one rank"),
     ddp("all leave in finish", "DataParallel.on_ready",
         FULL,
         "",
@@ -441,7 +445,7 @@ ZERO = [
         "(torch.zeros_like(p) if p.grad is None else p.grad for p in self.params)",
         "(p.grad for p in self.params if p.grad is not None)",
         "test_zero_weights", "parameters without a gradient are left out",
-        may=("test_zero_clipping", "test_zero_holds", "test_zero_traffic")),
+        may=("test_zero_clipping", "test_zero_holds", "test_zero_traffic"), verdicts=("wrong", "crashed")),
     zero("whole moments in a closure", "ShardedAdamW.__init__",
         """        self.v = self.params[0].new_zeros(self.S)
 """,
@@ -482,6 +486,15 @@ class Rest:
         "        norm = self",
         "        g_S = g_S.nan_to_num()\n        norm = self",
         "test_zero_clipping", "a gradient that is not finite is hidden"),
+    zero("a clip of 0 is none", "ShardedAdamW.step",
+        "clip_scale(norm, max_norm)",
+        "clip_scale(norm, max_norm or None)",
+        "test_zero_clipping", "a max_norm of 0"),
+    zero("the norm in a tensor", "ShardedAdamW.step", "norm.item()", "norm", "test_zero_clipping"),
+    zero("a rank without gradients does not step", "ShardedAdamW.step",
+        "        self.steps += 1\n",
+        "        if all(p.grad is None for p in self.params): return norm.item()\n        self.steps += 1\n",
+        "test_zero_clipping", "Rank 0 returned early", verdicts=ANY),
 ]
 
 # ---- 14.4

@@ -183,6 +183,10 @@ CHECKPOINT = [
         'if index["numel"] !=',
         'if False and index["numel"] !=',
         "test_another_models_checkpoint", verdicts=ANY),
+    checkpoint("as many numbers in all", "load",
+        'if index["numel"] != [unit.numel for unit in fsdp.units]:',
+        'if sum(index["numel"]) != sum(unit.numel for unit in fsdp.units):',
+        "test_another_models_checkpoint"),
 ]
 
 MUTANTS = [*HSDP, *RING, *CHECKPOINT]

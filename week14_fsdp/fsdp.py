@@ -221,7 +221,7 @@ class FSDP:
         ### END SOLUTION
 
     def after_forward(self, i: int) -> None:
-        """Block i has computed. The last block stays: the backward begins with it."""
+        """Block i has computed. The last block may stay: the backward begins with it."""
         ### BEGIN SOLUTION 14.4 after forward
         if not self.backward and i + 1 < len(self.blocks):
             self.blocks[i].free()

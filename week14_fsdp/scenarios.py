@@ -127,7 +127,7 @@ def zero(steps, group, weights, options, max_norm, every=True):
     storages, and what is used of them. Spans note when memory is read, in grading."""
     model = Tiny(weights, Unheard())
     weights.clear()  # nothing of the check's stays that an optimizer could keep its moments in
-    whole_batch_loss(model, steps[0]).backward()  # what torch sets up at the first is memory that is no optimizer's
+    _backward(model, steps[0])  # what torch sets up at the first is memory that is no optimizer's
     _without_gradients(model)
     group.compute("model made", seconds=0)
     from . import ddp, zero
@@ -136,7 +136,7 @@ def zero(steps, group, weights, options, max_norm, every=True):
     after, norms = [], []
     for batch, limit in zip(steps, max_norm):
         _without_gradients(model)
-        whole_batch_loss(model, batch).backward()
+        _backward(model, batch)
         norms.append(optimizer.step(max_norm=limit))
         if every or len(norms) == len(steps):
             after.append({name: p.detach().clone() for name, p in model.named_parameters()})
@@ -145,6 +145,12 @@ def zero(steps, group, weights, options, max_norm, every=True):
             group.compute("between steps", seconds=0)
     theirs = [t for p in model.parameters() for t in (p.data, p.grad) if t is not None]
     return after, norms, *owned(optimizer, zero, ddp, without=theirs)
+
+
+def _backward(model, batch):
+    """The gradients of a batch; none at all of None."""
+    if batch is not None:
+        whole_batch_loss(model, batch).backward()
 
 
 def _without_gradients(model):
@@ -359,34 +365,45 @@ def resharded(steps, group, weights, options, parts=None, about=None):
 
 
 def another_model(weights, group):
-    """14.9: what loading a checkpoint of another model gives, on one rank."""
+    """14.9: what loading gives, on one rank: of a larger model's checkpoint, and of one of as many numbers in all. Each
+    part has a number more than was written, as padding would give."""
     from . import fsdp
     from .stretch import checkpoint
 
     checkpoint.pieces(1, 1, 0, 1)  # if it is a hole, it says so before 14.4's
-    kept = Files(group)
-    for k in (1, 0):  # the larger one first: its parts have all that the other one asks for
-        model = Tiny({**weights, "scale": weights["scale"].repeat(1 + k)} if k else weights, group)
+
+    def made(scale, bias):
+        sizes = {"scale": torch.ones(scale), "blocks.0.bias": torch.ones(bias)}
+        model = Tiny(weights | {name: t.to(weights["scale"]) for name, t in sizes.items()}, group)
         sharded = fsdp.FSDP(model, model.blocks, group)
         optimizer = torch.optim.AdamW(sharded.shards())
         for shard in sharded.shards():
             shard.grad = torch.zeros_like(shard)
         optimizer.step()
-        if k:
-            checkpoint.save(sharded, optimizer, 1, kept, group)
-    try:
-        checkpoint.load(sharded, optimizer, kept, group)
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        return type(error).__name__
-    return "nothing"
+        return sharded, optimizer
+
+    told = []
+    for scale, bias in ((4, 2), (3, 1)):
+        kept = Files(group)
+        sharded, optimizer = made(scale, bias)
+        checkpoint.save(sharded, optimizer, 1, kept, group)
+        kept.parts = {name: torch.cat([v, v[:1]]) for name, v in kept.parts.items()}
+        try:
+            sharded, optimizer = made(2, 2)
+            checkpoint.load(sharded, optimizer, kept, group)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            told.append(type(error).__name__)
+        else:
+            told.append("nothing")
+    return told
 
 
 def interrupted(batch, group, weights):
     """14.4: an evaluation without a backward, then a forward that raises in its middle; then a step; then one whose loss
-    reaches block 0 alone. Returns the step's loss and the shards' gradients, how many blocks were whole after the
-    evaluation, and the gradients of the last."""
+    reaches block 0 alone, and one whose loss reaches the root alone. Returns the step's loss and the shards' gradients,
+    how many blocks were whole after the evaluation, and the gradients of the last two."""
     from . import fsdp
 
     model = Tiny(weights, group)
@@ -411,7 +428,13 @@ def interrupted(batch, group, weights):
         whole_batch_loss(model, batch)
         found.pop().square().mean().backward()
         sharded.finish()
-    return *found, grads, whole, [grad_of(unit.shard) for unit in sharded.units]
+        reached = [grad_of(unit.shard) for unit in sharded.units]
+        for unit in sharded.units:
+            unit.shard.grad = None
+        whole_batch_loss(model, batch)
+        torch.cat([p.flatten() for p in sharded.root.params]).sum().backward()
+        sharded.finish()
+    return *found[:1], grads, whole, reached, [grad_of(unit.shard) for unit in sharded.units]
 
 
 def _ordinary_steps(model, batches, finish, holders, losses):

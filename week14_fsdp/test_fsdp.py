@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -473,6 +473,12 @@ def test_fsdp_prefetch(checkpointed, seed):
             early = [e for e in carried(ledger[r]) if begin < e.index < last]
             expect(any(e.kind == "all_gather" for e in early), f"rank {r} gathers everything before it computes")
             gradients = [e for e in early if e.kind == "reduce_scatter"]
+            piled = any(wait_of(ledger[r], e) > later.index for e, later in pairwise(gradients))
+            expect(
+                not piled,
+                f"rank {r}, step {step + 1}: two gradients are under way, one at a time is asked for",
+                known=True,
+            )
             hidden = [e for e in gradients if computed_beside(ledger[r], e)]
             expect(
                 len(gradients) >= blocks - 2 and len(hidden) == len(gradients),  # that of block 1 may come late
@@ -494,7 +500,7 @@ def test_fsdp_recovers(seed):
     doubled = scaled(weights, 2.0)
     want = gradient(doubled, batches)
     for r in range(N):
-        loss, grads, whole, reached = answer(got[r], 4)
+        loss, grads, whole, reached, alone = answer(got[r], 5)
         told = f"rank {r}: {whole} blocks are whole after a forward without a backward, two at most"
         expect(whole <= 2, told, known=True)
         judge_loss(loss, weights, doubled, batches[r], r)
@@ -506,6 +512,8 @@ def test_fsdp_recovers(seed):
                 mine = answer(reached, len(unit_names(weights)))[u]
                 expect(mine is not None, f"{what} is None after finish(): it has zeros", known=True)
                 same(mine, zeros, rank=r, what=what)
+            none = answer(alone, len(unit_names(weights)))[u] is None
+            expect(not none, f"shard.grad of {unit_called(u)} is None where the loss reaches no block", known=True)
 
 
 def judge_loss(loss, weights, doubled, batch, r):

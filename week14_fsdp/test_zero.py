@@ -85,10 +85,17 @@ def mistaken(weights, by_rank, limits):
         "the weights as they came in": [weights] * len(limits),
         "bias correction counts from 2: the first step is step 1": steps(lambda step: step + 1),
         "bias correction is always that of the first step": steps(lambda step: 1),
-        "clipped, though no max_norm was given": steps(clip=lambda norm, limit: clipped(norm, limit or 1.0)),
+        "clipped, though no max_norm was given": steps(
+            clip=lambda norm, limit: clipped(norm, 1.0 if limit is None else limit)
+        ),
         "nothing is clipped": steps(clip=lambda norm, limit: 1.0),
         "clipped to 1, expected max_norm": steps(clip=lambda norm, limit: clipped(norm, limit and 1.0)),
-        "scaled to max_norm, also what is shorter": steps(clip=lambda norm, limit: limit / norm if limit else 1.0),
+        "scaled to max_norm, also what is shorter": steps(
+            clip=lambda norm, limit: 1.0 if limit is None else limit / norm
+        ),
+        "a max_norm of 0 is taken for none: it leaves nothing of the gradient": steps(
+            clip=lambda norm, limit: clipped(norm, limit or None)
+        ),
         "each part by its rank's own gradient: nothing was averaged": steps(mean=own_parts),
         "parameters without a gradient are left out, and those behind them move up": steps(
             mean=lambda w, batches: moved_up(gradient(w, batches))
@@ -117,7 +124,7 @@ def zero_case(seed, N, max_norm=UNCLIPPED, large=False, idle=False, padded=True)
         weights["idle"] = torch.randn(
             (1 + weights.get("idle", torch.empty(0)).numel(),), generator=generator, dtype=F64
         )
-    by_rank = [[a_batch(weights, generator) for _ in range(3)] for _ in range(N)]
+    by_rank = [[a_batch(weights, generator) for _ in max_norm] for _ in range(N)]
     got, ledger = call(
         "scenarios.zero",
         [(steps,) for steps in by_rank],
@@ -179,17 +186,25 @@ def norms_of(weights, by_rank, r):
 @pytest.mark.parametrize("N", [2, 4])
 def test_zero_clipping(N, seed):
     """Clipping by the norm of the whole, averaged gradient, which is told without clipping, too"""
-    limits = (0.05, None, 0.05)
+    limits = (0.05, None, 0.05, 0.0)
     weights, by_rank, got, _ = zero_case(seed + 1000 * N, N, limits)
     after, norms = adamw(weights, by_rank, limits)
     for r in range(N):
         mine, told, *_ = answer(got[r], 4)
         expect(isinstance(told, list) and len(told) == len(norms), "the norms did not come back")
+        number = all(isinstance(norm, float) for norm in told)
+        expect(number, "step() gives the norm as a number: .item() takes it out of its tensor", known=True)
         causes = norms_of(weights, by_rank, r) | {"the norm after clipping, expected before": limits[0]}
         same(told[0], norms[0], tol=TOL * norms[0], rank=r, what="the norm of the first step", looks_like=causes)
         for step in range(len(after)):
             weights_agree(mine[step], after, step, r, weights, by_rank, limits)
         same(told, norms, tol=TOL * max(norms), rank=r, what="the norms (the second step does not clip)")
+    some = [rank[0] for rank in by_rank[1:]]  # rank 0 has no gradient at all: zeros
+    got, _ = call("scenarios.zero", [([b],) for b in (None, *some)], weights=weights, options=OPTIONS, max_norm=(None,))
+    norm = vector(gradient(weights, some), registered(weights)).norm().item() * (N - 1) / N
+    for r in range(N):
+        _, told, *_ = answer(got[r], 4)
+        same(told, [norm], tol=TOL * norm, rank=r, what="the norm of a step in which rank 0 has no gradient")
     huge = {name: t * 1e160 if name in ("embed", "scale") else t for name, t in weights.items()}
     got, _ = call("scenarios.zero", [([rank[0]],) for rank in by_rank], weights=huge, options=OPTIONS, max_norm=(1.0,))
     for r in range(N):

@@ -8,7 +8,10 @@ from labkit.comm.callsite import given, with_owner
 from labkit.comm.ledger import COLLECTIVES, Event, GroupId, Ledger, say_ranks
 
 # What the ledgers know of two lengths that differ; who knows the neighbours knows which of the two it is.
-EITHER = "One of: like= or out= is another chunk than the one that comes; or dst or src is another rank than you mean."
+EITHER = (
+    "One of: like= or out= is another chunk than the one that comes; dst or src is another rank than you mean; or a "
+    "message was left out, or posted too late."
+)
 
 Channels = dict[tuple[GroupId, int, int], dict[int, Event]]  # (group, from, to): number: event
 
