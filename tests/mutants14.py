@@ -712,6 +712,14 @@ FSDP = [
         "            return",
         ("test_flat_parameter", "test_flat_parameter_bf16"), "a gather that was under way at free() was kept",
         may="test_fsdp_recovers"),
+    fsdp("two gradients under way", "FSDP.send_gradient",
+        "        self.settle()\n        self.reducing = self.blocks[i], self.blocks[i].reduce()\n",
+        "        handle = self.blocks[i].reduce()\n        self.settle()\n        self.reducing = self.blocks[i], handle\n",
+        "test_fsdp_prefetch"),
+    fsdp("nothing to finish where no block had a backward", "FSDP.finish",
+        "        for i in reversed",
+        "        if not self.backward: return\n        for i in reversed",
+        "test_fsdp_recovers"),
     fsdp("block 0 alone is left to average", "FSDP.finish", "if i not in self.reduced:", "if i == 0:", "test_fsdp_recovers"),
 ]
 
