@@ -69,7 +69,7 @@ def init(
         if made.left:
             typer.echo(f"left since, with all that they handed in: {', '.join(one.name for one in made.left)}")
         if made.given:
-            typer.echo(f"{count(made.given, 'submission')} of before belong to somebody now")
+            typer.echo(f"given to whoever is new: {count(made.given, 'submission')} of before")
     if exchange is not None:
         with open_class(folder) as cls:
             say(make(cls.folder / FOLDER, cls.weeks, exchange=exchange)[1])

@@ -23,7 +23,7 @@ def correct(cls: Class, which: str, words: Sequence[str], *, undo: bool = False)
     """Do what the words say to a submission, or show it; sentences on what was done.
 
     which   its number; to withdraw, also the download from which all came
-    words   (), ("time", TIME), ("withdraw",), ("without", MEMBER), ("rename", OLD, NEW) or with undo ("rename", OLD)"""
+    words   (), ("time", TIME), ("withdraw",), ("without", MEMBER), ("rename", OLD, NEW) and with undo ("rename", OLD) too"""
     found = _which(cls, which)
     match list(words):
         case []:
@@ -37,7 +37,7 @@ def correct(cls: Class, which: str, words: Sequence[str], *, undo: bool = False)
         case ["without", member] if len(found) == 1:
             leave_out(cls, found[0].id, who := resolve(cls, member), undo)
             yield f"{named(cls, attempt(cls, found[0].id))} counts {'again' if undo else 'no more'} for {who.name}"
-        case ["rename", old, *new] if len(found) == 1 and len(new) == (0 if undo else 1):
+        case ["rename", old, *new] if len(found) == 1 and (len(new) == 1 or (undo and not new)):
             yield _rename(cls, found[0], old, "" if undo else new[0])
         case _:
             raise LabError(USAGE)

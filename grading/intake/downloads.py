@@ -271,7 +271,7 @@ class _Reader:
         if not self.found.notes:
             raise LabError(
                 f"nothing in {source} is called as a platform calls submissions, or as somebody of the class is: "
-                f"{some(sorted(names)) or 'it is empty'}"
+                f"{some(sorted(names)) or 'it is empty'}. Call each by the student's e-mail or id"
             )
 
 

@@ -104,7 +104,9 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
         made.packed = pack(cls, week, made.pages, folder / "upload.zip")
         paged = {one.id for one, _, _ in made.pages}
         if open_ := [one.person.name for one in here if one.counted is not None and one.person.id not in paged]:
-            made.notes.append(f"no page yet for {count(len(open_), 'student')} without a total: {some(open_, SHOWN)}")
+            made.notes.append(
+                f"no page for {count(len(open_), 'student')}, not graded to the end: {some(open_, SHOWN)}"
+            )
     made.notes += made.grades.notes if made.grades else []
     if made.grades is None and made.packed and made.packed.system == MOODLE:
         made.notes.append(

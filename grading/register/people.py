@@ -82,13 +82,14 @@ def resolve(cls: Class, text: str) -> Person:
 
 def propose(cls: Class, name: str) -> Person | None:
     """Who may be meant by a name, an e-mail or an id as a platform or a person writes it: the one whose name has the
-    same letters, else the one whose name, account or id is most like it. None if nobody is, or several are. A proposal
-    is shown and never taken."""
+    same letters (else one who has left, of this very name), else the one whose name, account or id is most like it. None
+    if nobody is, or several are. A proposal is shown and never taken."""
     here, written = everybody(cls), letters(name.partition("@")[0])  # one domain makes all e-mails alike
+    gone = [one for one in everybody(cls, gone=True) if one.left_at and written in forms(one.name)]
     ids: dict[int, list[str]] = {}
     for row in cls.db.execute("SELECT person, value FROM alias WHERE platform = 'id'"):
         ids.setdefault(row["person"], []).append(row["value"].partition("@")[0])
-    same = [one for one in here if written in forms(one.name)]
+    same = [one for one in here if written in forms(one.name)] or gone
     if same or not written:
         return same[0] if len(same) == 1 else None
     alike: dict[int, float] = {}

@@ -55,7 +55,7 @@ def _unknown(cls: Class, kept: Iterable[Attempt]) -> list[Problem]:
     for label, numbers in found.items():
         close = (own := numbered(cls, label)) or propose(cls, label)
         key = key_of(cls, close) if close else "E-MAIL OR ID"
-        maybe = f"; {shown(close.name, 60)} may be meant" if close else ""
+        maybe = f"; {shown(close.name, 60)}{', who left,' if close.left_at else ''} may be meant" if close else ""
         maybe += ", by the number: or a group, which needs the key of each member" if own else ""
         said = f"nobody of the class is {shown(label, 60)}, whose submission is {some(list(map(str, numbers)))}{maybe}"
         command = f"grade who {shlex.quote(label)} = {shlex.quote(key) if close else key}"
