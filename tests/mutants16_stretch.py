@@ -131,6 +131,7 @@ NVFP4 = [
         may=PRODUCT),
     nvfp4("rows, whatever was asked for", "to_nvfp4", "rows = BLOCK if square else 1", "rows = 1",
         "test_to_nvfp4[16 x 16]", "the other kind of block", verdicts=ANY, may=(PRODUCT, "test_nv_product_keeps")),
+    nvfp4("noise in x's own dtype", "to_nvfp4", "noise(y)", "noise(y.to(x_RC.dtype))", ROUNDS, may=PRODUCT),
     nvfp4("0 / 0", "to_nvfp4", "torch.where(scale > 0, x / scale, 0.0)", "x / scale", ROUNDS, may=PRODUCT),
     nvfp4("a tensor of zeros", "to_nvfp4", "(S > 0) & S.isfinite()", "S.isfinite()", ROUNDS),
     nvfp4("one infinity spoils S", "to_nvfp4", "(S > 0) & S.isfinite()", "S > 0", ROUNDS),
