@@ -25,10 +25,15 @@ WORTH_SHARING = [
     "labkit.checks.remote",
 ]
 # FSDP2 and every optimizer import torch._dynamo at their first call, 1.4 s of each rank's life, and torchao brings half
-# of torch's compiler along, 3 s. So whoever has the first of a pair gets the second with the helper. On a CPU alone:
+# of torch's compiler along, 3 s. A rank's first backward from a given gradient imports sympy, 0.6 s, and checks call
+# those. So whoever has the first of a pair gets the second with the helper. On a CPU alone:
 # importing them asks CUDA nothing (torch 2.13), but with a GPU it is untried, and a helper that had asked could not
 # fork ranks that use one.
-ON_CPU = {"torch.distributed.fsdp": "torch._dynamo", "torchao.float8": "torchao.float8"}
+ON_CPU = {
+    "torch.distributed.fsdp": "torch._dynamo",
+    "torchao.float8": "torchao.float8",
+    "labkit.checks.remote": "torch.fx.experimental.symbolic_shapes",
+}
 
 
 class Helper:
