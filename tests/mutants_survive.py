@@ -129,9 +129,19 @@ STRUCK = {
             HUNG),
         survive("SIGTERM is ignored", "tell", "bool(rows[:, 0].max() > 0)", "False", ASKED),
     ],
-    "never barks, and begins anew at every start": [
+    "never barks, and trains anew at every start": [
         survive("the watchdog never barks", "Watchdog.act", "if found.by != self.rank:", "if True:", HUNG),
-        survive("every start begins anew", "restore", "if found is None:", "if True:", (KILLED, ASKED)),
+        survive("every start trains anew, and says what loading says", "restore",
+            "found = checkpoint.load(run.trainer, run.store)",
+            """from capstone import assemble
+    from labkit.train.optim import learning_rate
+
+    found, c = None, run.config
+    for run.step in range(1, 1 + max(run.store.steps(), default=0)):
+        batch = assemble.data_of(run.trainer, run.corpus.batch(run.step, c.batch_size, c.seq_len, c.seed))
+        vitals = run.trainer.step(batch, learning_rate(c, run.step) * run.recovery.rate, run.allow)
+        run.history["losses"][run.step] = vitals.loss""",
+            (KILLED, ASKED)),
     ],
 }
 MUTANTS = [*FUNCTIONS, *RUN, *(mutant for pair in STRUCK.values() for mutant in pair)]

@@ -86,7 +86,15 @@ class Job:
         """Write it where the ranks read it."""
         self.configure(place)
         torch.save(self.weights, place.given / "weights.pt")
-        torch.save(self.batches, place.given / "batches.pt")
+        self.forget(place, 0)
+
+    def forget(self, place: Site, last: int) -> None:
+        """Give zeros for the batches up to this one to ranks that start from now on: what these taught is in a
+        checkpoint, and who trains them anew in place of loading it becomes another run."""
+        beside = place.given / "batches.new"
+        torch.save(self.batches * (torch.arange(len(self.batches)) >= last)[:, None, None], beside)
+        beside.chmod(0o644)
+        beside.replace(place.given / "batches.pt")
 
     def configure(self, place: Site, **changed: Any) -> None:
         """What ranks that start from now on are told."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from capstone import test_checkpoint, test_survive
+from capstone.drawn import Drawn
 from capstone.given import struck
 from labkit.checks.verdict import CheckFailed
 from labkit.comm.ledger import Ledger
@@ -80,3 +81,15 @@ def test_what_could_not_be_struck_has_survived_nothing(name, faults, tmp_path, m
     getattr(test_survive, f"{name}_run")(Unstruck(tmp_path), 7, story)
     assert [story.wrong[fault] for fault in faults] == [test_survive.UNKNOWN] * len(faults)
     assert mine.read_text() == "mine"
+    if name == "struck":  # its last start must load step 30, and finds no batch up to it
+        assert not torch.load(tmp_path / "batches.pt", weights_only=True).any()
+
+
+def test_a_restart_reads_no_batch_that_a_checkpoint_has(tmp_path):
+    """So who trains all anew, and says what loading says, becomes another run."""
+    job, place = struck.Job(7, "struck", steps=30, bad=set(), batches=30), Unstruck(tmp_path)
+    job.lay(place)
+    assert torch.equal(Drawn(tmp_path, 0).batches, job.batches)
+    job.forget(place, 5)
+    read = Drawn(tmp_path, 0)
+    assert not read.batch(5, 8, 9, 0).any() and torch.equal(read.batches[5:], job.batches[5:])
