@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from capstone.given.struck import EVERY
 from labkit.checks import load_week
 from labkit.checks.outside import Site
 from labkit.checks.runner import Case, LocalRunner, use
@@ -62,7 +63,13 @@ class ThreadSite(Site):
         return None if self.running else self.status
 
     def fill(self, rank: int, most: int | None, ranks: int = 2) -> bool:
-        return False
+        """A file lies where step 10's folder is to be, since one thread's files have no limit of their own."""
+        place = self.left / "run" / "checkpoints" / f"step-{2 * EVERY:08d}.partial"
+        if most is None:
+            place.unlink(missing_ok=True)
+        else:
+            place.write_text("in the way")
+        return True
 
     def close(self) -> None:
         for path in self.given.glob("until-*"):
