@@ -12,7 +12,8 @@ from labkit.checks.outcome import Outcome, decided
 from labkit.checks.tasks import Week, find_weeks, select
 from labkit.errors import LabError
 
-# Nothing of pytest's that a verdict does not need: no cache, no conftest files, no rewriting of asserts.
+# Nothing of pytest's that a verdict does not need: no cache, no conftest files, no rewriting of asserts, no tracebacks
+# (they parse sources, and Python 3.11 fails at that now and then beside the threads that check).
 _OFF = ("cacheprovider", "faulthandler", "doctest", "junitxml", "logging", "unraisableexception", "threadexception")
 QUIET = (
     *(f"-pno:{name}" for name in _OFF),
@@ -20,6 +21,7 @@ QUIET = (
     "--noconftest",
     "--import-mode=importlib",
     "--assert=plain",
+    "--tb=no",
 )
 
 

@@ -158,6 +158,14 @@ def test_what_lies_around_changes_nothing(week, monkeypatch):
     assert os.environ["PYTEST_ADDOPTS"] == "--collect-only"
 
 
+def test_a_failing_check_parses_no_source(week, monkeypatch):
+    """Python 3.11 now and then fails to, beside the threads that check; pytest's tracebacks do."""
+    path = week.tests[0]
+    path.write_text(path.read_text().replace("2 * torch", "3 * torch"))
+    monkeypatch.setattr("_pytest._code.source.ast", None)
+    assert not run_checks(["91.2"], weeks=[week], runner=Answering(honest)).full
+
+
 def test_the_test_file_is_read_anew_each_time(week):
     assert run_checks(["91.2"], weeks=[week], runner=Answering(honest)).full
     path = week.tests[0]
