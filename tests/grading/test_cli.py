@@ -1,5 +1,6 @@
 """What an instructor types, and what `grade` says to a slip: one sentence, in the words that it takes."""
 
+import importlib.util
 import io
 import subprocess
 
@@ -20,6 +21,7 @@ from tests.grading.publish.aclass import LATE, NOON, ROOT, WEEK, a_class, hand_i
 
 COMMANDS = ["init", "release", "collect", "run", "mark", "publish", "status", "why", "who", "submission", "similar"]
 COMMANDS += ["forget", "doctor"]
+COPYDETECT = pytest.mark.skipif(not importlib.util.find_spec("copydetect"), reason="copydetect is not installed")
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def test_a_former_command_says_what_to_type_now(word, folder):
         (("why", "week13", "ann"), "anna"),
         (("why", "week13", "anna", "14.1"), "week14"),
         (("forget", "zoe"), "nobody"),
-        (("similar", "week13", "--earlier", "nowhere"), "no class's folder"),
+        pytest.param(("similar", "week13", "--earlier", "nowhere"), "no class's folder", marks=COPYDETECT),
         (("publish", "week13", "nowhere.csv"), "there is no nowhere.csv"),
     ],
 )

@@ -237,6 +237,7 @@ def test_an_exchange_that_students_share_takes_what_nbgrader_submits(source, cou
 def test_jupyter_extensions_that_are_off_are_turned_on(monkeypatch, tmp_path):
     from jupyter_server.extension import serverextension
 
+    pytest.importorskip("nbgrader", reason="nbgrader is not installed: pip install '.[grading]'")
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(tmp_path))
     assert module._off() == []
     (tmp_path / "jupyter_server_config.json").write_text(
