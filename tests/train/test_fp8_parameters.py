@@ -15,11 +15,10 @@ from labkit.precision.registry import get_backend
 from labkit.train.checkpoint_cli import checkpoint as commands
 from labkit.train.optim import MasterAdamW
 from labkit.train.reformat import find_checkpoint, load_flat, reformat
-from tests.fp8_values import quantise
 from tests.train import training_jobs as jobs
 from tests.train.training_jobs import same_weights as same
 from tests.train.training_jobs import small_config
-from week16_fp8.blockwise import BlockProduct, block_scale, on_grid
+from week16_fp8.blockwise import on_grid
 from week16_fp8.emulated import BlockNumerics, GridParameters
 
 LINEARS = 14
@@ -37,54 +36,6 @@ def here(config, run_dir=None, hooks=()):
 
 def linear_weights(result):
     return {name: w for name, w in result["weights"].items() if ".attn.w" in name or ".ffn.w" in name}
-
-
-# ---- the grid
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator) * torch.exp2(4 * torch.randn(shape, generator=generator))
-
-
-@pytest.mark.parametrize("square", [True, False])
-@pytest.mark.parametrize("shape", [(128, 256), (130, 200), (3, 5)])
-def test_twice_is_once_and_bf16_holds_every_value(shape, square):
-    x = random(*shape)
-    once = on_grid(x, square)
-    assert torch.equal(on_grid(once, square), once) and not torch.equal(once, x)
-    assert torch.equal(once.bfloat16().float(), once)
-    assert torch.equal(on_grid(once.bfloat16(), square).float(), once)
-    scale = block_scale(x, square)
-    assert torch.equal(quantise(x * scale, "e4m3") / scale, once)
-    assert (torch.frexp(scale)[0] == 0.5).all(), "powers of two"
-
-
-def test_where_the_largest_value_is_rounded_down_the_scale_moves_and_the_values_do_not():
-    x = torch.full((1, 128), 1.0)
-    x[0, 0], x[0, 1] = 225.0, 2.0**-9  # 225 rounds to 224 = 448 / 2
-    once = on_grid(x, False)
-    assert block_scale(x, False)[0, 0] == 1 and block_scale(once, False)[0, 0] == 2
-    assert once[0, 0] == 224 and once[0, 1] == 2.0**-9 and torch.equal(on_grid(once, False), once)
-
-
-def test_epsilon_is_the_least_amax():
-    x = torch.full((1, 128), 1e-6)
-    assert block_scale(x, False, epsilon=1.0)[0, 0] == 256 and block_scale(x, False)[0, 0] > 1e8
-    assert (block_scale(torch.zeros(2, 3), True) == 1).all()
-
-
-def test_the_three_products_round_what_they_sum_over():
-    """Against the definition, block by block: an outlier spoils its own block of the sum and no other."""
-    x, w = random(256, 256, seed=1).requires_grad_(), random(128, 256, seed=2).requires_grad_()
-    y = BlockProduct.apply(x, w)
-    dy = random(*y.shape, seed=3)
-    y.backward(dy)
-    torch.testing.assert_close(y, on_grid(x, False) @ on_grid(w, True).t())
-    torch.testing.assert_close(x.grad, on_grid(dy, False) @ on_grid(w, True))
-    torch.testing.assert_close(w.grad, on_grid(dy.t().contiguous(), False) @ on_grid(x.t().contiguous(), False).t())
-    other = on_grid(dy, False).t() @ on_grid(x, False)
-    assert ((w.grad - other) / other).abs().median() > 1e-4  # rounded otherwise: another gradient
 
 
 # ---- the optimizer
