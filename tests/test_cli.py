@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from labkit import cli
-from labkit.errors import LabError
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,16 +32,6 @@ def test_presets_are_listed_with_their_arms():
 def test_a_wrong_word_is_a_usage_error(words):
     done = lab(*words)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "Usage" in done.stderr
-
-
-def test_bench_passes_its_options_on():
-    assert "--nccl-tests" in lab("bench", "--help").stdout
-
-
-def test_bench_outside_the_course_says_where_to_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "BENCH", "week99_nowhere.bench:main")
-    with pytest.raises(LabError, match="week99_nowhere/ here: run this from the course's root"):
-        cli._named(cli.BENCH)
 
 
 def test_ctrl_c_is_shown_and_ends_with_130(monkeypatch, capsys):

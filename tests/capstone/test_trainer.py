@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from capstone import train as entry
 from capstone.running.config import CapstoneConfig, degrees, precision_of, read, setup_of
 from labkit.errors import LabError
 from tests.gated import Gate
@@ -181,16 +180,6 @@ def test_a_rank_killed_under_torchrun_and_then_a_sigterm(tmp_path):
     assert json.loads((tmp_path / "asked" / "run.json").read_text())["status"] == "paused"
     assert train(config, "--out", tmp_path / "asked", ranks=2).returncode == 0
     assert losses(tmp_path / "asked") == want
-
-
-def test_it_is_shown_how_long_a_training_still_takes(tmp_path, capsys):
-    """On the error stream: what a run prints when it is done stays alone on the other."""
-    (tmp_path / "steps.jsonl").write_text('{"step": 1, "loss": 5.0}\n')
-    with entry.progress(tmp_path, 4) as shown:
-        while not (said := capsys.readouterr()).err:
-            time.sleep(0.05)
-        assert not said.out and "step 1/4, loss 5.000" in said.err
-    assert shown._left({"step": 3}) == "about 10 s left"
 
 
 @pytest.mark.thorough

@@ -16,7 +16,7 @@ import torch
 
 from labkit.checks import load_week, run_checks
 from labkit.checks.outcome import CaseResult, Outcome, decided, number
-from labkit.checks.results import Console, render, watched
+from labkit.checks.results import Console, render
 from labkit.checks.runner import Job, LocalRunner, Reply
 from labkit.checks.verdict import CRASHED, HUNG, NOT_ATTEMPTED, PASSED, WRONG, cause_line
 from labkit.errors import LabError
@@ -303,15 +303,6 @@ def test_earlier_tasks_can_be_the_references(tmp_path, ranks):
     assert {c.task for c in outcome.cases if c.verdict != "passed"} == {"91.1"}
 
 
-def test_call_outside_a_test_says_where_it_works():
-    from labkit.checks import call, call_alone
-
-    with pytest.raises(LabError, match="lab check"):
-        call_alone("ops.name")
-    with pytest.raises(TypeError, match="one entry for each rank"):
-        call("ops.total", torch.zeros(3))
-
-
 # ---- the three doors ---------------------------------------------------
 
 
@@ -340,14 +331,6 @@ def test_lab_check(tmp_path):
     assert first["verdict"] == "wrong" and first["cause"] == ["nothing added"] and given["tasks"][2]["points"] is None
 
 
-def test_lab_check_and_open_name_the_nearest(tmp_path):
-    make_week(tmp_path)
-    for command in ("check", "open"):
-        done = lab(command, "week19", cwd=tmp_path)
-        assert done.returncode == 2 and "did you mean 'week91'" in done.stderr and "Traceback" not in done.stderr
-    assert "no notebook lab.ipynb" in lab("open", "week91", cwd=tmp_path).stderr
-
-
 def test_plain_pytest_gives_the_same_verdicts(tmp_path):
     folder = make_week(tmp_path, OPS.replace(SUM, "return x"))
     words = shlex.split(
@@ -366,31 +349,6 @@ def test_check_in_a_notebook(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(make_week(tmp_path))
     outcome = check("91.1", deadline=DEADLINE)
     assert repr(outcome) == "10 of 10 points" and "adding up" in capsys.readouterr().out
-
-
-def test_the_table_tells_each_mistake_once(week, capsys):
-    def answer(job):
-        return Reply(values=[args[0] if args else "ops" for args in job.inputs], inputs=list(job.inputs))
-
-    console = Console()
-    with watched(console) as progress:
-        outcome = run_checks(["week91"], weeks=[week], runner=Answering(answer), seed=1, progress=progress)
-    render(outcome, console)
-    text = capsys.readouterr().out
-    assert text.count("cause: nothing added") == 1 and "(and 1 more)" in text
-    assert "91.2 stands on 91.1" in text and "by hand" in text
-    render(outcome, console, show_all=True)
-    assert capsys.readouterr().out.count("cause: nothing added") == 2
-    render(run_checks(["91.2"], weeks=[week], runner=Answering(answer), seed=1), console)
-    assert "91.2 stands on 91.1" in capsys.readouterr().out  # also where 91.1 was not checked
-
-
-def test_progress_is_reported(week):
-    seen = []
-    run_checks(["91.1"], weeks=[week], runner=Answering(honest), progress=lambda *given: seen.append(given))
-    assert seen[0] == (0, 4, "91.1 Adds up over the ranks") and [given[:2] for given in seen] == [
-        (k, 4) for k in range(4)
-    ]
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from labkit.checks.outcome import decided
-from labkit.comm.autopsy import ARROWS, Autopsy, Call, Edge, RankReport
+from labkit.comm.autopsy import Autopsy, Call, RankReport
 from labkit.comm.group import Recv
 from labkit.comm.match import EITHER
 from labkit.comm.ranks import RanksFailed, run_ranks
@@ -302,30 +302,6 @@ def test_what_several_ranks_did_is_shown_once():
     assert "  ranks 4 and 5  wait in recv from rank 6 (8 bytes) at a.py:5, for 0.3 to 0.4 s\n" in text
     other = RankReport(1, "raised", error=lengths.format(51, 52), where="a.py:4")
     assert autopsy_of(raised[0], other).count("The size of tensor") == 2, "another line is another mistake"
-
-
-@pytest.mark.parametrize(
-    "kind, words", [("send", "send to rank 1"), ("recv", "recv from rank 1"), ("broadcast", "broadcast from rank 1")]
-)
-def test_a_call_reads_in_its_direction(kind, words):
-    assert str(Call(kind, 1, 4, "a.py:1", 0.0, 1)) == words
-    waits = Call(kind, 1, 4, "a.py:1", 0.0, 1, handle=True, group="tp")
-    assert str(waits) == f'wait() for its {words} in group "tp"'
-
-
-def test_of_many_arrows_some_are_listed():
-    edges = [Edge(r, r + 1, "recv", "a.py:1") for r in range(20)]
-    text = str(Autopsy("deadlock", "The cause.", None, [], "", [], edges))
-    assert text.count("->") == ARROWS and text.endswith("; and 4 more")
-
-
-def test_ranks_that_ended_because_others_had_share_a_line():
-    victims = [RankReport(r, "died", error="killed by SIGABRT", output="gloo says", consequence=True) for r in (1, 3)]
-    victims.append(RankReport(4, "raised", error="RuntimeError: Socket closed", where="a.py:9", consequence=True))
-    first = RankReport(0, "raised", error="ValueError: boom")
-    text = autopsy_of(first, victims[0], RankReport(2, "returned"), *victims[1:])
-    assert text.count("(a consequence)") == 1 and "  ranks 1, 3 and 4  ended because another rank had" in text
-    assert "SIGABRT" not in text and "Socket closed" not in text and "gloo says" not in text
 
 
 def one_raises_where_the_others_wait(group):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from labkit.comm.group import Group, Handle, Recv, Send
+from labkit.comm.group import Handle, Recv, Send
 from labkit.errors import LabError
 
 FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
@@ -300,12 +300,3 @@ def halves(group):
 
 def test_parts_of_one_tensor(run):
     assert [t.tolist() for t in run(halves)] == [[0, 1, 10, 11], [10, 11, 0, 1]]
-
-
-def what_it_is(group):
-    assert isinstance(group, Group)
-    return group.rank, group.size, str(group.device), repr(group)
-
-
-def test_rank_size_device(run):
-    assert run(what_it_is) == [(0, 2, "cpu", "Group(rank 0 of 2, cpu)"), (1, 2, "cpu", "Group(rank 1 of 2, cpu)")]

@@ -160,16 +160,6 @@ def test_a_hang_while_the_ledger_is_off(fails, at, backend, nothing_left):
     assert [r.state for r in a.ranks] == ["waiting", "waiting"] and "switched off" in str(a)
 
 
-def hidden_mismatch(group):
-    with group.ledger.off():
-        group.all_reduce(torch.ones(2 + group.rank))
-
-
-def test_a_mismatch_while_the_ledger_is_off(fails, nothing_left):
-    a = fails(hidden_mismatch, backend="threads", size=2)
-    assert "collective number 1" in a.cause and "all_reduce (sum, [2] of float32" in a.cause
-
-
 # -- a rank dies ------------------------------------------------------------------------------------------------------
 def dies(group, how):
     group.barrier()

@@ -18,49 +18,6 @@ def batch(rank):
     return torch.randn(5, 8, generator=torch.Generator().manual_seed(rank))
 
 
-def train(group):
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = group.device_mesh()
-    assert mesh is group.device_mesh() and mesh.size() == group.size
-    net = model()
-    for layer in (net[0], net[2]):
-        fully_shard(layer, mesh=mesh)
-    fully_shard(net, mesh=mesh)
-    local = sum(p.to_local().numel() for p in net.parameters())
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        net(batch(group.rank)).square().mean().backward()
-        optimizer.step()
-    full = group.all_reduce(torch.tensor(float(local)))  # the group still works beside it
-    return [p.full_tensor().detach() for p in net.parameters()], local, full.item()
-
-
-def test_fully_shard(helper):
-    results = run_ranks(train, size=2, backend="processes", timeout=120)
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        sum(net(batch(r)).square().mean() / 2 for r in range(2)).backward()
-        optimizer.step()
-    total = sum(p.numel() for p in net.parameters())
-    for parameters, local, summed in results:
-        assert local < total and summed == total  # it was really sharded
-        for got, want in zip(parameters, net.parameters()):
-            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)  # sums in another order
-    assert [e.kind for e in results.ledgers[0].events] == ["all_reduce"]  # what FSDP2 moves is not in the ledger
-
-
-def test_threads_have_no_mesh():
-    def ask(group):
-        with pytest.raises(LabError, match="use run_ranks.*processes.*torchrun"):
-            group.device_mesh()
-
-    run_ranks(ask, size=2, backend="threads")
-
-
 # -- named dimensions -------------------------------------------------------------------------------------------------
 def coordinates(group):
     mesh = Mesh(group, pp=2, dp=3, tp=2)
@@ -143,12 +100,25 @@ def shard_and_train(group, ledger):
     return [p.full_tensor().detach() for p in net.parameters()], before
 
 
+def trained_alone(size):
+    """The parameters after the same three steps in one process, on the mean over all ranks' batches."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        sum(net(batch(r)).square().mean() / size for r in range(size)).backward()
+        optimizer.step()
+    return [p.detach() for p in net.parameters()]
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_fsdp2_in_the_ledger(pools, at, size):
     plain, seen = pools(shard_and_train, False, size=size), pools(shard_and_train, True, size=size)
+    alone = trained_alone(size)
     for rank in range(size):
-        for a, b in zip(plain[rank][0], seen[rank][0], strict=True):
+        for a, b, want in zip(plain[rank][0], seen[rank][0], alone, strict=True):
             assert torch.equal(a, b)  # the same bits
+            torch.testing.assert_close(a, want, rtol=1e-5, atol=1e-6)  # sums in another order
         quiet = [e.kind for e in plain.ledgers[rank].events]
         assert quiet == (["split", "split"] if size == 4 else [])
         ledger, before = seen.ledgers[rank], seen[rank][1]

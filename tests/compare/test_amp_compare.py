@@ -5,17 +5,13 @@ import re
 
 import pytest
 
-from labkit.compare import repeats, table
-from labkit.compare.arms import Arm
+from labkit.compare import repeats
 from labkit.compare.plan import fitting
 from labkit.compare.preset import Repeat, available, load_preset
-from labkit.compare.report import recommended
-from labkit.compare.speed_verdict import judge_speed
 from labkit.errors import LabError
 from labkit.precision import matrix
 from labkit.precision.matrix import conflicts
 from labkit.record.read import read_run
-from labkit.record.schema import Kernels, TimedRow
 from tests.compare.comparing import MICRO, ROOT, lab, lab_here, preset
 
 AMP = (
@@ -95,22 +91,6 @@ def test_the_verdict_speaks_of_what_is_compared():
     assert "AMP that is broken on purpose was not rejected" in said[2] and "broken AMP arm ran" in said[3]
     assert "1 of 3 FP32 runs" in said[4] and "the FP32 baseline has no result" in said[5] and "no AMP arm" in said[6]
     assert not [each for each in said if "FP8" in each]
-
-
-def test_the_verdict_on_speed_speaks_of_it_too():
-    def row(role, rate):
-        times = {"tokens_per_s": rate, "step_p10": 0.99, "step_p50": 1.0, "step_p90": 1.01}
-        return TimedRow(label=role, role=role, kernels=Kernels(evidence={"fp16_gemm": True}), **times)
-
-    rows = {"fp32": row("baseline", 100.0), "amp": row("candidate", 130.0)}
-    said = judge_speed(rows, {}, "AMP", "FP32")
-    assert said.sentence.startswith("AMP is faster here: candidate trains 130 tokens/s, 1.30 times baseline")
-    assert said.next == [] and "FP8" not in str(said), "advice is about FP8, and no FP8 product is missed"
-    assert "NO FP8 product" in str(judge_speed(rows))
-    assert "FP32 was not timed" in judge_speed({"amp": rows["amp"]}, {}, "AMP", "FP32").sentence
-    slow = [Arm("fp32", "FP32", "baseline", times=1.0), Arm("a", "FP16", "candidate", times=0.9, word="same")]
-    assert recommended(slow, "AMP", "FP32") == "Recommended here: FP32. No AMP recipe is faster."
-    assert table.of_answers(slow, "FP32")[1].head == "x FP32's speed"
 
 
 def test_without_repeats_losses_are_not_judged_and_the_refusal_names_the_remedies(tmp_path):

@@ -53,12 +53,6 @@ def record(word: str) -> RunData:
     return RunData(path=None, run=run, steps=[], events=[])
 
 
-def test_repeats_that_were_not_needed_are_not_missed():
-    arms = {word: arm_rows(data := record(word)) and missing(data, arm_rows(data)) for word in ("same", "undecided")}
-    assert "A, run 2 has not started." in arms["same"], "of the first look all are needed"
-    assert "A, run 3 has not started." not in arms["same"] and "A, run 3 has not started." in arms["undecided"]
-
-
 def test_the_page_misses_what_the_last_call_left_and_no_more():
     """What was not requested, and is not left for another call, is no gap."""
     data = record("same")

@@ -197,11 +197,6 @@ def test_a_gpu_is_for_one_run_at_a_time(tmp_path, monkeypatch):
             background.refuse_company(Path("crossover"))
 
 
-def test_words_that_do_not_go_together(tmp_path):
-    with pytest.raises(LabError, match="^--stop asks a running comparison to pause"):
-        compare(Request(str(preset(tmp_path)), out=tmp_path / "out", stop=True, detach=True))
-
-
 def _read(terminal: int) -> bytes:
     """What the terminal has shown, all of it."""
     _read.seen = getattr(_read, "seen", b"")

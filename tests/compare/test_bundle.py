@@ -249,14 +249,6 @@ def test_steps_that_end_early_and_torn_lines(tmp_path):
     assert bundle.state(window) == "whole"
 
 
-def test_no_run_at_all(tmp_path):
-    with pytest.raises(LabError, match="there is no folder"):
-        bundle.pack(tmp_path / "none")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(LabError, match="it has no run.json"):
-        bundle.pack(tmp_path / "empty")
-
-
 def test_a_file_that_grows_while_it_is_read(run, monkeypatch):
     read = Path.read_bytes
 

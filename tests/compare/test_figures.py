@@ -144,13 +144,6 @@ def test_gap_survives_infinite_gaps_and_a_missing_band(runs, tmp_path, monkeypat
     assert loss.gap(arm_rows(read_run(runs["gap"] / "arms" / "fp8")), Verdict(), tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    "value, text", [(0, "0"), (0.0095, "+0.0095 %"), (-0.1, "\N{MINUS SIGN}0.1 %"), (1000, "+1,000 %")]
-)
-def test_percent_ticks_are_for_people(value, text):
-    assert loss._percent(value) == text
-
-
 def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
     from matplotlib.text import Text
 
@@ -166,16 +159,6 @@ def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
     for below, above in pairwise(boxes):
         assert below.y1 <= above.y0 + 1  # a pixel of tolerance: text boxes include line spacing
     assert boxes[0].y0 > frame.y0 - 12 and boxes[-1].y1 < frame.y1 + 12
-
-
-def test_a_crowd_of_labels_is_centred_on_its_lines():
-    with plotting.look() as figure:
-        fig = figure(6, 4)
-        ax = fig.subplots()
-        ax.set(xlim=(0, 1), ylim=(0, 1))
-        plotting.label_ends(ax, [(1, 0.6, str(i), "#005a9c") for i in range(9)])
-    heights = [t.xyann[1] for t in ax.texts]
-    assert sum(heights) / 9 == pytest.approx(0.6, abs=0.02)  # a tenth of a line
 
 
 def test_scales_are_drawn_by_role_with_their_extremes_named(runs, tmp_path, monkeypatch):
@@ -231,12 +214,6 @@ def test_a_tensor_that_lost_nothing_does_not_flatten_the_picture(runs, tmp_path,
     assert max(max(line.get_ydata()) for line in fig.axes[0].get_lines()) < 60
 
 
-def test_more_candidates_than_colours_still_differ():
-    look = plotting.styles({**{f"c{i}": "candidate" for i in range(10)}, "broken": "broken", "fine": "fine"})
-    assert len({(style.color, style.mark, style.hatch) for style in look.values()}) == 12
-    assert len({style.mark for style in look.values()}) == len({style.hatch for style in look.values()}) == 12
-
-
 def test_an_arm_that_presets_share_looks_the_same_beside_whichever_others():
     one = plotting.styles({"bf16": "baseline", "te-current": "candidate", "mine": "candidate"})
     other = plotting.styles({"mine": "candidate", "te-delayed": "candidate", "te-current": "candidate"})
@@ -244,19 +221,6 @@ def test_an_arm_that_presets_share_looks_the_same_beside_whichever_others():
     everybody = plotting.styles(dict.fromkeys((*plotting.KNOWN, "a", "b", "c"), "candidate"))
     assert len({(style.mark, style.hatch) for style in everybody.values()}) == 10
     assert len({everybody[name].color for name in plotting.KNOWN}) == len(plotting.KNOWN)
-
-
-@pytest.mark.parametrize("name, bits", [("E4M3", 3), ("E5M2", 2)])
-def test_rounding_sqnr_agrees_with_rounding(name, bits):
-    # The dashed lines claim what rounding alone gives. Round normal numbers under eight scales of an octave.
-    import numpy as np
-
-    x = np.random.default_rng(0).normal(size=(8, 50_000)) * 2 ** (np.arange(8)[:, None] / 8)
-    ulp = 2 ** (np.floor(np.log2(np.abs(x))) - bits)
-    noise = np.round(x / ulp) * ulp - x
-    db = 10 * np.log10(1 / ((noise**2).mean(1) / (x**2).mean(1)).mean())
-    # 400,000 samples give 0.02 dB of noise; that a rounding error is uniform in its interval is good to about 0.05 dB.
-    assert db == pytest.approx(rounding.ROUNDING_DB[name], abs=0.1)
 
 
 def test_an_odd_record_costs_its_picture_and_not_the_report(runs, tmp_path, monkeypatch):
@@ -277,28 +241,3 @@ def test_worst_sqnr_takes_outputs_over_all_probes_and_nan_first():
     assert worst_sqnr(probes) == Sqnr(tensor="a.output", db=9.0, step=1)
     assert worst_sqnr([(1, {"a.input": {"sqnr": 30.0}, "b.input": {"sqnr": math.nan}})]).tensor == "b.input"
     assert worst_sqnr([(1, {"a.input": {"scale": 1.0}})]) is None
-
-
-@pytest.mark.parametrize(
-    "name, parts",
-    [
-        ("layers.2.ffn.w1.grad", (2, "ffn.w1", "grad")),
-        ("head.weight", (None, "head", "weight")),
-        ("model.layers.11.attn.wq.input", (11, "attn.wq", "input")),
-    ],
-)
-def test_tensor_names(name, parts):
-    assert split_tensor(name) == parts
-
-
-def test_running_median_is_centred_and_keeps_gaps():
-    assert plotting.running_median([5, 4, 3, 2, 1], 3) == [5, 4, 3, 2, 1]  # no lag behind a falling line
-    out = plotting.running_median([1.0, 1.0, math.nan, 9.0, 1.0], 3)
-    assert math.isnan(out[2]) and out[1] == 1.0
-
-
-def test_every_arms_colour_has_a_dark_one_and_a_baseline_takes_no_candidates():
-    everybody = plotting.styles(dict.fromkeys(plotting.KNOWN, "candidate"))
-    assert {style.color for style in everybody.values()} <= set(plotting.DARK)
-    one = plotting.styles({"te-delayed": "baseline", "mine": "candidate"})
-    assert one["mine"].color == plotting.CANDIDATES[0]

@@ -1,6 +1,5 @@
 """The time that is left, and what is told while a comparison runs and after each arm."""
 
-import io
 import json
 import os
 import stat
@@ -8,11 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-from rich.console import Console
-
 from labkit.compare import follow
-from labkit.compare.budget import Forecast, Pace, in_words
+from labkit.compare.budget import Forecast, Pace
 from labkit.record.schema import Item
 
 ROOT = Path(__file__).parents[2]
@@ -49,14 +45,6 @@ def test_after_a_step_back_to_a_checkpoint_only_what_came_since_counts():
     assert shown == [None, 38 * 5, None, 50 * 2, 30 * 40 / 30]  # at step 70 the second step back is long ago
 
 
-@pytest.mark.parametrize(
-    "seconds, words",
-    [(3, "about 10 s left"), (41, "about 50 s left"), (61, "about 2 min left"), (240, "about 4 min left")],
-)
-def test_time_is_rounded_up(seconds, words):
-    assert in_words(seconds) == words
-
-
 def arm(folder, role, losses, status="finished"):
     folder.mkdir(parents=True)
     run = {"schema": 1, "kind": "train", "status": status, "role": role, "config": {"steps": 4}}
@@ -72,25 +60,6 @@ def test_after_an_arm_its_rate_loss_and_gap_are_shown(tmp_path):
     shown = [follow.line("safety", name, tmp_path / "arms" / name) for name in ("bf16", "fp8")]
     assert shown[0] == "bf16 (safety): finished, 1,234 tokens/s, held-out loss 5.0000"
     assert shown[1].endswith("+1.000 % from the baseline's so far"), "the second half alone: 1 % at both of its steps"
-
-
-def test_without_a_terminal_the_first_step_is_shown_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(follow, "LOOK", 0.01)
-    arm(tmp_path / "bf16", "baseline", [6.0], status="running")
-    out = io.StringIO()
-    forecast = Forecast([], Item(part="safety", arm="bf16", predicted_s=1.0), [])
-    progress = follow.TrainingProgress(Console(file=out, width=200), "BF16", tmp_path / "bf16", 4, forecast)
-    with progress:
-        while not out.getvalue():
-            progress._end.wait(0.01)
-    assert out.getvalue().startswith("BF16: step 1/4, loss 5.000 9 tok/s, 0 s\n")
-
-
-def test_the_second_step_tells_how_long_it_still_takes(tmp_path):
-    arm(tmp_path / "bf16", "baseline", [6.0], status="running")
-    forecast = Forecast([], Item(part="safety", arm="bf16", predicted_s=1.0), [])
-    progress = follow.TrainingProgress(Console(file=io.StringIO()), "BF16", tmp_path / "bf16", 4, forecast)
-    assert [progress._left({"step": step}) for step in (1, 2)] == ["", "about 10 s left"]
 
 
 def test_who_follows_forecasts_as_the_call_itself_does(tmp_path):

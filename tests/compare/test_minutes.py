@@ -1,14 +1,12 @@
 """Minutes and money over several calls of `lab compare`, of which some came to no end."""
 
-import io
 import re
 
 import pytest
-from rich.console import Console
 
 from labkit.compare.budget import Budget
 from labkit.compare.report import report
-from labkit.compare.summary import note_call, show, together
+from labkit.compare.summary import note_call, together
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
 from labkit.record.schema import Call, Item
@@ -62,10 +60,3 @@ def test_the_page_tells_the_call_that_came_to_no_end(folder):
     assert "Call 1: at least 10.1 minutes of 10 allowed, 0.50 at 3.00 an hour" in text
     assert text.count("It came to no end: interrupted, killed, or its machine went away.") == 1
     assert "Call 2: 2.0 minutes of 10 allowed, 0.10 at 3.00 an hour" in text
-
-
-def test_the_last_line_counts_it(folder):
-    said = io.StringIO()
-    show(folder, Console(file=said, width=300))
-    assert "Measured: 2.0 minutes, 0.10 at 3.00 an hour; predicted for these arms: 1.5 minutes. " in said.getvalue()
-    assert "With the calls before it at least 12.1 minutes, 0.60 in all." in said.getvalue()

@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from labkit.errors import LabError
-from labkit.model.decoder import Transformer, init_weights, perturb
 from labkit.precision.broken import eagerly
 from labkit.precision.torchao_backend import float8_utils
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
-from studies.verdict import operating, pool
+from studies.verdict import operating
 from studies.verdict.faults import Fault, Rounding
-from studies.verdict.together import clip, stacked, train_together
+from studies.verdict.together import train_together
 from tests.compare.comparing import ROOT
 
 SHAPE = dict(vocab_size=300, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=64, max_seq_len=16)
@@ -45,29 +44,6 @@ def test_runs_that_train_together_are_those_that_train_alone():
         assert both[run] == pytest.approx(alone, rel=2**-11)
 
 
-def test_each_run_is_clipped_by_its_own_norm():
-    weights = [torch.nn.Parameter(torch.zeros(2, 2, 2)), torch.nn.Parameter(torch.zeros(2, 1))]
-    for weight, gradient in zip(weights, ([[[3.0, 0], [0, 0]], [[0.3, 0], [0, 0]]], [[4.0], [0.4]])):
-        weight.grad = torch.tensor(gradient)
-    clip(weights, 1.0)
-    assert weights[0].grad[:, 0, 0].tolist() == pytest.approx([0.6, 0.3])
-    assert weights[1].grad.flatten().tolist() == pytest.approx([0.8, 0.4])
-
-
-def test_the_stack_is_labkits_decoder():
-    """Norms multiply by their weight in BF16 here, and in one kernel there: roundings of 2^-9 in activations."""
-    plain = perturb(init_weights(Transformer(config().resolved_model), 0), 2.0**-5, 5).bfloat16()
-    tokens = Text().batch(1, 2, 16, 0)
-    want = plain(tokens[:, :-1], tokens[:, 1:]).item()
-    model = stacked(config(), None, [3, 5])
-    got = model(*(part.repeat(2, 1) for part in (tokens[:, :-1], tokens[:, 1:])))[1]
-    assert got.item() == pytest.approx(want, rel=2**-9)
-    got.backward()
-    assert all(not weight.grad[0].any() and weight.grad[1].any() for weight in model.parameters()), (
-        "no run moves another"
-    )
-
-
 def test_correct_fp8_rounds_as_torchao_scales():
     x = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 1e-3]).view(2, 1, 1)
     got = Rounding(Fault("none")).rounded("input", x, training=True)
@@ -93,35 +69,6 @@ def test_each_fault_is_what_it_says():
     assert Rounding(Fault("unscaled")).rounded("grad", x * 1e-4, True).count_nonzero() > 0
     with pytest.raises(LabError, match="no fault 'stael'"):
         Fault("stael")
-
-
-def test_a_stale_scale_is_that_of_so_many_steps_ago_and_evaluations_leave_none():
-    rounding, one = Rounding(Fault("stale", 2)), torch.ones(1, 1, 1)
-    largest = []
-    for size in (1.0, 4.0, 16.0, 64.0):
-        rounding.rounded("input", one * 1e9, training=False)
-        largest.append(rounding.rounded("input", one * size, training=True).item())
-    assert largest == [1, 1, 1, 4], "the third still has the first one's scale, and saturates"
-
-
-def test_a_pool_that_was_cut_short_goes_on_with_what_it_lacks(tmp_path):
-    first = pool.jobs()[0]
-    lines = [{**pool.describe(first[0]), "seed": i, "heldout": {"10": 5.0}} for i in range(pool.TOGETHER)]
-    text = "\n".join(map(json.dumps, [{"kind": "pool"}, *lines]))
-    (tmp_path / "pool").write_text(text + '\n{"kind": "bf16", "do')
-    about, runs = pool.read_pool(tmp_path / "pool")
-    assert about == {"kind": "pool"} and runs[0]["heldout"] == {10: 5.0}
-    assert pool.lacking(runs) == pool.jobs()[1:]
-    assert pool.lacking(runs[1:]) == pool.jobs(), "a job of which a run is missing is trained again"
-    with pytest.raises(LabError, match="no pool of runs"):
-        pool.read_pool(tmp_path / "nowhere")
-
-
-def test_a_comparisons_runs_scatter_as_the_pools_do_and_no_two_are_alike():
-    rng, ys = np.random.default_rng(0), np.array([0.0, 0.0, 1.0, 5.0])
-    runs = operating.drawn(rng, ys, 20_000)
-    assert runs.mean() == pytest.approx(ys.mean(), abs=0.07), "three standard errors"
-    assert runs.std() == pytest.approx(ys.std(ddof=1), rel=0.03) and len(set(runs)) == 20_000
 
 
 def test_simulated_rates_know_the_true_gap():

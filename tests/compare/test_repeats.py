@@ -164,12 +164,6 @@ def test_a_fine_control_whose_first_run_failed_is_judged_by_the_others(tmp_path)
     assert (both["fine"].runs, both["fine-2"].word) == (2, "") and both["fine"].value == pytest.approx(0.6)
 
 
-def test_bf16_whose_first_run_failed_is_no_verdict_yet(tmp_path):
-    three = {run: shown for run, shown in BASE.items() if run != "bf16"}
-    out = repeats.judge({**three, **BROKEN, **runs(a=(0.0, 0.0))}, preset(tmp_path), ("a", "b"))
-    assert out.sentence == "No verdict: 3 of 4 BF16 runs are finished." and out.arms["bf16-2"].gap
-
-
 def test_a_gross_control_is_rejected_at_its_second_evaluation_beyond():
     base = list(BASE.values())
     assert repeats.rejected_at(losses(3), base)[0] == 20

@@ -8,13 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from labkit.compare.arms import Arm, arm_rows
-from labkit.compare.report import _events, missing, report
-from labkit.compare.table import gap_word
+from labkit.compare.arms import arm_rows
+from labkit.compare.report import _events, report
 from labkit.errors import LabError
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
-from labkit.record.schema import Judged
 from tests.compare import synthetic
 
 
@@ -142,26 +140,6 @@ def test_a_comparison_with_nothing_in_it_gives_a_page(tmp_path, no_pictures):
     assert "NaN" not in seen.replace("NaN events", "")
 
 
-def test_a_finished_run_has_nothing_missing(page):
-    assert "What is missing" not in page[0]
-    data = read_run(page[1])
-    assert missing(data, arm_rows(data)) == []
-
-
-def test_skipped_and_failed_arms_say_why(tmp_path):
-    folder = synthetic.compare(tmp_path / "run", ("bf16", "twin"), steps=20, layers=1)
-    record = RunRecord.open(folder)
-    about = read_run(folder).run["results"]["arms"]
-    te = {"label": "TE FP8", "role": "candidate", "status": "skipped", "note": "no GPU here"}
-    bad = {"label": "Bad", "role": "candidate", "status": "failed", "note": "rank 1 died"}
-    record.results(arms={**about, "te": te, "bad": bad})
-    record.close()
-    data = read_run(folder)
-    shown = missing(data, arm_rows(data))
-    assert "TE FP8 was skipped: no GPU here." in shown and "Bad failed after 0 steps: rank 1 died." in shown
-    assert "No broken arm ran, so nothing shows that this comparison could have failed." in shown
-
-
 @pytest.mark.parametrize(
     "word, sign",
     [("pass", "Pass"), ("fail", "Fail"), ("no-power", "No power"), ("incomplete", "Incomplete"), ("odd", "Incomplete")],
@@ -176,12 +154,6 @@ def test_the_verdict_is_shown_in_words_not_only_in_colour(tmp_path, no_pictures,
 
 
 # ---- single runs, events, failures
-
-
-def test_a_killed_single_run_gets_a_page(tmp_path):
-    synthetic.arm(tmp_path / "run", "bf16", steps=40, until=12)
-    seen = words(report(tmp_path / "run").read_text())
-    assert "11 of 40" in seen and "The run was interrupted" in seen and "at step 10" in seen
 
 
 def test_losses_that_are_not_finite_are_counted_and_shown(tmp_path, no_pictures):
@@ -233,26 +205,3 @@ def test_steps_that_lack_fields_do_not_stop_the_report(tmp_path):
         record.step(step=3, loss=2.0, tokens="many", seconds=None, scales={"w": "odd"}, heldout=math.inf)
     text = report(tmp_path / "run").read_text()
     assert Tags(text).open == [] and "2.0000" in words(text)
-
-
-@pytest.mark.parametrize(
-    "role, word, shown",
-    [
-        ("candidate", "undecided", "beyond the band, which rounding may explain"),
-        ("broken", "undecided", "NOT rejected"),
-        ("broken", "inside", "NOT rejected"),
-        ("fine", "outside", "outside the band"),
-        ("candidate", "no-data", "no data"),
-    ],
-)
-def test_every_verdict_on_a_gap_has_its_words(role, word, shown):
-    assert gap_word(Arm("a", "A", role, judged=Judged(word=word))).endswith(shown)
-
-
-@pytest.mark.parametrize("fp8_steps, shown", [(12, True), (20, False), (None, False)])
-def test_a_run_that_was_fp8_for_a_part_says_for_how_long(tmp_path, no_pictures, fp8_steps, shown):
-    synthetic.arm(tmp_path / "run", "fp8", steps=20, layers=1).finish()
-    record = RunRecord.open(tmp_path / "run")
-    record.results(fp8_steps=fp8_steps)
-    record.close()
-    assert ("FP8 in 12 of 20 steps" in words(report(tmp_path / "run").read_text())) == shown

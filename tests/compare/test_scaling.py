@@ -100,17 +100,6 @@ def test_the_mean_the_slowest_and_the_gpus_that_took_part(tmp_path):
     assert len(against_each(tmp_path)) == 2, "eight were not timed alone"
 
 
-@pytest.mark.parametrize("began, shown", [("12:00:30", "each alone, at once, and"), ("12:02:00", "each alone and")])
-def test_at_once_is_said_of_trainings_that_were(tmp_path, began, shown):
-    record(tmp_path, 2, 190)
-    for gpu, started, finished in (("0", "12:00:00", "12:01:00"), ("1", began, "12:03:00")):
-        record(tmp_path / "each", 1, 100, folder=f"{gpu}/run")
-        arm = tmp_path / "each" / gpu / "run" / "speed" / "bf16"
-        arm.mkdir(parents=True)
-        (arm / "run.json").write_text(json.dumps({"kind": "train", "started": started, "finished": finished}))
-    assert shown in against_each(tmp_path)[0]
-
-
 def test_another_window_is_no_yardstick(tmp_path):
     record(tmp_path, 2, 190)
     for gpu in "01":
@@ -208,17 +197,6 @@ def test_other_nccl_settings_are_another_question(tmp_path, monkeypatch):
     monkeypatch.setenv("NCCL_MAX_CTAS", "8")
     with pytest.raises(LabError, match="other settings .NCCL_MAX_CTAS.: choose another folder"):
         scaling.refuse_other(tmp_path, asked)
-
-
-def test_each_needs_two(tmp_path):
-    with pytest.raises(LabError, match="--each tells what GPUs lose together"):
-        scaling.scaling(Request(str(preset(tmp_path, SPEED)), out=tmp_path / "out"), "1", each=True)
-
-
-@pytest.mark.parametrize("counts, shown", [("1,two", "got '1,two'"), ("0,1", "got '0,1'"), ("", "got ''")])
-def test_wrong_counts_are_one_sentence(counts, shown):
-    with pytest.raises(LabError, match=shown):
-        scaling.parse(counts)
 
 
 def test_more_gpus_than_there_are_is_shown_before_anything_starts(tmp_path):

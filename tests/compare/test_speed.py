@@ -15,7 +15,7 @@ from labkit.record import meter
 from labkit.record.measure import median_error
 from labkit.record.meter import Meter, Sample
 from labkit.record.read import read_run
-from tests.compare.comparing import SPEED, lab_here, one_sentence, preset
+from tests.compare.comparing import SPEED, lab_here, preset
 
 
 @pytest.fixture(scope="module")
@@ -188,16 +188,3 @@ def test_an_arm_that_does_not_fit_is_not_started(tmp_path):
     assert done.returncode == 0 and not (out / "speed").exists() and not (out / "arms").exists()
     assert "compiled BF16 was not timed" in done.stdout and "Left for another call" in done.stdout
     assert lab_here(tmp_path, "status", "out").returncode == 3, "there a script sees that something is left"
-
-
-@pytest.mark.parametrize(
-    "words, shown",
-    [
-        (("--part", "both"), ("speed or safety", "both")),
-        (("--budget-minutes", "-1"), ("--budget-minutes", "above 0")),
-        (("--part", "speed", "--preset", "cpu-tiny"), ("cpu-tiny", "no [speed]")),
-    ],
-)
-def test_wrong_words_are_one_sentence(tmp_path, words, shown):
-    one_sentence(lab_here(tmp_path, "compare", "--preset", preset(tmp_path, SPEED), *words), *shown)
-    assert [path.name for path in tmp_path.iterdir()] == ["micro.toml"], "refused before anything started"

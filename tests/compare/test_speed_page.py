@@ -81,9 +81,3 @@ def test_clock_and_watts_are_there_where_the_record_has_them(page):
     assert 'scope="row">BF16' not in table, "of that arm there is no reading"
     assert Tags(text).open == []
     assert "Clock and power" not in page(speed()), "records from before have none"
-
-
-def test_wider_matrices_are_a_setting_that_can_be_typed(page):
-    cast = {"quantize/cast": 300.0, "GEMM fp8": 600.0}
-    text = words(page(speed(kernels={**KERNELS, "classes_ms": cast})))
-    assert "--model FILE, whose hidden is 4,096 or more" in text and "{how}" not in text

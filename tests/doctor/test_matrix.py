@@ -238,24 +238,6 @@ def test_every_no_is_enforced():
         assert found.why in [c.why for c in conflicts({"precision": precision}, gpu)], found
 
 
-def test_of_gpus_hopper_alone_is_called_shown():
-    gpus = [name for name in GENERATIONS if name not in ("CPU", "Hopper")]
-    assert all(cell(row, gpu).state != YES for row in ACROSS for gpu in gpus)
-    for found in cells():
-        if (found.recipe in ACROSS or found.column in ACROSS) and found.state == YES:
-            shown = ("tests/train/", "week16_fp8/results/h200-matrix-", "week16_fp8/results/2026-11-26-h200-two-stage")
-            assert found.proof.startswith(shown), found
-
-
-def test_several_conflicts_are_all_shown():
-    asked = {"precision": {"backend": "torchao", "recipe": "rowwise", "fused": True, "fp8_parameters": True}}
-    found = conflicts(asked, (8, 9))
-    assert [c.who for c in found] == [
-        *(("torchao rowwise", column) for column in ("fused", PARAMETERS, "Ada")),
-        (PARAMETERS, "fused"),
-    ]
-
-
 def test_unknown_recipes_and_generations():
     with pytest.raises(LabError, match="no recipe 'fp4 nv'"):
         refuse({"precision": {"backend": "fp4", "recipe": "nv"}}, None)

@@ -6,11 +6,10 @@ import subprocess
 
 import pytest
 import typer
-from rich.console import Console
 
 from grading import cli
 from grading.corrections import correct
-from grading.marking import jupyter, session
+from grading.marking import jupyter
 from grading.options import FORMER
 from grading.register.classes import open_class
 from grading.register.standing import standings
@@ -109,15 +108,6 @@ def test_init_again_takes_a_newer_roster(tmp_path):
     assert "2 students, 1 of them new" in said and "left since" in said and "ben" in said
     assert "Berlin" in grade(tmp_path, "init", "other", "--roster", "a.csv", "--zone", "Berlin", status=2)
     assert "needs its time zone, --zone" in grade(tmp_path, "init", "other", "--roster", "a.csv", status=2)
-
-
-def test_publish_says_what_to_do_with_each_file_and_who_is_left_out(folder):
-    said = grade(folder, "publish", "week13", status=1)
-    assert "published/week13/class.html" in said and "published/term.csv" in said and "to be graded" in said
-    hand = folder / "published" / "week13" / "feedback"
-    assert {path.name for path in hand.iterdir()} == {
-        "anna"
-    } and "no page for 1 student, not graded to the end: ben" in said
 
 
 def test_publish_is_refused_as_a_whole_and_in_the_words_of_status(folder):
@@ -226,21 +216,3 @@ def test_a_misnamed_file_counts_and_is_as_it_was_again(cls):
     assert attempt(cls, number).renamed == ()
     with pytest.raises(LabError):
         list(correct(cls, str(number), ["rename", "timing (1).py"], undo=True))
-
-
-def test_what_one_submission_is(cls):
-    said = "\n".join(correct(cls, "1", []))
-    assert "submission 1 of anna, week13" in said and "download.zip" in said and "2026-11-20 12:00" in said
-
-
-def test_what_mark_shows(cls):
-    pytest.importorskip("nbgrader", reason="nbgrader is not installed: pip install '.[grading]'")
-    from grading.marking.screen import Report
-
-    out = io.StringIO()
-    ready = session.Session(None, Report(new=2, open=1, ungraded=1, human=["submission 2: look"]), typed=["odd"])
-    session.show(cls, WEEK, ready, Console(file=out, width=100))
-    text = out.getvalue()
-    assert (
-        "predictions 1 to 7" in text and "submission 2: look" in text and "odd" in text and "grade run week13" in text
-    )

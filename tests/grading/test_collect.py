@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from grading import collect as collecting
-from grading.collect import collect, command
+from grading.collect import collect
 from grading.intake.submission import read_submission
 from grading.register.classes import init_class, open_class
 from grading.register.deadlines import due
@@ -215,12 +215,3 @@ def _killed(work, at):
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status in (0, 9)
     return status == 9
-
-
-def test_the_command_shows_one_summary(cls, tmp_path, course, capsys):
-    source = put(tmp_path / "download.zip", zipped(folder("Jane Doe", 501) | {"stray.txt": ""}))
-    status = command(cls, course[0], source, put(tmp_path / "s.csv", SHEET), "2026-11-20T23:00")
-    said = capsys.readouterr().out
-    assert status == 1 and "stray.txt" in said and "1 submission of 1 person in download.zip, 1 new" in said
-    with pytest.raises(LabError, match="is no time"):
-        command(cls, course[0], source, None, "yesterday")

@@ -1,6 +1,5 @@
 """`grade run` on a small week: marks in the store, reruns, kills, faults, refusals. The sandbox has its own tests."""
 
-import io
 import json
 import os
 import signal
@@ -10,12 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from grading import judge, pool, table
+from grading import judge, pool
 from grading import run as running
 from grading.benchmarks.kills import left
-from grading.intake import released
 from grading.intake.arrange import arrange
 from grading.intake.arrival import Arrival, Key
 from grading.mark import SANDBOXED, UNSANDBOXED
@@ -310,18 +307,6 @@ def test_only_those_who_are_named_are_judged_and_nothing_to_grade_is_one_sentenc
         course.run(numbers=(gone,))
 
 
-def test_judges_are_born_with_what_the_week_hands_out(course, monkeypatch):
-    """Each would take all its solutions out again, and ask git for its files."""
-    week = course.week
-    monkeypatch.setattr(running.gc, "freeze", lambda: None)  # for good, in a process that goes on with other tests
-    released._released.cache_clear()
-    running._prepare(week)
-    before = released._released.cache_info()
-    released.released_week(week)
-    after = released._released.cache_info()
-    assert (after.hits, after.misses) == (before.hits + 1, before.misses)
-
-
 def test_the_reference_is_compiled_once_as_submissions_are(course, monkeypatch):
     week = course.week
     asked = {}
@@ -377,39 +362,3 @@ def test_how_far_the_reference_is_comes_to_whoever_shows_it(course, tmp_path):
     with pool.Pool(course.week, settings, 1) as judges:
         assert judges.alone(counts, 5, progress=lambda *numbers: heard.append(numbers)) == 0
     assert heard[-1] == (5, 5) and heard == sorted(heard)
-
-
-def test_the_minutes_of_the_reference_are_shown_with_what_is_left(monkeypatch):
-    out, now = io.StringIO(), [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    with table.shown(Console(file=out, width=100)) as tell:
-        for now[0], done, total in ((0, 0, 0), (1, 1, 40), (20, 10, 40), (22, 11, 40), (60, 30, 40)):
-            tell(running.Progress(done, total, None))
-    assert out.getvalue().splitlines() == [
-        table.MEASURED,
-        "10 of 40 checks of the course's own solutions, 60 s left",
-        "30 of 40 checks of the course's own solutions, 20 s left",
-    ]
-    screen = Console(file=io.StringIO(), width=150, force_terminal=True)
-    with table.shown(screen) as tell:
-        tell(running.Progress(10, 40, None))
-        tell(running.Progress(0, 7, None, expected=310))
-    assert "10/40" in screen.file.getvalue() and table.MEASURED in screen.file.getvalue()
-    assert "7 submissions to grade: about 5 minutes if each takes as long" in screen.file.getvalue()
-
-
-def test_before_the_first_submission_it_is_said_how_long_all_may_take(course, tmp_path, monkeypatch):
-    """Three at a time: the reference's seconds twice over for four. Its seconds are made up; nothing is judged."""
-    measured = judge.Settings(1, UNSANDBOXED, work=tmp_path / "work", total=100.0)
-    monkeypatch.setattr(running, "_timed", lambda *given: measured)
-    monkeypatch.setattr(pool.Pool, "grade_all", lambda *given: None)
-    for student in "abcd":
-        course.hand_in(student, OPS)
-    heard = []
-    with course.open() as cls:
-        running.run(cls, course.week, Wishes(jobs=3, **UNSHUT), heard.append)
-    assert [(step.done, step.total, step.expected) for step in heard] == [(0, 4, 200.0)]
-    out = io.StringIO()
-    with table.shown(Console(file=out, width=200)) as tell:
-        tell(heard[0])
-    assert out.getvalue().startswith("4 submissions to grade: about 3 minutes if each takes as long as the course's")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from labkit.comm.ranks import run_ranks
 from labkit.errors import LabError
 from labkit.plan import calibrate, machine_file
-from labkit.plan.calibrate import Scale, describe, fit_products, measure
+from labkit.plan.calibrate import Scale, fit_products, measure
 from labkit.plan.constants import constants
 from labkit.plan.machine import CHIPS, alone
 from labkit.plan.machine_file import Machine, Rates
@@ -95,11 +95,6 @@ def test_this_cpu_is_measured_and_planned_with(tmp_path, monkeypatch):
     out = StringIO()
     asked = Request(model=str(model), gpus=2, gpu=str(path), batch_tokens="8K")
     assert plan(asked, Console(file=out, width=200)) == 0 and "bf16" in out.getvalue()
-
-
-def test_what_was_not_measured_is_shown():
-    said = " ".join(describe(MINE.replace(network_gbs=None, rates=Rates(gemm_recent=0.5))))
-    assert "the link is the datasheet's" in said and "the network is --ib" in said and "without: 0." in said
 
 
 @pytest.mark.parametrize(

@@ -103,14 +103,6 @@ def test_no_number_is_cut_on_a_narrow_terminal(asked):
     assert len(tables) >= 30 and not any("…" in line for line in tables)
 
 
-def test_a_neighbour_that_does_not_fit_says_by_how_much(found):
-    best = ranked(found, "time")[0]
-    rows = np.flatnonzero(~found.fits)[:1]
-    words = explain.why_not(found, best, rows, "tp", 1)
-    need = found.room.least[rows[0]] / 2**30
-    assert f"does not fit, {need:.0f} GiB of 80" in words
-
-
 def test_two_plans_line_by_line(found):
     a, b = ranked(found, "time")[:2]
     lines = {what.strip(): (one, two) for what, one, two in explain.compare_lines(found, a, b)}

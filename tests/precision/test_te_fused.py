@@ -7,7 +7,6 @@ from labkit.errors import LabError
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import RotaryAttention, Transformer, init_weights, rotary_tables
 from labkit.parallel.transforms import checkpoint_blocks
-from labkit.precision import te_fused
 from labkit.precision.registry import get_backend
 from labkit.precision.te_fused import Core, lean_swiglu_backward
 from tests.precision import fake_te
@@ -129,24 +128,6 @@ def test_a_block_that_is_computed_again_keeps_no_joined_weight_either(te):
     loss = loss_of(fused, backend, tokens)
     assert len(te.weights) > 4 and held(te.weights) == 0
     loss.backward()
-
-
-def test_recomputation_is_over_when_the_block_is():
-    runs = []
-    assert [te_fused.recomputed(te_fused._recomputed.get, runs) for _ in range(2)] == [False, True]
-    assert te_fused._recomputed.get() is False
-    with pytest.raises(ZeroDivisionError):
-        te_fused.recomputed(lambda: 1 / 0, runs)
-    assert te_fused._recomputed.get() is False
-
-
-def test_a_backward_may_keep_its_own_graph(te):
-    _, fused, backend = models()
-    x = torch.randn(1, 8, 32, requires_grad=True)
-    with backend.autocast():
-        y = fused.layers["0"].ffn.mlp(x)
-    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    assert gradient.abs().max() > 0
 
 
 def test_weights_without_a_gradient_stay_whole(te):

@@ -40,11 +40,6 @@ def test_a_launch_is_timed_on_the_host_without_waiting_and_without_the_first_rou
     assert measure.launch_us("cpu") is None
 
 
-def test_stopwatch_wants_a_start():
-    with pytest.raises(RuntimeError, match="before start"):
-        Stopwatch().lap()
-
-
 def test_stopwatch_on_cuda_waits_for_the_event_and_tells_seconds(monkeypatch):
     # No GPU needed: what matters is that events are recorded, waited for before they are read, and that CUDA's
     # milliseconds become seconds.
@@ -84,11 +79,6 @@ def test_throughput_leaves_warm_up_out_and_takes_the_median_step():
 def test_throughput_with_nothing_to_count_is_none():
     for seconds in ([], [1.0, 1.0], [math.nan] * 5, [0.0] * 5):
         assert throughput(seconds, 10, warmup=2).tokens_per_s is None
-
-
-def test_throughput_refuses_lists_that_do_not_match():
-    with pytest.raises(ValueError, match="2 steps but tokens for 3"):
-        throughput([1, 1], [1, 1, 1])
 
 
 def test_throughput_of_step_lines_reads_cumulative_tokens():

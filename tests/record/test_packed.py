@@ -107,8 +107,3 @@ def test_a_damaged_packed_run_is_one_sentence(tmp_path, damage):
     with pytest.raises(LabError, match="run" + PACKED) as told_so:
         read_run(run)
     assert "\n" not in str(told_so.value)
-
-
-def test_nothing_to_pack_is_an_error(tmp_path):
-    with pytest.raises(LabError, match="no run"):
-        pack(tmp_path)

@@ -82,13 +82,6 @@ def test_several_mistakes_are_a_line_each_unknown_keys_first() -> None:
     assert "d_modle" in lines[0] and "stpes" in lines[1] and "steps must be" in lines[2] and "missing" in lines[3]
 
 
-def test_the_constructor_says_it_the_same_way() -> None:
-    with pytest.raises(LabError, match="'stpes' is not a known key; did you mean 'steps'"):
-        TrainConfig(stpes=3)
-    with pytest.raises(LabError, match=r"in \[model\], d_ffn must be at least 1"):
-        TrainConfig(model=SHAPE | {"d_ffn": 0})
-
-
 def test_any_pydantic_model_with_tables_of_tables() -> None:
     class Arm(pydantic.BaseModel):
         model_config = pydantic.ConfigDict(extra="forbid")

@@ -66,12 +66,6 @@ def test_every_file_is_there_in_order_with_its_end(corpus: Corpus, text: Path) -
     )
 
 
-def test_tokens_are_small_numbers_on_disk(corpus: Corpus) -> None:
-    assert corpus.vocab_size == 400 and corpus.train.dtype == np.uint16 and isinstance(corpus.train, np.memmap)
-    assert corpus.train.max() < 400 and len(np.unique(corpus.train)) > 50
-    assert len(corpus.train) < corpus.bytes["train"] / 2, "the vocabulary joins bytes"
-
-
 def test_a_large_vocabulary_takes_four_bytes(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = corpora.train_tokenizer
 
@@ -238,11 +232,6 @@ def test_windows_reach_both_ends_and_no_further(tmp_path: Path) -> None:
         counting(tmp_path, 16).batch(0, 5, 16, seed=0)
 
 
-def test_unknown_split(corpus: Corpus) -> None:
-    with pytest.raises(LabError, match="no split 'test': the splits are train and heldout"):
-        corpus.batch(0, 1, 8, 0, "test")
-
-
 def test_ranks_get_the_path_not_the_tokens(corpus: Corpus) -> None:
     data = pickle.dumps(corpus)
     assert len(data) < 1000
@@ -277,15 +266,6 @@ def test_a_damaged_cache_is_built_again(corpus: Corpus, text: Path, tmp_path: Pa
         (corpus.path / "about.json").write_text("{")
     again = build_corpus(config(text), tmp_path / "cache")
     assert (again.path, again.hash) == (corpus.path, corpus.hash) and np.array_equal(again.train, before)
-
-
-def test_progress(text: Path, tmp_path: Path) -> None:
-    seen = []
-    build_corpus(config(text), tmp_path / "cache", lambda what, fraction: seen.append((what, fraction)))
-    words = ["finding the text", "learning the vocabulary", "turning text into tokens", "corpus ready"]
-    assert list(dict.fromkeys(what for what, _ in seen)) == words and len(seen) == 5
-    fractions = [fraction for _, fraction in seen]
-    assert fractions == sorted(fractions) and fractions[-1] == 1.0
 
 
 def leftovers(cache_dir: Path) -> list[str]:
@@ -455,11 +435,6 @@ def test_no_usable_text(tmp_path: Path, files: dict[str, str], changes: dict, co
         (root / name).write_text(content)
     with pytest.raises(LabError, match=complaint):
         build_corpus(config(root, **changes), tmp_path / "cache")
-
-
-def test_a_source_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"the corpus source .*nowhere does not exist: correct \[data\] source"):
-        build_corpus(config(tmp_path / "nowhere"), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.999])

@@ -75,11 +75,6 @@ def test_a_wrong_schedule_is_one_sentence(schedule, said):
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_schedule_needs_a_backend():
-    with pytest.raises(LabError, match="a precision schedule needs a precision backend"):
-        PrecisionSchedule(config().precision.schedule, 7, None)
-
-
 # ---- the run
 
 

@@ -109,9 +109,3 @@ def test_nothing_is_overwritten(tmp_path):
     with pytest.raises(LabError, match="exists already"):
         export(run, "tensorboard", tmp_path / "out")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["mine"]
-
-
-def test_a_tool_that_is_not_installed_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(LabError, match="wandb is not installed: `make watch`"):
-        export(write(tmp_path / "run", lines(3)), "wandb")

@@ -1,7 +1,6 @@
 """What `lab watch` refuses, each in one sentence and before anything is served."""
 
 import socket
-import sys
 
 import pytest
 
@@ -24,14 +23,6 @@ def test_no_run_there(tmp_path):
 def test_a_comparison_without_a_training(tmp_path):
     write(tmp_path / "c", [], kind="compare")
     one_sentence(lab_here(tmp_path, "watch", "c"), "has trained nothing yet")
-
-
-def test_without_panel(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "panel", None)
-    run = write(tmp_path / "r", lines(3))
-    one_sentence(lab_here(tmp_path, "watch", "r"), "Panel, which is not installed: `make watch`")
-    with pytest.raises(LabError, match="`make watch`"):
-        watch(run)
 
 
 def test_a_port_that_is_taken(tmp_path, monkeypatch):

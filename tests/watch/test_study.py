@@ -63,19 +63,6 @@ def test_what_counts_as_caught_early_late_false_and_harmless(tmp_path):
     assert {"date", "hardware", "versions", "planned"} <= kept.keys()
 
 
-def test_a_drop_is_shown_where_a_scale_falls_to_a_quarter():
-    run = lines(100, 1, probe_every=2)
-    for line in run[59:]:
-        if "scales" in line:
-            next(iter(line["scales"].values()))["scale"] /= 40
-    assert study.drops(run) == [60]
-
-
-def test_an_alarm_counts_between_the_fault_and_the_harm_and_one_kind_can_be_left_out():
-    row = {"begin": 100, "harm": 110, "rang": {"weights": 99, "plateau": 111, "loss spike": 110, "learning rate": 100}}
-    assert sorted(study.in_time(row)) == [100, 110] and study.in_time(row, "learning rate") == [110]
-
-
 @pytest.mark.thorough
 def test_each_fault_changes_a_training_from_its_step_on_and_not_before(monkeypatch):
     """And a faulty run that is taken up at its fault is the one that was trained from the first step on."""

@@ -89,12 +89,6 @@ def test_wrong_rings_are_drawn_as_wrong(tmp_path):
     assert "Wrong chunks: 0, 4." in pictures.chunk_grid(experiments.filling(twice, 4), tmp_path).alt
 
 
-def test_other_algorithms_are_drawn_too(tmp_path):
-    for collective in (collectives.naive_all_reduce, collectives.one_shot_all_reduce):
-        picture = pictures.chunk_grid(experiments.filling(collective, 4), tmp_path)
-        assert "16 of 16. No chunk is wrong." in picture.alt
-
-
 RIGHT = "step 0   3 0 1 2\nstep 1   2 3 0 1\nstep 2   1 2 3 0"
 
 
@@ -122,17 +116,6 @@ def test_a_schedule_on_paper_is_played_and_shown(tmp_path):
     for bad in ("", "0 1 2\n0 1", "0 1 4 2", "a b"):
         with pytest.raises(LabError):
             schedule.reduce_scatter(bad)
-
-
-def test_timelines(tmp_path):
-    wire = Topology.switch(4, ALPHA, BANDWIDTH)
-    runs = {
-        "naive": experiments.on_wire(collectives.naive_all_reduce, wire, 16 * MiB),
-        "ring": experiments.on_wire(collectives.ring_all_reduce, wire, 16 * MiB),
-    }
-    picture = drawn(pictures.timelines(runs, tmp_path), "timelines")
-    assert "naive takes 2.04 ms" in picture.alt and "with 50%" in picture.alt
-    assert "ring takes 0.533 ms" in picture.alt and "with 100%" in picture.alt
 
 
 def test_wait_for(tmp_path):

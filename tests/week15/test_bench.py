@@ -1,12 +1,10 @@
 """The bench at toy size on two processes: its rows, its failures, its record; and what is computed from a record."""
 
-import json
-
 import pytest
 
 from labkit.errors import LabError
 from week15_tp_attention import bench
-from week15_tp_attention.given import blocks, pictures, records
+from week15_tp_attention.given import blocks, records
 
 
 @pytest.fixture(scope="module")
@@ -53,28 +51,12 @@ def test_a_limit_leaves_out_the_rest(tmp_path):
     assert not kept["rows"] and all(f["why"] == "left out: 0 s were over" for f in kept["failures"])
 
 
-def test_bad_input_is_one_sentence():
-    for more, said in ((["--parts", "layer"], "no part 'layer'"), (["--size", "big"], "--size is one of")):
-        with pytest.raises(LabError, match=said):
-            bench.main(more)
-
-
 def test_flops_and_bytes_are_those_of_the_written_task():
     """The numbers of 15.7's model answer."""
     shape = bench.SHAPES["full"]
     assert shape.flops("block") == pytest.approx(12.4e12, rel=0.005)
     assert shape.ring_bytes("block", 2) == pytest.approx(4 * 67.1e6, rel=0.001)
     assert shape.ring_bytes("block", 4) == pytest.approx(4 * 100.7e6, rel=0.001)
-
-
-def test_efficiency_and_prediction_by_hand():
-    rows = [
-        {"what": "block", "contender": c, "N": N, "seconds": s} for c, N, s in (("plain", 1, 8.0), ("other", 2, 5.0))
-    ]
-    kept = {"rows": rows, "wire": {"all_reduce": {"2": {"bytes": 1, "seconds": 0.25}}}}
-    assert records.efficiency(kept, "block", "other", 2) == pytest.approx(0.8)
-    assert records.predicted(kept, "block", 2) == pytest.approx(5.0)
-    assert records.efficiency(kept, "block", "nobody", 2) is None and pictures.efficiency(None) is None
 
 
 def test_a_block_from_its_bytes_by_hand():
@@ -84,9 +66,3 @@ def test_a_block_from_its_bytes_by_hand():
     assert records.from_bytes(kept, 2, beta=4.0, alpha=0.125) == pytest.approx((9000.0, 100 * 8 / 18))
     with pytest.raises(LabError, match="no time"):
         records.from_bytes(kept | {"rows": []}, 2)
-
-
-def test_a_file_that_is_no_record_is_refused(tmp_path):
-    (tmp_path / "x.json").write_text(json.dumps({"kind": "other"}))
-    with pytest.raises(LabError, match="no benchmark record"):
-        records.load(tmp_path / "x.json")

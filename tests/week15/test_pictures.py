@@ -66,12 +66,6 @@ def test_schedules_that_come_back_are_drawn_beside_one_that_does_not(monkeypatch
         experiments.runs(("one_f_one_b",))  # nothing is left to draw
 
 
-def test_a_schedule_that_is_gpipe_shows_it(monkeypatch):
-    monkeypatch.setattr(pipeline, "one_f_one_b", pipeline.gpipe)
-    _, ledgers = experiments.piped("one_f_one_b")
-    assert "in flight [8, 8, 8, 8]" in pictures.schedules({"1F1B": (experiments.on_wire(ledgers), ledgers)}).alt
-
-
 def test_a_deadlock_needs_both_directions():
     assert experiments.comes_back("one_f_one_b", ["forward"]) is None
     assert experiments.comes_back("one_f_one_b", ["gradient"]) is None

@@ -43,10 +43,6 @@ def training(run):
     return findings.read(run).config["train"]
 
 
-def ctas(run):
-    return findings.read(run).run["versions"].get("NCCL_MAX_CTAS")
-
-
 def test_speed_is_what_is_said_of_it():
     timed = findings.read(WHOLE).results["speed"]["arms"]
     best = max(timed, key=lambda arm: timed[arm]["tokens_per_s"])
@@ -72,20 +68,6 @@ def test_safety_is_what_is_said_of_it():
     assert late[-1] > 2 * late[0] and min(late) == late[0]  # "grows steadily"
     schedule = findings.read(SCHEDULE).config["arms"]["te-delayed-scheduled"]["train"]["precision"]["schedule"]
     assert schedule == {"bf16_first": 0.1, "bf16_last": 0.1}
-
-
-def test_levers_are_what_their_names_say():
-    three = [f"{LEVERS}/{name}" for name in ("as-it-is", "ctas8", "kept")]
-    assert [config(run)["reshard_after_forward"] for run in three] == [True, True, False]
-    assert [ctas(run) for run in three] == [None, "8", None]
-    for host, name, steps in ((LEVERS, "kept", 1), (ONCE, "four", 4)):
-        alone, together = config(f"{host}/lone2"), config(f"{host}/{name}")
-        assert alone["batch_size"] * 4 == together["batch_size"] == 80 * steps
-        assert alone["accumulation"] == together["accumulation"] == steps
-    assert config(f"{ONCE}/four")["reduce_once"] and config(f"{ONCE}/lone0")["reduce_once"]
-    assert not config(f"{ONCE}/four")["reshard_after_forward"]
-    assert [ctas(f"{BIG}/{name}") for name in ("as-it-is", "ctas16")] == [None, "16"]
-    assert [training(f"{BIG}/{name}").get("reshard_after_forward") for name in ("as-it-is", "kept")] == [None, False]
 
 
 def test_weak_scaling_is_what_is_said_of_it():

@@ -28,13 +28,6 @@ def test_runs_differ_by_their_seed_alone():
     assert plain[2] != none[2] == pytest.approx(plain[2], rel=0.02)
 
 
-def test_the_line_counts_down(capsys):
-    found = tricks.train_all(["MXFP8"], SHORT)
-    assert {arm: len(runs) for arm, runs in found.items()} == {"FP32": 4, "MXFP8": 2}
-    said = capsys.readouterr().out
-    assert "run 1 of 6, FP32, step 1: about" in said and "run 6 of 6, MXFP8, step 2: about 0 s left" in said
-
-
 def test_judged_by_the_rule_of_lab_compare(tmp_path):
     def runs(*gaps):
         return [dict.fromkeys(range(1, 11), 3.0 * (1 + gap / 100)) for gap in gaps]

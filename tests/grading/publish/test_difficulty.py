@@ -9,7 +9,7 @@ from grading.publish.difficulty import questions
 from grading.publish.overview import overview
 from labkit.checks.verdict import NO_RESULT
 from tests.grading.publish.aclass import WEEK, scored, stand
-from tests.grading.publish.looking import assert_one_harmless_file, words
+from tests.grading.publish.looking import words
 
 
 def student(name, shares, attempts=1):
@@ -79,12 +79,3 @@ def test_attempts_against_points():
     found = questions(overview(WEEK, here))
     assert [(attempts, many) for attempts, many, _ in found.by_attempts] == [(1, 4), (2, 4), (3, 4)]
     assert found.attempts == pytest.approx(1)
-
-
-def test_the_page_shows_them_and_who_is_absent(klass):
-    seen = overview(WEEK, klass)
-    seen.absent = ["<b>nobody", "dora"]
-    text = class_page.html(seen)
-    assert_one_harmless_file(text)
-    assert "The tasks as questions" in text and "To teach again" in text
-    assert "2 students handed nothing in: <b>nobody ; dora" in words(text)

@@ -4,16 +4,13 @@ import re
 
 import pytest
 
-from grading.mark import UNSANDBOXED
 from grading.publish.feedback import feedback as written
 from grading.publish.feedback import what_next
 from grading.publish.overview import overview
-from grading.publish.pictures import own_pictures
 from grading.register.marks import HandMark
 from labkit.checks.verdict import FAULT
 from tests.grading.publish.aclass import RECORDED, WEEK, hand, spoil, stand
 from tests.grading.publish.looking import Tags, assert_one_harmless_file, words
-from tests.grading.publish.pngs import png
 
 
 def standing(*mutants, **fields):
@@ -185,22 +182,3 @@ def test_what_to_do_next_names_tasks_in_order_and_the_command():
     assert said[3].startswith("`lab check 13.2 13.3 13.4` ")
     assert "Every automatic point is yours." in what_next(WEEK, standing())[0]
     assert "13.8" in what_next(WEEK, standing())[0]
-
-
-def test_what_only_some_pages_say():
-    for text, made in (
-        ("UNSANDBOXED", standing(isolation=UNSANDBOXED)),
-        ("run with the course's own 13.2 and 13.3", standing("13.4 NaN")),
-    ):
-        assert text in words(feedback(made)) and text[:12] not in words(feedback(standing("13.2 one step short")))
-    page = feedback(standing("13.6 the fastest hop"))
-    assert Tags(page).all("details") and "No ring is faster: two sockets, N=4" in page, (
-        "passed ones open without a script"
-    )
-
-
-def test_pictures_are_in_the_page_as_data():
-    page = feedback(standing(), own_pictures({"a.png": png(4, 4)}))
-    (image,) = Tags(page).all("img")
-    assert image["alt"] == "Your picture 1: the file a.png." and image["src"].startswith("data:image/png;base64,")
-    assert_one_harmless_file(page)

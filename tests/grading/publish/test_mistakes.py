@@ -1,10 +1,8 @@
 """The same mistake of two students, or of two cases, stands once."""
 
-from grading.publish.class_page import html
 from grading.publish.mistakes import behaviours, by_mistake, grouped, mistake, title
-from grading.publish.overview import overview
 from labkit.checks.verdict import FAULT
-from tests.grading.publish.aclass import MUTANTS, RECORDED, WEEK, mark, spoil, stand
+from tests.grading.publish.aclass import MUTANTS, RECORDED, mark, spoil
 from tests.mutants13 import MUTANTS as today
 
 
@@ -102,15 +100,6 @@ def test_one_recognised_mistake_is_one_also_where_others_fail_beside():
     spoil(made[2], "test_reduce_scatter[even", "crashed", "rank 0 raised IndexError: 3")
     first, *rest = (entry for entry in by_mistake(behaviours(one.tasks for one in made)) if entry.failed)
     assert first.failed == 3 and first.also and not rest and [many for _, many in first.causes] == [2, 1]
-
-
-def test_an_autopsys_sentence_stands_to_its_end():
-    """Its advice comes last."""
-    entry = behaviours([mark("13.2 like= forgotten").tasks])[0]
-    words = entry.typical[0]
-    assert words.endswith("like= must be the chunk you receive, not the one you send.") and "bytes)" not in words
-    page = html(overview(WEEK, [stand("a", "13.2 like= forgotten")]))
-    assert page.count("the chunk you receive, not the one you send.") >= 4, "in each table, and above"
 
 
 def test_a_grader_fault_is_no_failure():

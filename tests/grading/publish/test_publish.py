@@ -29,7 +29,7 @@ from tests.grading.publish.aclass import (
     spoil,
     zipped,
 )
-from tests.grading.publish.looking import Tags, assert_one_harmless_file, read_table, words
+from tests.grading.publish.looking import Tags, assert_one_harmless_file, read_table
 from tests.grading.publish.pngs import png
 from tests.grading.publish.test_platforms import CANVAS, MOODLE
 
@@ -149,14 +149,6 @@ def test_what_students_printed_stays_out_unless_it_is_wished_and_pictures_are_of
         text = next(path for one, _, path in made.pages if one.name == "cleo").read_text()
         assert ("peeked" in text) == wished
         assert [image["alt"] for image in Tags(text).all("img")] == ["Your picture 1: the file mine.png."]
-
-
-def test_items_and_codes_are_sentences_on_the_page(cls):
-    with a_class(cls.folder, "", LATE + '[comments]\nunits = "State the unit of every number."\n') as opened:
-        hand_points(opened, 1, "13.7", 12, "1: 4 #units\nWell done.")
-        publish(opened, WEEK, Wishes())
-        page = words((opened.folder / "published/week13/feedback/anna/week13.html").read_text())
-    assert "predictions 1 to 7: 4 of" in page and "State the unit of every number." in page and "#units" not in page
 
 
 # -- platforms --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from grading.register.marks import add_mark
 from grading.register.standing import standings
 from grading.register.submissions import withdraw
 from labkit.errors import LabError
-from tests.grading.publish.aclass import NOON, WEEK, hand_in, hand_points, mark, spoil
+from tests.grading.publish.aclass import NOON, WEEK, hand_in, hand_points, mark
 
 
 def lines(six, name, task=None):
@@ -24,15 +24,6 @@ def test_what_the_record_has_of_one_student(six):
     assert any(line.startswith("submission 1, handed in 2026-11-20 12:00") and "seed 20261121" in line for line in said)
     assert "13.7 predictions, three clocks, the topology document: 10 of 20" in said and "    by hand: 10" in said
     assert not any("13.8" in line for line in said), "nobody asked for a stretch task"
-
-
-def test_a_diagnosis_stands_once(six):
-    lost = mark()
-    for test in ("test_algbw", "test_busbw", "test_best_ring"):
-        spoil(lost, test, "no result", "There is no timing.py.")
-    hand_in(six, "fay", lost)
-    said = [line.strip() for line in lines(six, "fay")]
-    assert said.count("There is no timing.py.") == 1 and said.count("as at 13.5") == 1
 
 
 def test_one_task_alone(six):
