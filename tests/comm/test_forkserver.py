@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from labkit.comm import forkserver
 from labkit.comm.forkserver import ForkLine
 from labkit.errors import LabError
 from tests.waiting import until
@@ -202,15 +201,3 @@ def test_a_late_answer_is_not_taken_for_the_next_orders(server):
     with pytest.raises(OSError, match="descriptor"):  # the line is closed: the first order's pids would come
         forked(other, "tell", 1, {"word": "second"})
     assert forked(line, "tell", 1, {"word": "third"})[0]
-
-
-def test_fork_from_here(tmp_path):
-    """As a grader forks its judges."""
-
-    def judge(path):
-        path.write_text(str(os.getppid()))
-        return 3
-
-    pid = forkserver.fork(judge, tmp_path / "said")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
-    assert (tmp_path / "said").read_text() == str(os.getpid())

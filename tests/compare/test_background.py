@@ -124,7 +124,6 @@ def test_it_outlives_its_terminal_is_shown_again_its_death_is_shown_and_it_pause
     until(lambda: not background.going(out))
     assert follow.overview(out, words["console"]) == 1
     assert "was killed, or the machine went down" in said.getvalue()
-    assert "1 rank on cpu, 900000 steps an arm" in said.getvalue().split("last lines")[1], "the log's own words"
     said.truncate(0)
 
     assert call(**words, detach=True) == 0

@@ -39,7 +39,6 @@ def judged(tmp_path, last=4.0, converted=("layers.0.ffn.w1",), status="finished"
 def test_an_arm_that_converts_and_learns_is_sound_and_a_broken_one_need_not(tmp_path):
     out = judged(tmp_path)
     assert out.word == "pass" and out.band is None and out.arms == {}, "nothing is said of whether losses are the same"
-    assert "fp8: 1 linears converted, loss from 6.0000 to 4.0000." in out.reasons
 
 
 @pytest.mark.parametrize(

@@ -97,14 +97,13 @@ def test_arms_differ_in_dash_and_marker_not_only_in_colour():
 
 def test_losses_hold_the_record(runs, tmp_path, monkeypatch):
     arms = arm_rows(read_run(runs["gap"]))
-    picture, fig = drawn_by(monkeypatch, loss.losses, arms, tmp_path)
+    _, fig = drawn_by(monkeypatch, loss.losses, arms, tmp_path)
     held = {tuple(line.get_ydata()) for line in fig.axes[1].get_lines()}
     assert held == {tuple(v for _, v in arm.series("heldout")) for arm in arms.values()}
     labels = " ".join(" ".join(texts(fig.axes[1])).split())
     for arm in arms.values():  # each line is named at its end, with its last value
         assert f"{arm.label} {arm.val_loss:.4f}" in labels
     assert "nats" in fig.axes[0].get_ylabel() and fig.axes[1].get_xlabel() == "step"
-    assert f"{arms['fp8'].label} (held-out) goes from" in picture.alt
 
 
 @pytest.mark.parametrize("kind, says", [("blowup", "up to "), ("nan", "not finite from step 30")])
@@ -122,7 +121,7 @@ def test_a_broken_arm_does_not_squeeze_the_others(runs, tmp_path, monkeypatch, k
 def test_gap_shows_the_band_and_names_the_threshold(runs, tmp_path, monkeypatch):
     data = read_run(runs["gap"])
     arms, verdict = arm_rows(data), data.comparison.results.verdict
-    picture, fig = drawn_by(monkeypatch, loss.gap, arms, verdict, tmp_path)
+    _, fig = drawn_by(monkeypatch, loss.gap, arms, verdict, tmp_path)
     ax, edge = fig.axes[0], verdict.band.high
     assert ax.get_yscale() == "symlog"  # 1 % and 0.01 % in one picture
     ticks = {round(t, 9): text.get_text() for t, text in zip(ax.get_yticks(), ax.get_yticklabels())}
@@ -131,8 +130,6 @@ def test_gap_shows_the_band_and_names_the_threshold(runs, tmp_path, monkeypatch)
     assert any("counted from here" in text for text in texts(ax))
     drawn = [list(line.get_ydata()) for line in ax.get_lines()]
     assert [g for _, g in verdict.arms["fp8"].gap] in drawn
-    assert "judged outside the band" in picture.alt and f"judged from step {verdict.from_step} on" in picture.alt
-    assert "The band is" in picture.alt and "BF16" in ax.get_title("left")
 
 
 def test_gap_survives_infinite_gaps_and_a_missing_band(runs, tmp_path, monkeypatch):
@@ -184,11 +181,10 @@ def test_heat_map_is_relative_to_the_first_probe(runs, tmp_path, monkeypatch):
     for step in arm.data.steps:  # one tensor's scale falls to a sixteenth after step 30
         if "scales" in step and step["step"] > 30:
             step["scales"][name]["scale"] = first / 16
-    picture, fig = drawn_by(monkeypatch, scales.heat, arm, tmp_path)
+    _, fig = drawn_by(monkeypatch, scales.heat, arm, tmp_path)
     grid = fig.axes[2].get_images()[0].get_array()
     assert grid.shape == (14, 6) and grid[:, 0].tolist() == [0] * 14
     assert grid[13, -1] == pytest.approx(-4)
-    assert "0.062 times (layers.1.ffn.w2.grad)" in picture.alt
 
 
 def test_sqnr_marks_the_worst_tensor_and_what_rounding_alone_gives(runs, tmp_path, monkeypatch):

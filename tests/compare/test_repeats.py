@@ -302,9 +302,7 @@ def test_what_would_decide_it_is_shown_with_its_price(trained):
     (shown,) = results().verdict.next
     needed = results().verdict.arms["a"].needed
     assert status == 1 and results().verdict.word == "undecided" and shown in said
-    assert f"a comparison of {needed} runs of it and {needed} of BF16" in shown and "at 3.00 an hour" in shown
     assert f"{2 * needed * 100:,} steps" in shown
-    assert f"--arms bf16,a,broken --part safety --set repeat.baseline={needed}" in shown
 
 
 def test_a_budget_that_ends_before_the_second_look_leaves_it(trained, monkeypatch):

@@ -39,14 +39,10 @@ def test_upgrade_in_mid_term(tree, course):
     assert report.kept == ["week91_demo/lab.ipynb"] and report.beside == {PARTS_PY: f"{PARTS_PY}.new"}
     assert report.removed == ["labkit/old.py"] and not (tree / "labkit/old.py").exists()
     assert (tree / "labkit/new.py").exists() and (tree / "week92_next/parts.py").exists()
-    assert f"{PARTS_PY} was changed here and is new in the course: the new text is in {PARTS_PY}.new" in "\n".join(
-        report.sentences()
-    )
     # Reported once: the student has taken what was needed, and is left in peace until the course has something new.
     (tree / f"{PARTS_PY}.new").unlink()
     report = again(tree, course)
     assert not report.beside and not (tree / f"{PARTS_PY}.new").exists() and report.others == ["week92_next"]
-    assert "week92_next is here from before" in report.sentences()[-2]
 
 
 def later(course, monkeypatch):
@@ -130,7 +126,6 @@ def test_a_deleted_file_comes_back_and_one_given_up_by_the_course_stays_if_it_wa
     (course / "labkit/old.py").unlink()
     report = again(tree, course)
     assert report.restored == ["results/README.md", HELPER] and (tree / HELPER).exists()
-    assert f"{HELPER} had been deleted and is back" in report.sentences()
     assert report.left == ["labkit/old.py"] and (tree / "labkit/old.py").read_text() == "my experiment\n"
     assert not again(tree, course).left
 

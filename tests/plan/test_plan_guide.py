@@ -2,7 +2,6 @@
 studies/guide/guide.json, and its pictures' words: tests/test_results.py.)"""
 
 import random
-import re
 from pathlib import Path
 
 import numpy as np
@@ -94,24 +93,3 @@ def test_the_errors_are_those_of_the_fit():
     off = np.abs(np.expm1([one["off"] for one in SAID["errors"]]))
     assert off.mean() == pytest.approx(guide.error["stack_out_mean"], abs=2e-3)
     assert np.median(off) == pytest.approx(guide.error["stack_out_median"], abs=2e-3)
-
-
-def test_every_command_on_the_page_answers_what_a_field_says():
-    """`lab plan` with a field's options prints that field's plan first."""
-    from io import StringIO
-
-    from rich.console import Console
-
-    from labkit.plan.planner import plan
-
-    out = StringIO()
-    assert plan(survey.make_request("70b", 256, "IB 50", "bf16"), Console(file=out, width=200)) == 0
-    cell = guide.cell_of("70b", 256, "IB 50", "bf16")
-    assert f"Why {cell['name']}" in out.getvalue() and f"{100 * cell['mfu']:.1f}" in out.getvalue()
-    assert re.search(r"lab plan --model 70b --gpus 256 --gpu h100 --per-node 8 --ib 50 --precision bf16", PAGE)
-
-
-def test_a_plan_in_short():
-    plan = dict(dp=4, tp=2, pp=1, vp=1, cp=1, ep=1, zero=3, mbs=1, recompute=FULL)
-    assert survey.short(plan) == "dp4.tp2.zero3.recompute"
-    assert survey.short({**plan, "dp": 1, "tp": 1, "zero": 1, "recompute": 0}) == "dp1"

@@ -132,8 +132,3 @@ def test_the_errors_on_record_are_those_of_rows_left_out():
     _, found = fit.fit_all(said.append)
     assert found == pytest.approx(accuracy(), abs=2e-3)
     assert len(said) > 10
-
-
-def test_spread_of_a_sweep():
-    rows = [{"sweep_group": name} for name in "aaab"]
-    assert fit.within_sweeps(rows, np.array([0.1, 0.2, 0.4, 9.0])) == pytest.approx(0.1)

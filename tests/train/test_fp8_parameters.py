@@ -292,9 +292,6 @@ def lab(*words):
 def test_show_tells_the_flags(runs, tmp_path):
     out = lab("show", runs[True][1])
     assert "step-00000006: whole, step 6, saved on 1 rank" in out
-    assert "precision: emulated block, in the fp8 phase; 14 linears" in out
-    assert "e4m3 forward, e4m3 backward; scaling: block of 128, scales are powers of two, amax epsilon 0" in out
-    assert "parameters: FP8, with FP32 master weights in the optimizer" in out
     assert "parameters: in high precision" in lab("show", runs[False][1] / "checkpoints" / "step-00000004")
     assert json.loads(lab("show", "--json", runs[True][1]))["precision"]["block"] == 128
     with pytest.raises(LabError, match="holds no checkpoint"):

@@ -105,7 +105,6 @@ def test_an_overflow_is_skipped_reported_and_halves_the_scale(tmp_path):
     assert [line["loss_scale"] for line in record.steps] == [2.0**40, 2.0**39, 2.0**38]
     events = [event for event in record.events if event["kind"] == "nonfinite"]
     assert [(event["step"], event["action"]) for event in events] == [(k, "skip") for k in (1, 2, 3)]
-    assert "falls from 1.09951e+12 to 5.49756e+11" in events[0]["message"]
     clean = jobs.plain_model(config)
     assert all(torch.equal(result["weights"][name], p) for name, p in clean.named_parameters())
 

@@ -85,8 +85,7 @@ def test_other_batches_and_a_lower_rate_after_going_back(tmp_path):
 def test_without_a_checkpoint_from_before_it_says_so_and_goes_on(tmp_path):
     result = here(short(rollback_after=1), tmp_path, hooks=(jobs.Burst(1, 1),))[0]
     assert result["skipped"] == [1] and result["steps"] == 8 and result["recovery"]["rollbacks"] == []
-    (event,) = [e for e in read_run(tmp_path).events if e["kind"] == "not rolled back"]
-    assert "no checkpoint from before step 1" in event["message"]
+    assert [e["kind"] for e in read_run(tmp_path).events].count("not rolled back") == 1
 
 
 class Look(jobs.Hook):

@@ -33,8 +33,6 @@ def test_messages_and_what_is_kept():
     wide = {name: sum(m.ring_bytes for m in messages if m.kind != "all_reduce") for name, messages in sent.items()}
     plain = sum(m.ring_bytes for m in sent["plain"])
     assert wide["sequence, kept"] == plain and wide["sequence, gathered again"] == 1.25 * plain
-    drawn = pictures.messages(sent, dict.fromkeys(sent, 1024)).alt
-    assert "plain: 4.00 all-reduces' bytes" in drawn
     none = pictures.messages({"plain": [Message("forward", "all_reduce", 2.0)]}, {"plain": 1}).alt
     assert "plain: 1.00" in none  # a missing message is missing in the picture
 
@@ -60,8 +58,6 @@ def test_schedules_that_come_back_are_drawn_beside_one_that_does_not(monkeypatch
     monkeypatch.setattr(pipeline, "one_f_one_b", backwards)
     ran = experiments.runs(("one_at_a_time", "gpipe", "one_f_one_b"))
     assert list(ran) == ["one_at_a_time", "gpipe"] and "one_f_one_b: " in capsys.readouterr().out
-    drawn = pictures.schedules({name: (run, ledgers) for name, (_, run, ledgers) in ran.items()})
-    assert "gpipe takes 33 ms" in drawn.alt and "one_at_a_time takes 96 ms" in drawn.alt
     with pytest.raises(Exception, match="Rank"):
         experiments.runs(("one_f_one_b",))  # nothing is left to draw
 
@@ -97,4 +93,3 @@ def test_memory_by_dimension():
     assert shares["FSDP 4"] == (0.25, 1.0) and shares["PP 4, 1F1B"] == (0.25, 1.0)
     assert shares["TP 4"][0] == pytest.approx(0.25, abs=0.01) and 0.25 < shares["TP 4"][1] < 1
     assert shares["TP 4, sequence"][1] < shares["TP 4"][1]
-    assert "FSDP 4: state 0.25, activations 1.00" in pictures.by_dimension(found).alt

@@ -37,8 +37,6 @@ def test_points_task_by_task_and_the_diagnosis_word_for_word():
     made = standing("13.2 off-by-one chunk", "13.5 GB/s")
     for task in made.tasks[:6]:
         assert f"{task['points']} of {task['possible']}" in seen, task["id"]
-    assert f"{made.mark.points} of 80 points by the checks, 20 more are given by hand" in seen
-    assert "\u2013 of 20" in seen and "not graded yet" in seen
 
 
 def test_a_mistake_is_grouped_with_all_its_behaviours_and_points():
@@ -120,9 +118,7 @@ def test_incomplete_says_a_human_will_look_and_is_no_zero():
     spoil(made.mark, "test_algbw", FAULT, "the check itself failed, tell the course: OSError")
     seen = words(feedback(made))
     assert "a human will look" in seen.lower() and "not a zero" in seen
-    assert "At least 79.5 of 80 points" in seen and "at least 9.5 of 10" in seen
     assert "OSError" not in seen, "the grader's own troubles are the instructor's"
-    assert "The grader could not judge 1 behaviour here: Algorithm bandwidth" in seen
     assert "Total" not in seen
 
 

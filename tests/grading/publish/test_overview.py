@@ -59,7 +59,6 @@ def test_what_was_not_understood_comes_first_most_failed_first(klass):
 
 def test_counts_agree_with_the_marks():
     seen = overview(WEEK, small())
-    page = html(seen)
     assert [e.failed for e in seen.behaviours[:4]] == [2, 2, 2, 1]
     assert {e.title for e in seen.behaviours[:3]} == {
         "Algorithm bandwidth",
@@ -70,9 +69,6 @@ def test_counts_agree_with_the_marks():
     first, second = seen.not_understood[:2]
     assert (first.failed, first.judged, first.causes) == (2, 6, [("in GB/s, expected bytes/s", 2)])
     assert {first.title, *first.also} == {e.title for e in seen.behaviours[:3]} and second.failed == 1
-    assert "failed these 3" in page and f"With it fail: {first.also[0]}; {first.also[1]}." in words(page)
-    assert "2 of 6 students (33 %)" in section(page, "What the class has not understood")
-    assert "2 \u00d7 in GB/s, expected bytes/s" in section(page, "What the class has not understood")
     assert [i.student for i in seen.incidents_of("hung")] == ["ben"]
     assert [(i.student, i.cases) for i in seen.incidents_of("crashed")] == [("dov", 6)]
     assert [i.student for i in seen.incidents_of(OUT_OF_MEMORY)] == ["cai"]
@@ -91,7 +87,6 @@ def test_everybody_to_look_at_is_named_in_their_section():
         ("Grader faults to look at", "fay"),
     ):
         assert re.findall(r"<bdi>(\w+)</bdi>", part(page, title)) == [name], title
-    assert "the machine was out of space" in section(page, "Grader faults to look at")
     assert "50.0" in section(page, "Slowest submissions")
     assert "UNSANDBOXED: 1 mark comes" in words(page) and "ann" in words(page).partition("UNSANDBOXED")[2][:160]
 
