@@ -18,11 +18,11 @@ Each element counts once, however many ranks hold it: a rank that holds one of c
 How many there are a DTensor says; a plain tensor is taken to be the same on every rank, its gradient already summed,
 and one that is only a part is refused (`refuse_hand_sharded`).
 
-The price: the host must read the answer before it may start the update. So once a step the CPU waits for the GPU, and
-the GPU then waits while the CPU launches clipping and AdamW: 3 ms on an H200 for the 124m model's 110 parameters
-(torch 2.11, 2026-11-21), whatever the batch: under 1 % of a step of half a second. It can be avoided: compute the
-decision on the GPU and let the update kernel obey it (that is what `found_inf` of fused AdamW does for a GradScaler).
-We do not: the loss has to be read once a step anyway, and an `if` that can be read is worth the milliseconds.
+The host must read the answer once a step, since the loss is recorded. If the update waited for that, the GPU would wait
+while the CPU launches clipping, AdamW and the next forward: a step took 4 ms of 348 longer at 1.14B in FP8, 3 of 440 in
+BF16 (H200, week16_fp8/results/2026-11-29-h200-peer.json). So the GPU decides: a fused optimizer divides by `grad_scale`
+and does nothing where `found_inf` is 1, as torch.amp.GradScaler uses it, and the host reads while the update runs. Other
+optimizers, as on a CPU, wait.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from labkit.model.weights import copies, named_weights, refuse_hand_sharded
 
 @dataclass(frozen=True)
 class Vitals:
-    """What all ranks know about a step after `check`. The same on every rank."""
+    """What all ranks know about a step after its check. The same on every rank."""
 
     loss: float  # mean over the global batch; NaN if it is not finite on some rank
     grad_norm: float  # L2 norm of the whole gradient; NaN likewise
@@ -53,9 +53,48 @@ class Vitals:
         return not (self.bad_loss or self.bad_grad)
 
 
+class Check:
+    """A step's vitals, agreed among all ranks on the device and on their way to the host."""
+
+    def __init__(self, vector: Tensor, size: int) -> None:
+        self._vector, self._size = vector, size
+        self._host = vector.to("cpu", non_blocking=True)
+        self._arrived = torch.cuda.Event() if vector.is_cuda else None
+        if self._arrived:
+            self._arrived.record()
+
+    def read(self) -> Vitals:
+        """Wait for the vitals, and not for what was launched after `start`."""
+        if self._arrived:
+            self._arrived.synchronize()
+        square, mean, bad_losses, bad_grads, *peaks = self._host.tolist()
+        return Vitals(
+            loss=float("nan") if bad_losses else mean / self._size,
+            grad_norm=float("nan") if bad_grads else square**0.5,
+            bad_loss=int(bad_losses),
+            bad_grad=int(bad_grads),
+            memory=[int(m) for m in peaks],
+        )
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, optimizer: Any, clip_norm: float) -> Vitals:
+        """Clip, update and read; neither clip nor update if something is not finite on some rank."""
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            square, _, *bad = self._vector[:4].unbind()
+            optimizer.found_inf = (bad[0] + bad[1] > 0).float()
+            optimizer.grad_scale = (square.sqrt() / clip_norm).clamp(min=1).float() if clip_norm else None
+            optimizer.step()
+            return self.read()
+        vitals = self.read()
+        if vitals.finite:
+            clip(model, vitals.grad_norm, clip_norm)
+            optimizer.step()
+        return vitals
+
+
 @torch.no_grad()
-def check(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -> Vitals:
-    """Loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce, one wait; every rank
+def start(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -> Check:
+    """Compute loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce; every rank
     calls.
 
     loss: scalar, this rank's mean loss, on `group.device`. LabError: a parameter that was cut by hand. A gradient
@@ -65,21 +104,20 @@ def check(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -
     loss = loss.detach().to(squares)
     bad_loss, bad_grad = ~loss.isfinite(), ~squares.isfinite()
 
-    memory = torch.zeros(group.size, dtype=torch.float64)
-    memory[group.rank] = memory_bytes  # exact: FP64 holds integers up to 2**53
+    # Pinned: the host must not wait here. FP64 holds integers up to 2**53.
+    memory = torch.zeros(group.size, dtype=torch.float64, pin_memory=squares.is_cuda)
+    memory[group.rank] = memory_bytes
     vector = torch.stack(
         [torch.where(bad_grad, 0.0, squares), torch.where(bad_loss, 0.0, loss), bad_loss.double(), bad_grad.double()]
     )
     vector = torch.cat([vector, memory.to(vector.device, non_blocking=True)])
     group.all_reduce(vector)
-    square, mean, bad_losses, bad_grads, *peaks = vector.tolist()  # the one wait
-    return Vitals(
-        loss=float("nan") if bad_losses else mean / group.size,
-        grad_norm=float("nan") if bad_grads else square**0.5,
-        bad_loss=int(bad_losses),
-        bad_grad=int(bad_grads),
-        memory=[int(m) for m in peaks],
-    )
+    return Check(vector, group.size)
+
+
+def check(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -> Vitals:
+    """`start`, and wait for what it finds."""
+    return start(loss, model, group, memory_bytes).read()
 
 
 @torch.no_grad()
@@ -146,7 +184,8 @@ def _sum_of_squares(model: nn.Module, group: Group) -> Tensor:
     if not gradients:
         return torch.zeros((), dtype=torch.float64, device=group.device)
     norms = torch.stack(torch._foreach_norm([grad for _, _, grad in gradients])).double()  # few launches for all
-    weights = torch.tensor([1 / copies(p, group.size) for _, p, _ in gradients], dtype=torch.float64)
+    shares = [1 / copies(p, group.size) for _, p, _ in gradients]
+    weights = torch.tensor(shares, dtype=torch.float64, pin_memory=norms.is_cuda)
     return (norms.square() * weights.to(norms.device, non_blocking=True)).sum()
 
 

@@ -6,9 +6,10 @@ One step, from top to bottom of `Loop.run`:
     batch      B sequences that depend on (seed, step) alone; each rank takes B/N rows, in `accumulation` micro-batches
     gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches; in
                FP16 of a scaled loss, and divided by its scale afterwards (labkit.train.loss_scale)
-    check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait for the device
+    check      all ranks agree: are loss and gradients finite? One all-reduce
     update     clip, AdamW; or, if the check failed, neither: the step is skipped, the event recorded, and after several
-               in a row the run does what [recovery] says (labkit.train.recovery)
+               in a row the run does what [recovery] says (labkit.train.recovery). On a GPU the kernel obeys the check,
+               and the step's one wait for the device is over before the update is (labkit.train.health)
     evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run, in the
                step's precision
     record     one line into steps.jsonl, by rank 0
@@ -197,20 +198,18 @@ class Loop:
             loss = self._gradients()
             self._call("after_backward")
 
-            self.vitals = health.check(loss, self.model, self.group, self._peak())
-            self.seconds.append(self.clock.lap())
+            check = health.start(loss, self.model, self.group, self._peak())
             if config.norms_every and self.step % config.norms_every == 0:
                 with self.clock.pause("norms"):
                     held = {"held": self.optimizer.held} if isinstance(self.optimizer, MasterAdamW) else {}
                     self.fields |= health.norms(self.model, self.group, **held)
+            set_learning_rate(self.optimizer, self.lr)
+            self.vitals = check.update(self.model, self.optimizer, config.clip_norm)
+            self.seconds.append(self.clock.lap())
             if self.loss_scale.active:
                 self.fields["loss_scale"] = self.loss_scale.value
             fell = self.loss_scale.follow(self.vitals.finite)
-            if self.vitals.finite:
-                health.clip(self.model, self.vitals.grad_norm, config.clip_norm)
-                set_learning_rate(self.optimizer, self.lr)
-                self.optimizer.step()
-            else:
+            if not self.vitals.finite:
                 self._refuse_step(fell)
             self.optimizer.zero_grad(set_to_none=True)
 

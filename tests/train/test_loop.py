@@ -164,9 +164,17 @@ class Watch(Hook):
         assert all(p.grad is None for p in loop.model.parameters())
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_one_bad_gradient_on_one_rank_skips_the_step_on_all(pools, tmp_path, value):
-    hooks = (jobs.Spoil({2}, rank=1, value=value), Watch())
+@pytest.mark.parametrize("clip_norm", [0.0, 0.3, 100.0])  # below and above every step's norm
+def test_a_kernel_that_obeys_the_check_updates_as_the_host_does(pools, clip_norm):
+    config = small_config(clip_norm=clip_norm)
+    fused = sharded(pools, 2, config, hooks=(jobs.Fused(),))[0]
+    assert min(fused["grad_norms"]) > 0.3 and max(fused["grad_norms"]) < 100
+    same_run(fused, here(config)[0])
+
+
+@pytest.mark.parametrize(("value", "kind"), [(float("inf"), Hook), (float("nan"), Hook), (float("inf"), jobs.Fused)])
+def test_one_bad_gradient_on_one_rank_skips_the_step_on_all(pools, tmp_path, value, kind):
+    hooks = (jobs.Spoil({2}, rank=1, value=value), Watch(), kind())
     results = sharded(pools, 2, small_config(), tmp_path / "run", hooks=hooks)
     for result in results:
         assert result["skipped"] == [2] and list(result["losses"]) == [1, 2, 3, 4, 5, 6]
