@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from labkit.compare.arms import arm_rows
-from labkit.compare.report import _events, report
+from labkit.compare.report import _events, missing, report
 from labkit.errors import LabError
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
@@ -138,6 +138,20 @@ def test_a_comparison_with_nothing_in_it_gives_a_page(tmp_path, no_pictures):
     seen = words(report(tmp_path / "run").read_text())
     assert "No verdict yet" in seen and "The record holds no steps to draw." in seen
     assert "NaN" not in seen.replace("NaN events", "")
+
+
+def test_skipped_and_failed_arms_say_why(tmp_path):
+    folder = synthetic.compare(tmp_path / "run", ("bf16", "twin"), steps=20, layers=1)
+    record = RunRecord.open(folder)
+    about = read_run(folder).run["results"]["arms"]
+    te = {"label": "TE FP8", "role": "candidate", "status": "skipped", "note": "no GPU here"}
+    bad = {"label": "Bad", "role": "candidate", "status": "failed", "note": "rank 1 died"}
+    record.results(arms={**about, "te": te, "bad": bad})
+    record.close()
+    data = read_run(folder)
+    shown = missing(data, arm_rows(data))
+    assert "TE FP8 was skipped: no GPU here." in shown and "Bad failed after 0 steps: rank 1 died." in shown
+    assert "No broken arm ran, so nothing shows that this comparison could have failed." in shown
 
 
 @pytest.mark.parametrize(
