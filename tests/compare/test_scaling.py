@@ -181,13 +181,6 @@ def test_each_arm_keeps_its_own_work():
         assert batches == [20 * ranks, 80 * ranks] and asked.world_size == ranks
 
 
-def test_arms_that_cannot_run_here_are_left_out_and_shown(tmp_path):
-    said, te = io.StringIO(), 'train.precision = { backend = "te", recipe = "current" }'
-    toml = SPEED.replace('["bf16"]', '["bf16", "te"]') + f'[arms.te]\nlabel = "TE"\nrole = "candidate"\n{te}\n'
-    found = scaling.runnable(load_preset(str(preset(tmp_path, toml))), None, Console(file=said, width=300))
-    assert found == ["bf16"] and "TE: skipped, te current and CPU do not go together" in said.getvalue()
-
-
 def test_other_nccl_settings_are_another_question(tmp_path, monkeypatch):
     asked = load_preset("h100")
     record = RunRecord.create(tmp_path, kind="compare", config=jsonable(asked.model_dump()), seeds={})

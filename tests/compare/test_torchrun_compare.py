@@ -72,14 +72,6 @@ def test_every_word_among_the_ranks_goes_over_the_presets_device(tmp_path, monke
     assert joined == [("_plan_on_rank_0", "cuda"), ("_from_rank_0", "cuda")]
 
 
-@pytest.mark.parametrize("word", ["detach", "stop"])
-def test_detaching_is_not_torchruns_business(tmp_path, monkeypatch, word):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(LabError, match="without torchrun"):
-        compare.compare(compare.Request(str(preset(tmp_path)), out=tmp_path / "out", **{word: True}))
-
-
 def over(group, at, stop):
     return Deadline(at[group.rank], stop[group.rank])._over(group)
 

@@ -208,12 +208,6 @@ def test_a_skipped_linear_cannot_be_fused(te):
         models(skip=("head", "layers.0.attn.wk"))
 
 
-def test_backends_without_fused_blocks_say_so():
-    backend = get_backend("torchao")
-    with pytest.raises(LabError, match="torchao tensorwise and fused do not go together"):
-        convert(backend, Transformer(SIZE), fused=True)
-
-
 class Quantizer:
     """Stands for a Transformer Engine quantizer: doubles, so that it shows."""
 

@@ -85,8 +85,3 @@ def test_a_folder_with_another_run_is_refused_and_one_without_steps_is_not(job, 
     with pytest.raises(LabError, match="holds another run: it was made with lr = 0.01 and the config.* now says 0.02"):
         job(tmp_path / "run", checkpoint_every=0, lr=0.02)
     assert len(read_run(tmp_path / "run").steps) == 4
-
-
-def test_a_wrong_config_is_named(job):
-    with pytest.raises(LabError, match="learning_rat"):
-        job(learning_rat=1.0)
