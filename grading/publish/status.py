@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grading.publish import page
+from grading.register.people import called
 from grading.register.problems import Problem, problems
 from grading.register.schema import Class
 from grading.register.standing import MISSING, NOT_YET, Standing, possible, standings
@@ -18,11 +19,13 @@ from labkit.checks.tasks import Week
 
 @dataclass
 class Status:
-    """A week: where everybody stands, and what is to be done. zone: in which times are shown."""
+    """A week: where everybody stands, and what is to be done. called: person -> name, of one name with others the key as
+    well; zone: in which times are shown."""
 
     week: Week
     standings: list[Standing]
     problems: list[Problem]
+    called: dict[int, str]
     zone: tzinfo | None = None
 
     @property
@@ -51,21 +54,22 @@ class Status:
 
 def status(cls: Class, week: Week) -> Status:
     """Where everybody of the class stands."""
-    return Status(week, standings(cls, week), problems(cls, week), cls.zone)
+    return Status(week, standings(cls, week), problems(cls, week), called(cls), cls.zone)
 
 
 def show(result: Status, console: Console) -> None:
     """One table, what is to be done, and one line of counts."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    widest = max((len(page.one_line(one.person.name, 40)) for one in result.standings), default=0)
-    names = max(len("student"), min(24 if console.width >= 100 else 12, widest))
-    for name in ("student", "submission", "of", "handed in", "", "automatic", "by hand", "total", "state"):
-        numbers = name in ("submission", "of", "automatic", "by hand", "total")
+    called = [page.one_line(result.called[one.person.id], 80) for one in result.standings]
+    names = max(len("student"), min(24 if console.width >= 100 else 17, max(map(len, called), default=0)))
+    for name in ("student", "no.", "of", "handed in", "", "checks", "by hand", "total", "state"):
+        numbers = name in ("no.", "of", "checks", "by hand", "total")
+        words = name in ("student", "state")  # rich folds these, before it narrows what is of one word
         # A fixed width: with a least one, rich makes the table wider than the console, and cuts its right end off.
-        width = names if name == "student" else 10 if name == "handed in" and console.width < 100 else None
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold", width=width)
-    for one in result.standings:
-        table.add_row(*(Text(cell) for cell in cells(one, result.zone)))
+        width = names if name == "student" else None
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold", no_wrap=not words, width=width)
+    for name, one in zip(called, result.standings):
+        table.add_row(*(Text(cell) for cell in (name, *cells(one, result.zone))))
     console.print(table)
     tell(result.problems, console)
     console.print(result.summary, style="bold", highlight=False, soft_wrap=True)
@@ -81,7 +85,7 @@ def tell(found: Sequence[Problem], console: Console) -> None:
 
 
 def cells(one: Standing, zone: tzinfo | None) -> list[str]:
-    """One row of the table."""
+    """One row of the table, after the name."""
     points, counted = ["", "", ""], one.counted
     if one.mark is not None:
         written = possible(one.tasks, "written")
@@ -94,10 +98,9 @@ def cells(one: Standing, zone: tzinfo | None) -> list[str]:
     received = received.astimezone(zone) if received and zone else received
     too_late = one.late and one.mark is not None and one.factor == 0 and not one.excused
     return [
-        page.one_line(one.person.name, 40),
         str(counted.submission.id) if counted else "",
         str(len(counted.attempts)) if counted else "",
-        received.strftime("%Y-%m-%d %H:%M") if received else "unknown" if counted else "",
+        received.strftime("%m-%d %H:%M") if received else "unknown" if counted else "",
         "late" if one.late else "",
         *points,
         f"{one.state}, too late" if too_late else one.state,
