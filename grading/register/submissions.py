@@ -187,7 +187,8 @@ def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -
     if not same:
         return None
     if arrival.received is not None and arrival.timed == PLATFORM:
-        exact = [one for one in same if one.received == arrival.received]
+        received = arrival.received.astimezone(UTC)  # a zone's time in an hour that comes twice equals no other's
+        exact = [one for one in same if one.received == received]
         found = exact or [one for one in same if one.timed != PLATFORM]
         return found[-1] if found else None
     last = [theirs[-1], *[one for one in theirs if one.how == arrival.how][-1:]]
@@ -286,11 +287,12 @@ def _json(keys: Iterable[Key]) -> str:
 
 def _say_who_is_gone(cls: Class, known: Attempt, source: str) -> None:
     """Of a group's newest worksheet the members hold; whose the submission is no more is said to the instructor."""
-    gone = set(known.members) - set(attempt(cls, known.id).members)
-    said = [f"It was {person(cls, id).name}'s, too, until {clean(source)}: another group, or a slip?" for id in gone]
-    if said:
-        every = json.dumps(list(dict.fromkeys([*known.attention, *said])))
-        cls.db.execute("UPDATE submission SET attention = ? WHERE id = ?", (every, known.id))
+    now = attempt(cls, known.id).members
+    until = {id: f"It was {person(cls, id).name}'s, too, until " for id in {*known.members, *now}}
+    kept = [said for said in known.attention if not said.startswith(tuple(until[id] for id in now))]
+    gone = [f"{until[id]}{clean(source)}: another group, or a slip?" for id in known.members if id not in now]
+    every = json.dumps(list(dict.fromkeys([*kept, *gone])))
+    cls.db.execute("UPDATE submission SET attention = ? WHERE id = ?", (every, known.id))
 
 
 def _digest(files: bytes | Path) -> str:

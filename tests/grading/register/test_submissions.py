@@ -7,7 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -151,6 +152,12 @@ def test_an_instructors_time_stays_and_a_download_s_changes_nothing_that_is_know
         hand_in(cls, "a", ANNA, b"x", BEFORE.replace(tzinfo=None))
 
 
+def test_in_the_hour_that_a_clock_repeats_an_attempt_is_known_again(cls):
+    twice = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    assert hand_in(cls, "a", ANNA, received=twice).new and not hand_in(cls, "a", ANNA, received=twice).new
+    assert hand_in(cls, "a", ANNA, received=twice.replace(fold=1)).new
+
+
 def test_withdrawn_stays_withdrawn_when_it_comes_again(cls):
     number = hand_in(cls, "a", ANNA).id
     withdraw(cls, [number])
@@ -174,6 +181,8 @@ def test_a_newer_worksheet_says_who_is_in_a_group(cls):
     assert any("Müller, Anna" in sentence for sentence in attempt(cls, first.id).attention)
     arrives("sean@x.org", "jane@x.org")
     assert len(attempt(cls, first.id).attention) == 1
+    arrives("anna@x.org", "sean@x.org", "jane@x.org")
+    assert not attempt(cls, first.id).attention, "hers again"
 
 
 def test_who_is_taken_out_of_a_group_stays_out_when_it_comes_again(cls):
