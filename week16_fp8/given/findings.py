@@ -34,7 +34,7 @@ OWN = "2026-11-24-h200-own"  # of commit 335caa3, which divides scales out in on
 H100_LOSS, H100_OWN = "2026-11-23-h100-safety", "2026-11-24-h100-own"
 H100_WHOLE = "2026-11-28-h100-whole"  # of commit 7e0b7ae
 H200_AGAIN = "2026-11-29-h200-whole"  # of commit 3ec5680
-PEER = "2026-11-29-h200-peer.json"  # of the same commit
+PEER = "2026-11-29-h200-peer.json"  # and before the update obeyed the check
 LARGEST = "2026-11-24-h100-largest"
 FORMATS = "2026-11-28-cpu-formats"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
@@ -394,22 +394,46 @@ def peer_table() -> str:
     return markdown_table(["8B, FP8, tokens/s a GPU", "TE delayed, here", "torchtitan, tensorwise", "ahead, %"], rows)
 
 
+@cache
+def beside() -> dict[str, Any]:
+    """Three calls at 1.14B on one H200, here and in torchtitan."""
+    return json.loads((RESULTS / PEER).read_text(encoding="utf-8"))
+
+
+NEAREST = {"bf16": "bf16", "torchao-tensorwise": "tensorwise", "te-current": "tensorwise", "te-delayed": "tensorwise"}
+
+
+def over_peer(call: dict[str, Any], arm: str) -> float:
+    """How many times torchtitan's tokens/s an arm trains, in one call."""
+    return call["ours"][arm]["tokens_per_s"] / median(call["theirs"][NEAREST[arm]]["tokens_per_s"])
+
+
 def beside_table() -> str:
-    """1.14B on one H200, here and in torchtitan: each recipe beside the nearest one there."""
-    record = json.loads((RESULTS / PEER).read_text(encoding="utf-8"))
+    """Each recipe beside the nearest one of torchtitan, the call with the median ratio; then each one's best batch."""
     rows = []
-    for arm, words, other in (
-        ("bf16", "BF16", "bf16"),
-        ("torchao-tensorwise", "torchao tensorwise", "tensorwise"),
-        ("te-current", "TE current, beside tensorwise", "tensorwise"),
-        ("te-delayed", "TE delayed, beside tensorwise", "tensorwise"),
-    ):
-        ours, theirs = record["ours"][arm], median(record["theirs"][other]["tokens_per_s"])
-        gib = f"{ours['peak_bytes'] / 2**30:.1f}", f"{record['theirs'][other]['reserved_gib']:.1f}"
-        rate = ours["tokens_per_s"]
-        rows.append([words, f"{rate:,.0f}", f"{theirs:,.0f}", f"{rate / theirs:.3f}", *gib])
+    for arm, words in zip(NEAREST, ("BF16", "torchao tensorwise", "TE current, beside tensorwise", "TE delayed, same")):
+        calls = sorted(beside()["calls"], key=lambda call: over_peer(call, arm))
+        ours, theirs = calls[1]["ours"][arm], calls[1]["theirs"][NEAREST[arm]]
+        gib = f"{ours['peak_bytes'] / 2**30:.1f}", f"{theirs['reserved_gib']:.1f}"
+        ratios = f"{over_peer(calls[1], arm):.3f} ({over_peer(calls[0], arm):.3f} to {over_peer(calls[2], arm):.3f})"
+        rows.append([words, f"{ours['tokens_per_s']:,.0f}", f"{median(theirs['tokens_per_s']):,.0f}", ratios, *gib])
+    best = beside()["calls"][2]["largest"]
+    ours, theirs = best["ours"]["te-delayed"], best["theirs"]["tensorwise 20"]
+    rate, other = ours["tokens_per_s"], median(theirs["tokens_per_s"])
+    gib = f"{ours['peak_bytes'] / 2**30:.1f}", f"{theirs['reserved_gib']:.1f}"
+    rows.append(["the same, 20 sequences, one call", f"{rate:,.0f}", f"{other:,.0f}", f"{rate / other:.3f}", *gib])
     heads = ["1.14B, tokens/s", "here", "torchtitan", "times", "GiB allocated here", "GiB reserved there"]
     return markdown_table(heads, rows)
+
+
+def rest_ms(side: str) -> float:
+    """Milliseconds of a BF16 step, 8 sequences, beside its products and attention: "ours", "theirs" if these take the
+    same there, or "asked", for 1.08 times."""
+    call = beside()["calls"][2]
+    ours = call["ours"]["bf16"]
+    same = ours["classes_ms"]["GEMM bf16"] + ours["classes_ms"]["attention"]
+    theirs = 8 * 4096 * 1e3 / median(call["theirs"]["bf16"]["tokens_per_s"])
+    return {"ours": ours["step_ms"], "theirs": theirs, "asked": theirs / 1.08}[side] - same
 
 
 # ---- FP8 parameters
