@@ -64,7 +64,7 @@ class Check:
             self._arrived.record()
 
     def read(self) -> Vitals:
-        """Wait for the vitals, and not for what was launched after `start`."""
+        """Wait for the vitals, and not for what was launched after the check."""
         if self._arrived:
             self._arrived.synchronize()
         square, mean, bad_losses, bad_grads, *peaks = self._host.tolist()
@@ -93,7 +93,7 @@ class Check:
 
 
 @torch.no_grad()
-def start(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -> Check:
+def check(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -> Check:
     """Compute loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce; every rank
     calls.
 
@@ -113,11 +113,6 @@ def start(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -
     vector = torch.cat([vector, memory.to(vector.device, non_blocking=True)])
     group.all_reduce(vector)
     return Check(vector, group.size)
-
-
-def check(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -> Vitals:
-    """`start`, and wait for what it finds."""
-    return start(loss, model, group, memory_bytes).read()
 
 
 @torch.no_grad()
@@ -154,7 +149,7 @@ def block_of(name: str) -> str:
 def clip(model: nn.Module, grad_norm: float, clip_norm: float) -> None:
     """Scale all gradients, in place, so that their common norm is at most `clip_norm` (arXiv:1211.5063). 0: off.
 
-    `grad_norm` is `check`'s. It must be finite: clip_norm / inf would turn the one infinite element into NaN, the
+    `grad_norm` is the check's. It must be finite: clip_norm / inf would turn the one infinite element into NaN, the
     others into 0.
     """
     if clip_norm and grad_norm > clip_norm and (gradients := local_gradients(model)):

@@ -198,7 +198,7 @@ class Loop:
             loss = self._gradients()
             self._call("after_backward")
 
-            check = health.start(loss, self.model, self.group, self._peak())
+            check = health.check(loss, self.model, self.group, self._peak())
             if config.norms_every and self.step % config.norms_every == 0:
                 with self.clock.pause("norms"):
                     held = {"held": self.optimizer.held} if isinstance(self.optimizer, MasterAdamW) else {}

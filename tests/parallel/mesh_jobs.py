@@ -94,14 +94,14 @@ def norms(group: Group, kind: str) -> dict[str, float]:
     model, found, loss = placed(kind), {}, torch.zeros(())
     for what, integers in (("integers", True), ("others", False)):
         give_gradients(model, integers)
-        found[what] = health.check(loss, model, group).grad_norm
+        found[what] = health.check(loss, model, group).read().grad_norm
     health.clip(model, found["others"], 1.0)
-    found["clipped"] = health.check(loss, model, group).grad_norm
+    found["clipped"] = health.check(loss, model, group).read().grad_norm
     model.zero_grad()
     index, count = share(kind, group)
     rows = jobs.CountingCorpus().batch(1, 8, 16, 0).chunk(count)[index]
     model(rows[:, :-1], rows[:, 1:]).backward()
-    vitals = health.check(loss, model, group)
+    vitals = health.check(loss, model, group).read()
     found["real"] = vitals.grad_norm
     return found
 
@@ -113,7 +113,7 @@ def spoilt(group: Group, kind: str, rank: int) -> tuple[health.Vitals, str]:
     if group.rank == rank:
         grad = model.layers["1"].ffn.w2.weight.grad
         (grad.to_local() if isinstance(grad, DTensor) else grad).view(-1)[-1] = float("nan")
-    return health.check(torch.zeros(()), model, group), health.culprits(model)
+    return health.check(torch.zeros(()), model, group).read(), health.culprits(model)
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ def on_ranks(fn, *args, size=2):
 
 def vitals(group, losses, grads):
     model = with_gradients(*grads[group.rank])
-    return health.check(torch.tensor(losses[group.rank]), model, group, memory_bytes=1000 + group.rank)
+    return health.check(torch.tensor(losses[group.rank]), model, group, memory_bytes=1000 + group.rank).read()
 
 
 REPLICAS = [[torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])]] * 2  # |g| = 5, the same on both ranks
@@ -75,7 +75,7 @@ def test_large_gradients_are_not_mistaken_for_infinite_ones():
 
 
 def no_gradients(group):
-    return health.check(torch.tensor(1.0), nn.ParameterList([torch.zeros(3)]), group)
+    return health.check(torch.tensor(1.0), nn.ParameterList([torch.zeros(3)]), group).read()
 
 
 def test_no_gradients_at_all():
