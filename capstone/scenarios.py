@@ -90,7 +90,8 @@ def trained(batches, told, lr, group):
 
 def marked(batch, told, group):
     """C.1: the gradients of a step, the replicas' sum and the vitals, with marks in the ledger: a span "begin vitals"
-    in front of what makes calls, and "end vitals" behind it."""
+    in front of what makes calls, and "end vitals" behind it. Then, where weights are whole for a step, one in which
+    nothing is used. Returns whether there was a loss, and how many shards had no gradient after that step."""
     from . import assemble
 
     trainer = assemble.assemble(setup_of(told), group)
@@ -110,7 +111,11 @@ def marked(batch, told, group):
     loss = trainer.gradients(assemble.data_of(trainer, batch))
     between_marks("sum_replicas", trainer.sum_replicas)()
     between_marks("vitals", trainer.vitals)(loss)
-    return True
+    trainer.optimizer.zero_grad()
+    if trainer.setup.zero == 1:
+        held.begin()
+        held.finish()
+    return {"loss": loss is not None, "without": sum(unit.shard.grad is None for unit in trainer.units)}
 
 
 def heard(batches, told, lr, group):
@@ -265,6 +270,8 @@ class Memory:
 
     def publish(self, step):
         self.group.compute("publish", seconds=0)
+        if "publish" in self.full:
+            raise OSError(28, "No space left on device")
         self.published.append(step)
 
     def discard(self, step):
@@ -377,8 +384,8 @@ def who_hangs(standings, limit):
 
 
 def acts(rank, found, standings, gone):
-    """C.3: what the watchdog of `rank` does when it has found who hangs. No process is ended: what it asks of the
-    system is noted, and if the hung process is `gone` the system says so."""
+    """C.3: what the watchdog of `rank` does when it has found who hangs, and what first. No process is ended: what it
+    asks of the system is noted, and if the hung process is `gone` the system says so."""
     import os
     from pathlib import Path
     from types import SimpleNamespace
@@ -392,15 +399,22 @@ def acts(rank, found, standings, gone):
         left.append(int(status))
         raise Left
 
+    order: list[str] = []
     written: list[list[Any]] = []
     killed: list[list[int]] = []
     left: list[int] = []
     group: Any = SimpleNamespace(rank=rank, size=len(standings), ledger=None)
-    dog = survive.Watchdog(group, Path("standings"), 10.0, lambda text, **fields: written.append([str(text), fields]))
+
+    def autopsy(text, **fields):
+        order.append("autopsy")
+        written.append([str(text), fields])
+
+    dog = survive.Watchdog(group, Path("standings"), 10.0, autopsy)
     made = [survive.Standing(**{**one, "ranks": tuple(one["ranks"])}) for one in standings]
     kept = os.kill, os._exit
 
     def kill(pid, number):
+        order.append("kill")
         killed.append([int(pid), int(number)])
         if gone:
             raise ProcessLookupError(3, "No such process")
@@ -412,7 +426,7 @@ def acts(rank, found, standings, gone):
         pass
     finally:
         os.kill, os._exit = kept
-    return {"written": written, "killed": killed, "left": left}
+    return {"written": written, "killed": killed, "left": left, "first": order[0] if order else ""}
 
 
 def kept(step, own, full):

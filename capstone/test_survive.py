@@ -8,6 +8,7 @@ checkpoints, read here and compared with one process that met no fault. All numb
 from __future__ import annotations
 
 import math
+import re
 import signal
 import sys
 import threading
@@ -80,6 +81,10 @@ def test_who_is_slow(N, seed):
         ask("three late steps, and one before them that was not", rows(None, 1, 1) + rows(slow, 9, 3), None)
         ask("fewer steps than WINDOW", rows(slow, 3, 3), None)
         ask("it was slow, and is no more", rows(slow, 3, 6) + rows(None, 1, 1), None)
+        late = [[1.0 if r == slow else 9.0 for r in range(N)]]
+        ask("in one of the last steps the others took nine times as long", rows(slow, 3, 5) + late, None)
+        short = [[0.03 if r == slow else 0.01 for r in range(N)] for _ in range(3)] + rows(slow, 3, 1)
+        ask("three times as long in each step, and LEAST above the others in one of them alone", short, None)
         tiny = [[1e-4 if r != slow else 9e-4 for r in range(N)] for _ in range(6)]
         ask("nine times as long, and less than a millisecond", tiny, None)
         if N == 4:  # the others' median is neither their largest, nor their mean, nor their smallest
@@ -165,9 +170,18 @@ def test_who_hangs(N, seed):
             held.sort(key=lambda one: one["pid"])
             ask("rank 0 waits for a rank that itself waits", held, (culprit, "all_reduce", "tp", 1))
             posted = [stands(r, **there, stood=LIMIT + 1) if r == 0 else stands(r) for r in every]
+            posted[0]["begun"] = {"world": 3, "dp": 10}  # it has posted two more
             for r in (1, 5 - culprit):
                 posted[r] = stands(r, begun={"world": 3, "dp": 8})
             ask("two have posted theirs, and compute on", posted, (culprit, kind, "dp", 0))
+            beside = [stands(0, silent=LIMIT + 2), *(stands(r, **{**there, "ranks": [1, 2, 3]}) for r in (1, 2, 3))]
+            beside[culprit], beside[partner]["stood"] = stands(culprit), LIMIT + 1
+            ask("a rank is silent that nobody waits for", beside, (culprit, kind, "dp", partner))
+            first, second, third = draw.order(range(4))[:3]
+            chain = [stands(r) for r in every]
+            for r, peer in ((first, second), (second, third)):
+                chain[r] |= dict(call="recv", group="pp", ranks=every, peer=peer, stood=LIMIT + 1)
+            ask("one waits for its peer, and that for its own", chain, (third, "recv", "pp", second))
             first, last = sorted(draw.order(range(4))[:2])
             two = [stands(r) if r in (first, last) else stands(r, **there, stood=LIMIT + 1) for r in every]
             two[last]["silent"] = LIMIT + 2
@@ -210,6 +224,12 @@ def test_who_acts(N, seed):
                 )
                 continue
             expect(len(written) == 1, f"rank {by} is the one that acts: it {done}; expected one autopsy", known=True)
+            said = re.findall(r"\w+", written[0][0])
+            expect(
+                {str(bad), "all_gather", "dp"} <= {*said},
+                f"the autopsy must name rank {bad}, its call all_gather and its group dp: {written[0][0]!r}",
+                known=True,
+            )
             named = dict(rank=bad, call="all_gather", group="dp")
             expect(written[0][1] == named, f"the autopsy's fields are {written[0][1]}, expected {named}", known=True)
             right = [[standings[bad]["pid"], signal.SIGKILL]] if host != "there" else []
@@ -222,6 +242,11 @@ def test_who_acts(N, seed):
                 known=True,
             )
             expect(len(left) == 1 and left[0] != 0, f"rank {by} must leave, with a status that is not 0", known=True)
+            expect(
+                field_of(got, "first") == "autopsy",
+                f"rank {by} killed the hung process before it had written: torchrun ends all ranks when one dies",
+                known=True,
+            )
 
 
 @task("C.3", points=1)
@@ -253,6 +278,8 @@ def test_way_back(skip, seed):
     draw = Draw(seed, "way back", skip)
     to = draw.size(3, 60)
     at, now, own = to + draw.size(2, 9), drawn_own(draw), {**drawn_own(draw), "history": {"losses": {"1": 5}}}
+    if not skip:
+        own["shift"] = now["shift"]  # no way back moves it
     shift = now["shift"] + (at - to if skip else 0)
     right = {**now, "step": to, "shift": shift, "rollbacks": now["rollbacks"] + 1, "history": own["history"]}
     stays = {**now, "step": at, "history": {}}

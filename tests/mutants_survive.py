@@ -76,6 +76,34 @@ FUNCTIONS = [
     survive("those that have come are awaited", "hung", "<= one.number", "<= one.number + 9", f"{HANGS}[4]"),
     survive("all ranks act", "Watchdog.act", "if found.by != self.rank:", "if found.rank == self.rank:", ACTS),
     survive("a process of another host", "Watchdog.act", "if other.host == me.host:", "if True:", ACTS),
+    survive("LEAST above the others, on average", "slow_rank",
+        "if all(mine >= FACTOR * others and mine >= others + LEAST for mine, others in pairs):",
+        "if all(a >= FACTOR * b for a, b in pairs) and sum(a - b for a, b in pairs) >= WINDOW * LEAST:",
+        SLOW),
+    survive("the others' median over all steps", "slow_rank",
+        "statistics.median(row[:rank] + row[rank + 1 :]))",
+        "statistics.median(x for r in last for x in r[:rank] + r[rank + 1 :]))",
+        SLOW),
+    survive("whoever is silent is blamed", "hung",
+        """for rank in awaited:
+            if standings[rank].silent""",
+        """for rank in range(len(standings)):
+            if standings[rank].silent""",
+        f"{HANGS}[4]"),
+    survive("a peer that waits is blamed", "hung",
+        "awaited = [one.peer]",
+        'return Hung(one.peer, one.call, one.group, by, "it is in its own code")',
+        f"{HANGS}[4]"),
+    survive("who has begun less than I", "hung", "<= one.number", "< one.begun.get(one.group, 0)", f"{HANGS}[4]"),
+    survive("killed, then written", "Watchdog.act",
+        "        self.autopsy(",
+        """        if other.host == me.host:
+            with suppress(ProcessLookupError):
+                os.kill(other.pid, signal.SIGKILL)
+            other = other._replace(host="")
+        self.autopsy(""",
+        ACTS),
+    survive("the autopsy names nobody", "Watchdog.act", "self.autopsy(text", "self.autopsy(found.why", ACTS),
     survive("at once", "hung", "one.stood < limit", "one.stood < limit / 9", HANGS),
 ]
 
