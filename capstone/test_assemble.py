@@ -26,6 +26,7 @@ from capstone.given.alone import (
     clipped,
     drawn,
     far,
+    least,
     number,
     on_grid,
     own,
@@ -33,6 +34,7 @@ from capstone.given.alone import (
     place,
     run,
     scale,
+    sent_in,
     setup,
     together,
 )
@@ -41,6 +43,7 @@ from labkit.checks.drawn import Draw
 from labkit.checks.traffic import moved, phases
 from labkit.comm.algorithms import ring_bytes
 from labkit.comm.ledger import CALLS
+from labkit.model.decoder import Transformer
 
 
 def stages(c, mesh, got):
@@ -241,6 +244,7 @@ def test_fp8(mesh, seed):
     each = own_alone(c, m, options, weights, batches[:1], precision="fp8")
     got, ledgers = call("scenarios.heard", [(rows, told, LR) for rows, told in each], timeout=40.0)
     stages(c, m, got)
+    in_order(got, c, m, weights, batches[0])
     linears = [
         n.removesuffix(".weight") for n in c.weight_shapes() if n.split(".")[-2] in SPLIT["rows"] + SPLIT["columns"]
     ]
@@ -272,6 +276,25 @@ def test_fp8(mesh, seed):
         kind = "AgreedLinear" if tp > 1 else "FP8Linear"
         expect(made == {kind}, f"rank {r}: of {tp} tensor-parallel ranks linears are {kind}, not {made}", known=True)
     together(ledgers, c, m, batches[0], 1)
+
+
+def in_order(got, c, m, weights, batch):
+    """What the first block of the first micro-batch was handed: the embeddings of the first of the rank's rows."""
+    dp, seen = m.get("dp", 1), []
+    model = Transformer(c)
+    model.load_state_dict(weights)
+    model.get_submodule("layers.0.attn.wq").register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
+    for rows in batch.chunk(MICRO):
+        model(rows[:, :-1])
+    for r in range(RANKS):
+        stage, replica, _ = place(m, r)
+        if stage == 0:
+            came = field(got[r], "linears").get("layers.0.attn.wq", {}).get("x")
+            expect(
+                far(came, seen[replica * (MICRO // dp)].flatten(0, 1)) < 1e-5,
+                f"rank {r}: the first micro-batch is not the first of {MICRO // dp} equal parts of its rows, in order",
+                known=True,
+            )
 
 
 def held_slices(got, weights, c, tp, r, me):
@@ -417,9 +440,16 @@ def test_agreed_product(kind, seed):
         "power_of_two": dict(zip(slots, (False, True, True))),
     }
     got, ledgers = call("scenarios.product", sent)
-    for came, how in ((got, {}), (call("scenarios.product", sent, **recipe)[0], recipe)):
-        for r, (one, three) in enumerate(zip(came, sent)):
-            one_product({name: field(one, name) for name in ("y", "dx", "dw")}, three, top, f"rank {r}", **how)
+    small = [tuple(t * (1e-17 / most) for t, most in zip(three, top)) for three in sent]  # two scales' product: 1e39
+    tops = [t * (1e-17 / t) for t in top]
+    for came, given, largest, how in (
+        (got, sent, top, {}),
+        (call("scenarios.product", sent, **recipe)[0], sent, top, recipe),
+        (call("scenarios.product", small)[0], small, tops, {}),
+    ):
+        for r, (one, three) in enumerate(zip(came, given)):
+            where = f"rank {r}" + ", of operands up to 1e-17" * (given is small)
+            one_product({name: field(one, name) for name in ("y", "dx", "dw")}, three, largest, where, **how)
             kept, most = field(one, "kept"), three[0].nbytes + three[1].nbytes + 64  # scales, and other scalars
             expect(kept <= most, f"rank {r}: {kept} bytes are kept for the backward, and {most} are enough", known=True)
     halves = [(a.bfloat16(), b, g.bfloat16()) for a, b, g in sent]  # activations are BF16, master weights FP32
@@ -577,8 +607,9 @@ def test_messages(mesh, seed):
     """Messages of a step: vitals, shared heads, weights whole for a step, and several micro-batches in a pipeline"""
     m = MESHES[mesh]
     c, weights, batches, options = drawn(seed, mesh, "messages")
-    each = own_alone(c, m, options, weights, batches[:1])
-    _, ledgers = call("scenarios.marked", [(rows[0], told) for rows, told in each], timeout=40.0)
+    half = {} if m.get("tp", 1) > 1 else {"precision": "fp8", "rest": "bf16"}
+    each = own_alone(c, m, options, weights, batches[:1], **half)
+    got, ledgers = call("scenarios.marked", [(rows[0], told) for rows, told in each], timeout=40.0)
     shared = c.n_layers if m.get("tp", 1) > c.n_kv_heads else 0  # the units that have a shared head: every block's
     for r in range(RANKS):
         made = [e.kind for e in marked(ledgers[r], "vitals") if e.kind != "wait"]
@@ -591,6 +622,19 @@ def test_messages(mesh, seed):
             f"shared head, of {most} bytes",
             known=True,
         )
+        last = place(m, r)[0] == m.get("pp", 1) - 1
+        expect(
+            field(got[r], "loss") is last,
+            f"rank {r}: `gradients` gives {'no ' * last}loss, and its stage has {'one' if last else 'none'}",
+            known=True,
+        )
+        expect(
+            field(got[r], "without") == 0,
+            f"rank {r}: after a step that used no weights {got[r]['without']} shards have no gradient, expected zeros",
+            known=True,
+        )
+        if shared:
+            summed(ledgers[r], c, m, batches[0], len(made))
         for name in ("Held.begin", "Held.finish") if m.get("zero") == 1 else ():
             made = marked(ledgers[r], name)
             count = sum(e.kind != "wait" for e in made)
@@ -603,6 +647,27 @@ def test_messages(mesh, seed):
 
     if m.get("pp") == 2:
         pipelined(ledgers, m)
+
+
+def summed(ledger, c, mesh, rows, count):
+    """The sums that a step takes, and no more; count: of messages in sum_replicas."""
+    r, layers, shared = ledger.rank, c.n_layers, mesh["tp"] // c.n_kv_heads
+    mates = {*range(r - r % shared, r - r % shared + shared)}
+    made = [e for e in ledger.events if e.kind in CALLS and e.kind != "wait" and {*ledger.groups[e.group]} == mates]
+    expect(
+        len(made) == count,
+        f"rank {r}: ranks that share a head make {len(made)} calls in a step, of these {count} in sum_replicas: "
+        "gradients are linear, and are to be summed once",
+        known=True,
+    )
+    sent, most = sent_in(ledger, "tp"), least(c, mesh, r, rows, 1)["tp"]
+    often = most * (7 * layers + 2) / (4 * layers + 2)  # backward 3 and 2 in a block's halves, not 1 and 1
+    cause = "x is copied to the ranks once for each linear that reads it, expected once for all"
+    expect(
+        sent <= 1.1 * most,  # beside them the loss's three numbers a token
+        f"rank {r} sent {sent} bytes in its group 'tp'; the sums around halves, embedding and head are {most}",
+        cause=(cause,) if abs(sent - often) < 0.02 * often else (),
+    )
 
 
 def pipelined(ledgers, mesh):

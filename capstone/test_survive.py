@@ -179,8 +179,8 @@ def test_who_hangs(N, seed):
             ask("a rank is silent that nobody waits for", beside, (culprit, kind, "dp", partner))
             first, second, third = draw.order(range(4))[:3]
             chain = [stands(r) for r in every]
-            for r, peer in ((first, second), (second, third)):
-                chain[r] |= dict(call="recv", group="pp", ranks=every, peer=peer, stood=LIMIT + 1)
+            for r, its in ((first, second), (second, third)):
+                chain[r] |= dict(call="recv", group="pp", ranks=every, peer=its, stood=LIMIT + 1)
             ask("one waits for its peer, and that for its own", chain, (third, "recv", "pp", second))
             first, last = sorted(draw.order(range(4))[:2])
             two = [stands(r) if r in (first, last) else stands(r, **there, stood=LIMIT + 1) for r in every]

@@ -273,6 +273,43 @@ ASSEMBLE += [
         "unit.shard.grad[mine] = self.replicas.all_reduce(unit.shard.grad[mine])",
         "unit.shard.grad[mine] = self.replicas.all_reduce(unit.shard.grad.clone())[mine]",
         f"{MESSAGES}[tp4]"),
+    assemble("rows of the embedding that nobody knows", "cut",
+        "table.weight.detach()[first:last].clone()",
+        "table.weight.detach().chunk(group.size)[group.rank].clone()",
+        f"{ONE}[tp4]", verdicts=ANY),
+    assemble("every other row", "Trainer.gradients",
+        "[(rows[:, :-1], rows[:, 1:]) for rows in rows_BT.chunk(M)]",
+        "[(rows_BT[m::M, :-1], rows_BT[m::M, 1:]) for m in range(M)]",
+        FP8),
+    assemble("what the rest computes in is forgotten", "assemble",
+        'mesh["dp"], setup.dtype)',
+        'mesh["dp"], torch.bfloat16 if setup.precision == "bf16" else None)',
+        f"{MESSAGES}[dp2 x pp2]", verdicts=("crashed",)),
+    assemble("x is copied for each linear", "cut",
+        "            half.register_forward_pre_hook(lambda _, args: (steps.copy_to_ranks(args[0], group), *args[1:]))",
+        """            for one in (attn.wq, attn.wk, attn.wv) if half is attn else (ffn.w1, ffn.w3):
+                one.register_forward_pre_hook(lambda _, args: (steps.copy_to_ranks(args[0], group),))""",
+        f"{MESSAGES}[tp4]", "x is copied to the ranks once for each linear"),
+    assemble("no loss is a loss of zero", "Trainer.gradients", "return loss\n", "return torch.zeros(()) if loss is None else loss\n",
+        f"{MESSAGES}[dp2 x pp2]"),
+    assemble("what was not used has no gradient", "Held.finish",
+        """        handles = [unit.reduce() for unit in self.units]
+        for unit, handle in zip(self.units, handles):""",
+        """        used = [unit for unit in self.units if any(p.grad is not None for p in unit.params)]
+        handles = [unit.reduce() for unit in used]
+        for unit, handle in zip(used, handles):""",
+        f"{MESSAGES}[dp2 x pp2]"),
+    assemble("shared heads are summed in every backward", "Trainer.gradients",
+        'M, pipe = self.setup.micro, self.mesh["pp"]',
+        """M, pipe, self.sum_replicas = self.setup.micro, self.mesh["pp"], lambda: None
+        for p in self.names:
+            if self.is_shared(p) and self.replicas.size > 1:
+                p.register_hook(self.replicas.all_reduce)""",
+        f"{MESSAGES}[tp4]", may=(ONE, SPOILT, HELD)),
+    fp8("the scales are multiplied first", "AgreedProduct.forward",
+        "casts.unscaled(x8_MK @ w8_NK.t(), s_x, s_w)",
+        "x8_MK @ w8_NK.t() / (s_x * s_w)",
+        "test_agreed_product"),
     fp8("x is kept besides", "AgreedProduct.forward", "= recipe, group, w_NK.dtype", "= recipe, group, w_NK.dtype\n        ctx.x = x_MK", "test_agreed_product"),
 ]
 # A step that is wrong in FP32 is wrong in BF16, too, and one that waits elsewhere may send one micro-batch at a time.
@@ -312,6 +349,25 @@ CHECKPOINT = [
         "store.discard(step)",
         "pass",
         "test_a_disk_that_is_full"),
+    checkpoint("a publishing that fails is rank 0's alone", "save",
+        """            store.publish(step)
+        except OSError as error:
+            problems = [f"rank 0: {error}"]
+""",
+        """        except OSError as error:
+            problems = [f"rank 0: {error}"]
+        else:
+            store.publish(step)
+""",
+        "test_a_disk_that_is_full", verdicts=("crashed",)),
+    checkpoint("dp before pp", "save", '("pp", "dp", "tp")]', '("dp", "pp", "tp")]', f"{SAVED}[dp2", may=OTHER, verdicts=ANY),
+    checkpoint("AdamW's count is the manifest's step", "save", '"step": step', '"step": optimizer.steps', SAVED),
+    checkpoint("of another run, before it is whole", "load",
+        "        saved = told(",
+        """        if (body := _body(store, step)) is not None and body["setup"] != fingerprint(trainer):
+            raise LabError(f"another setup: precision, weight_decay: {body['setup']}")
+        saved = told(""",
+        "test_another_run"),
     checkpoint("the first moment is the second", "save", '"m": optimizer.m', '"m": optimizer.v', (SAVED, OTHER)),
     checkpoint("AdamW begins to count anew", "load", 'trainer.optimizer.steps = own["steps"]', "pass", (SAVED, OTHER)),
     checkpoint("rank 0's file for all", "load",
