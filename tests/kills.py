@@ -103,14 +103,19 @@ PLANS = {
         deadline=5.0,
         full=4,
         unpaid=20,  # a race on 200 seeds takes the better part of an hour
-        may=("test_reduce_scatter_traffic", "test_all_gather_traffic", "test_all_reduce_traffic"),
+        may=tuple(
+            f"test_{lap}_{what}"
+            for lap in ("reduce_scatter", "all_gather", "all_reduce")
+            for what in ("traffic", "in_a_part")
+        ),
     ),
     "14": Plan(
         "week14_fsdp",
         ("mutants14", "mutants14_stretch"),
         always=TRUE_ALWAYS,
         autopsies=False,
-        may=("test_fsdp_refuses",),  # beside each refusal stand the losses of ordinary steps
+        # beside each refusal stand the losses of ordinary steps; an odd case is first of all a case
+        may=("test_fsdp_refuses", "test_odd_cases", "test_odd_steps"),
     ),
     "15": Plan(
         "week15_tp_attention", ("mutants15", "mutants15_stretch"), deadline=60.0, promised=1, always=TRUE_ALWAYS

@@ -154,7 +154,7 @@ def ring_all_gather(shard: torch.Tensor, group, numel: int, out: torch.Tensor | 
     N, r = group.size, group.rank
     right, left = (r + 1) % N, (r - 1) % N
     out = shard.new_empty(numel) if out is None else out  # [L]
-    chunk = out.tensor_split(N)  # N views of out: [C] or [C-1] each
+    chunk = out[:numel].tensor_split(N)  # N views of out: [C] or [C-1] each
     chunk[r].copy_(shard)  # before anything else is written: shard may be this very memory
     for s in range(N - 1):
         # out[r-s-1] <- rank r-1's out[r-s-1]      [C]: as long as it is here, which may differ from what is sent

@@ -68,11 +68,70 @@ def reduce_then_fill(x, group, number):
     return x
 
 
+def _part(group):
+    """All ranks but the first, which stays out: whoever takes the run's numbers for the part's meets the wrong ones."""
+    return group.split([list(range(1, group.size))])
+
+
+def _spread(x):
+    """x as every second number of a longer tensor, and what lies between."""
+    wide = torch.stack([x, -x], 1).flatten()
+    return wide[::2], wide[1::2]
+
+
+def scatter_in_a_part(x, group, number):
+    """13.2: a second call, in a part of the ranks, on a view that is not contiguous. Writes into what comes back;
+    returns what chunk r of x holds then, and the numbers between."""
+    from . import collectives
+
+    if (part := _part(group)).size:
+        (x, between), (other, _) = _spread(x), _spread(x + 1)
+        collectives.ring_reduce_scatter(other, part)
+        collectives.ring_reduce_scatter(x, part).fill_(number)
+        return x.tensor_split(part.size)[part.rank], between
+
+
+def gather_in_a_part(shard, group, numel):
+    """13.3: in a part of the ranks, into a view that is not contiguous, with a shard behind it in the same storage.
+    Returns what came back, out, and what lies between; then, of two calls without out, the first one's result after the
+    second, the shard after the result was written to, and the group's calls that were given what is not on its device."""
+    from . import collectives
+
+    if (part := _part(group)).size:
+        wide = torch.cat([shard.new_full((2 * numel,), -1), shard])
+        out, watched = wide[: 2 * numel : 2], Elsewhere(part)
+        told = (
+            collectives.ring_all_gather(wide[2 * numel :], part, numel, out=out).clone(),
+            out,
+            wide[1 : 2 * numel : 2],
+        )
+        with watched:
+            mine = shard.clone().to(part.device)
+            result = collectives.ring_all_gather(mine, watched, numel)
+            collectives.ring_all_gather((-shard).to(part.device), watched, numel)
+        kept = result.clone()
+        result.fill_(-2)
+        return *told, kept, mine, watched.astray
+
+
+def reduce_in_a_part(x, group):
+    """13.4: a second call, in a part of the ranks, on a view that is not contiguous. Returns x, and the numbers
+    between."""
+    from . import collectives
+
+    if (part := _part(group)).size:
+        (x, between), (other, _) = _spread(x), _spread(x + 1)
+        collectives.ring_all_reduce(other, part)
+        collectives.ring_all_reduce(x, part)
+        return x, between
+
+
 def timed(first, later, wrong, group, warmup, iterations):
     """13.5: time a run whose first call takes `first` seconds on this rank and every later one `later`, by a clock
     that moves only while it runs. Returns the Timing's fields, and what happened in which order."""
     from . import timing
 
+    timing.time_collective(lambda: None, group, warmup=1, iterations=1, clock=lambda: 0.0)  # a first call, of another
     now, log = 0.0, []
 
     def did(what):

@@ -24,9 +24,14 @@ BF16 = torch.bfloat16
 # One addition in bfloat16 (8 significant bits) is off by at most half a unit in the last place: 2**-8 of the result.
 BF16_ROUNDING = 2.0**-8
 
-KINDS = ("two ranks and one", "even", "ragged", "shorter than the ring")
+# Of each kind of lengths: beside a sum of fp32, what else must keep to the ring
+KINDS = {
+    "two ranks and one": ("max", torch.float32),
+    "even": ("max", torch.float32),
+    "ragged": ("mean", BF16),
+    "shorter than the ring": ("sum", BF16),
+}
 LENGTHS = pytest.mark.parametrize("kind", KINDS)
-SHAPES = pytest.mark.parametrize("kind", KINDS[1:])
 OPS = pytest.mark.parametrize("op", ["mean", "max"])
 
 
@@ -44,7 +49,7 @@ def rings(kind, seed, test):
     """What a case asks. One rank has nothing to do, nor has anybody with an empty vector, and who does nothing is to
     earn nothing."""
     N, L = drawn(kind, seed, test)
-    more = {"two ranks and one": [drawn("one rank", seed, test)], "shorter than the ring": [(N, 0)]}
+    more = {"two ranks and one": [drawn("one rank", seed, test)], "shorter than the ring": [(N, 1), (N, 0)]}
     return [(N, L), *more.get(kind, [])]
 
 
@@ -70,7 +75,13 @@ def cancelling(seed, N, L):
 
 def once_divided(want):
     """Tolerance of a mean: one division, or a product with 1/N, is off by two units in the last place at most."""
-    return 2.0**-22 * want.abs()
+    return (2.0**-22 if want.dtype == torch.float32 else 2.0**-6) * want.abs().float()
+
+
+def for_op(seed, N, L, op, dtype):
+    """Vectors whose sums no order of additions rounds, but who divides too early does."""
+    x = cancelling(seed, N, L) if op == "mean" and dtype == torch.float32 else tensors(seed, N, L)
+    return [t.fmod(16).to(dtype) if dtype == BF16 else t for t in x]
 
 
 def summed_in_bf16(x):
@@ -80,9 +91,9 @@ def summed_in_bf16(x):
     return exact.to(BF16), len(x) * BF16_ROUNDING * size
 
 
-def ring_traffic(ledgers, L, causes, laps=1):
-    """The ring's traffic on every rank: `laps` times N-1 steps of one chunk, all of it to the right, in fp32. On a wire
-    that takes one second a message, it takes so many seconds."""
+def ring_traffic(ledgers, L, causes, laps=1, itemsize=4):
+    """The ring's traffic on every rank: `laps` times N-1 steps of one chunk, all of it to the right. On a wire that
+    takes one second a message, it takes so many seconds."""
     N = len(ledgers)
     # A detour is one for everybody: rank 0 alone sends the same in two of them.
     causes = {text: by for text, by in causes.items() if all(sends(one) == by(r) for r, one in enumerate(ledgers))}
@@ -90,7 +101,7 @@ def ring_traffic(ledgers, L, causes, laps=1):
         sent(
             ledger,
             steps=laps * (N - 1),
-            at_most=4 * laps * (N - 1) * -(-L // N),
+            at_most=itemsize * laps * (N - 1) * -(-L // N),
             to=(r + 1) % N,
             forbid=LIBRARY,
             at_least=1,
@@ -326,10 +337,10 @@ def test_reduce_scatter(kind, seed):
                 rank=r,
                 looks_like=not_chunk_r(x, r, after=got.inputs[r][0]),
             )
-        by_the_group(ledger, L)
+        by_the_group(ledger, [L - (L == 1 and r == 0) for r in range(N)])  # chunk 0 begins on rank 1
 
 
-@task("13.2", points=2)
+@task("13.2", points=1)
 def test_reduce_scatter_in_x(seed):
     """What comes back is chunk r of x: the same memory"""
     N, L = drawn("ragged", seed, "scatter in x")
@@ -357,24 +368,54 @@ def test_reduce_scatter_in_x(seed):
     by_the_group(ledger, L)
 
 
+OTHER_MEMORY = "in other memory than x: a copy (of a view that is not contiguous, say), or what an earlier call left"
+
+
+def in_a_part(scenario, inputs, **kwargs):
+    """What a scenario gives on all ranks but the first, which stays out."""
+    got, _ = call(scenario, [inputs[0], *inputs], **kwargs)
+    expect(all(isinstance(one, tuple) for one in got[1:]), "nothing came back", known=True)
+    return got[1:]
+
+
+@task("13.2", points=1)
+def test_reduce_scatter_in_a_part(seed):
+    """In a part of the ranks, in a view that is not contiguous, a second time; one rank alone, too"""
+    for N, L in (drawn(kind, seed, "scatter in a part") for kind in ("ragged", "one rank")):
+        x = tensors(seed, N, L)
+        for r, (chunk, between) in enumerate(in_a_part("scenarios.scatter_in_a_part", x, number=-1.0)):
+            same(
+                chunk,
+                torch.full_like(own := x[r].tensor_split(N)[r], -1.0),
+                rank=r,
+                what="chunk r of x, every second number of a tensor, after -1 was written into what came back,",
+                looks_like={
+                    OTHER_MEMORY: own,
+                    "a copy came back": reduced(x, "sum").tensor_split(N)[r] if N > 1 else None,
+                },
+            )
+            same(between, -x[r], rank=r, what="what lies between the numbers of x")
+
+
 @task("13.2", points=4)
 @OPS
 def test_reduce_scatter_op(op, seed):
-    """Other operations"""
+    """Other operations, in both dtypes"""
     N, k = 5, drawn("two ranks and one", seed, f"scatter {op}")[1]  # no power of two: dividing by one rounds nothing
     L = N * k + 3
-    x = cancelling(seed, N, L) if op == "mean" else tensors(seed, N, L)
-    got, ledger = on_a_ring("collectives.ring_reduce_scatter", x, op=op)
-    for r in range(N):
-        want = reduced(x, op).tensor_split(N)[r]
-        same(
-            got[r],
-            want,
-            rank=r,
-            tol=once_divided(want) if op == "mean" else 0.0,
-            looks_like=not_chunk_r(x, r, op, got.inputs[r][0]),
-        )
-    by_the_group(ledger, L)
+    for dtype in (torch.float32, BF16):
+        x = for_op(seed, N, L, op, dtype)
+        got, ledger = on_a_ring("collectives.ring_reduce_scatter", x, op=op)
+        for r in range(N):
+            want = reduced(x, op).tensor_split(N)[r]
+            same(
+                got[r],
+                want,
+                rank=r,
+                tol=once_divided(want) if op == "mean" else 0.0,
+                looks_like=not_chunk_r(x, r, op, got.inputs[r][0]),
+            )
+        by_the_group(ledger, L, str(dtype).removeprefix("torch."))
 
 
 @task("13.2", points=2)
@@ -396,7 +437,7 @@ def test_reduce_scatter_bf16(seed):
 
 
 @task("13.2", points=6)
-@SHAPES
+@LENGTHS
 def test_reduce_scatter_traffic(kind, seed):
     """N-1 steps of one chunk, to the right"""
     N, L = drawn(kind, seed, "scatter traffic")
@@ -406,6 +447,9 @@ def test_reduce_scatter_traffic(kind, seed):
     ring_traffic(ledger, L, patterns(N, 4 * L) | {one_more: walk(N, L, -1, N)})
     for r in range(N):  # junk travels as fast
         same(got[r], reduced(x, "sum").tensor_split(N)[r], rank=r, looks_like=not_chunk_r(x, r, after=got.inputs[r][0]))
+    op, dtype = KINDS[kind]
+    _, ledger = on_a_ring("collectives.ring_reduce_scatter", [t.to(dtype) for t in x], op=op)
+    ring_traffic(ledger, L, patterns(N, dtype.itemsize * L), itemsize=dtype.itemsize)
 
 
 # ---- 13.3
@@ -477,7 +521,26 @@ def test_all_gather_bf16(seed):
     by_the_group(ledger, [len(shard) for shard in shards], "bfloat16")
 
 
-@task("13.3", points=1)
+@task("13.3", points=0.5)
+def test_all_gather_in_a_part(seed):
+    """In a part of the ranks, into a view that is not contiguous, by a shard behind it; a new tensor on each call"""
+    for N, L in (drawn(kind, seed, "gather in a part") for kind in ("ragged", "one rank")):
+        whole, shards = shards_of(seed, N, L)
+        for r, told in enumerate(in_a_part("scenarios.gather_in_a_part", shards, numel=L)):
+            back, out, between, first, shard, astray = told
+            other = {"the result went to other memory: out may be a view that is not contiguous": whole * 0 - 1}
+            came = isinstance(back, torch.Tensor) and torch.equal(back, whole)
+            same(out, whole, rank=r, what="out, every second number of a tensor,", looks_like=other if came else {})
+            same(between, -torch.ones_like(whole), rank=r, what="what lies between the numbers of out")
+            again = {"the second call's: each call without out= makes a new tensor": -whole}
+            same(first, whole, rank=r, what="the result of a call, after a second one,", looks_like=again)
+            alias = {"the result is the shard itself: without out= it is a new tensor": shards[r] * 0 - 2}
+            same(shard, shards[r], rank=r, what="the shard, after the result was written to,", looks_like=alias)
+            told = "with a tensor that does not lie on group.device: torch.empty(...) without device= lies on the CPU"
+            expect(astray == [], f"rank {r} calls its group {told}", known=True)
+
+
+@task("13.3", points=0.5)
 def test_all_gather_into_out(seed):
     """Into out, of which the shard is chunk r; or a part of something else, also on one rank"""
     for N, L in (drawn(kind, seed, "gather into out") for kind in ("ragged", "one rank")):
@@ -519,7 +582,7 @@ def test_all_gather_into_out(seed):
 
 
 @task("13.3", points=3)
-@SHAPES
+@LENGTHS
 def test_all_gather_traffic(kind, seed):
     """N-1 steps of one chunk, to the right"""
     N, L = drawn(kind, seed, "gather traffic")
@@ -532,6 +595,9 @@ def test_all_gather_traffic(kind, seed):
     ring_traffic(ledger, L, causes)
     for r in range(N):  # junk travels as fast
         same(got[r], whole, rank=r, looks_like=not_gathered(shards, r, ledgers=ledger))
+    _, dtype = KINDS[kind]
+    _, ledger = on_a_ring("collectives.ring_all_gather", [shard.to(dtype) for shard in shards], numel=L)
+    ring_traffic(ledger, L, {}, itemsize=dtype.itemsize)
 
 
 # ---- 13.4
@@ -552,15 +618,17 @@ def test_all_reduce(kind, seed):
 @task("13.4", points=0.5)
 @OPS
 def test_all_reduce_op(op, seed):
-    """Other operations"""
+    """Other operations, in both dtypes"""
     N, k = 5, drawn("two ranks and one", seed, f"reduce {op}")[1]  # no power of two: dividing by one rounds nothing
     L = N * k + 3
-    x = cancelling(seed, N, L) if op == "mean" else tensors(seed, N, L)
-    got, ledger = on_a_ring("collectives.ring_all_reduce", x, op=op)
-    want = reduced(x, op)
-    for r in range(N):
-        same(got[r], want, rank=r, tol=once_divided(want) if op == "mean" else 0.0, looks_like=not_reduced(x, r, op))
-    by_the_group(ledger, L)
+    for dtype in (torch.float32, BF16):
+        x = for_op(seed, N, L, op, dtype)
+        got, ledger = on_a_ring("collectives.ring_all_reduce", x, op=op)
+        want = reduced(x, op)
+        tol = once_divided(want) if op == "mean" else 0.0
+        for r in range(N):
+            same(got[r], want, rank=r, tol=tol, looks_like=not_reduced(x, r, op))
+        by_the_group(ledger, L, str(dtype).removeprefix("torch."))
 
 
 @task("13.4", points=0.5)
@@ -576,7 +644,18 @@ def test_all_reduce_bf16(seed):
     by_the_group(ledger, L, "bfloat16")
 
 
-@task("13.4", points=1.5)
+@task("13.4", points=0.5)
+def test_all_reduce_in_a_part(seed):
+    """In a part of the ranks, in a view that is not contiguous, a second time; one rank alone, too"""
+    for N, L in (drawn(kind, seed, "reduce in a part") for kind in ("ragged", "one rank")):
+        x = tensors(seed, N, L)
+        for r, (after, between) in enumerate(in_a_part("scenarios.reduce_in_a_part", x)):
+            causes = {OTHER_MEMORY: x[r] if N > 1 else None}
+            same(after, reduced(x, "sum"), rank=r, what="x, every second number of a tensor,", looks_like=causes)
+            same(between, -x[r], rank=r, what="what lies between the numbers of x")
+
+
+@task("13.4", points=1)
 def test_all_reduce_in_place(seed):
     """In place: x holds the result, and x is what comes back"""
     N, L = drawn("ragged", seed, "reduce in place")
@@ -613,7 +692,7 @@ def test_all_reduce_in_place(seed):
 
 
 @task("13.4", points=1)
-@SHAPES
+@LENGTHS
 def test_all_reduce_traffic(kind, seed):
     """2 (N-1) steps of one chunk, to the right"""
     N, L = drawn(kind, seed, "reduce traffic")
@@ -622,3 +701,6 @@ def test_all_reduce_traffic(kind, seed):
     ring_traffic(ledger, L, patterns(N, 4 * L), laps=2)
     for r in range(N):  # junk travels as fast
         same(got[r], reduced(x, "sum"), rank=r, looks_like=not_reduced(x, r))
+    op, dtype = KINDS[kind]
+    _, ledger = on_a_ring("collectives.ring_all_reduce", [t.to(dtype) for t in x], op=op)
+    ring_traffic(ledger, L, patterns(N, dtype.itemsize * L), laps=2, itemsize=dtype.itemsize)

@@ -8,7 +8,7 @@ calls `group.barrier()` before, between and behind them; `phases` cuts the ledge
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from labkit.checks.verdict import FORBIDDEN, NO_RESULT, CheckFailed, wrong
+from labkit.checks.verdict import FORBIDDEN, NO_RESULT, WRONG, CheckFailed, wrong
 from labkit.comm.algorithms import ring_bytes
 from labkit.comm.ledger import COLLECTIVES, EMPTY, WORLD, Event, Ledger
 
@@ -65,6 +65,11 @@ def sent(
             f"{who} sent {amount} through its group, and the others cannot have its "
             f"data without: every number must travel by the group that was passed in",
         )
+    waited = {event.of for event in ledger.events if event.kind == "wait"}
+    early = next((e for e in ledger.events if not e.blocking and e.peer is not None and e.index not in waited), None)
+    if early is not None:
+        told = f"{who} posts a {early.kind} at {early.where} and never waits for it"
+        raise CheckFailed(WRONG, f"{told}: until wait() its tensor is the group's, and others use it now")
     cause = tuple(c for c, pattern in (looks_like or {}).items() if sends(ledger) == list(pattern))
     if at_most is not None and total > at_most:
         in_steps = f" in {steps} steps" if steps is not None else ""
