@@ -34,7 +34,8 @@ INSIDE = "labkit_inside"  # what grading/sandbox/inside is called in there: no h
 _COURSE = re.compile(r"^(week\d+\w*|capstone\w*|labkit|grading|tests|solutions)$")
 _PACKAGES = ("stdlib", "platstdlib", "purelib", "platlib")
 _LOADERS = ("/lib64", "/lib", "/usr/lib64")  # where the dynamic loader is named
-_HUGE = "/sys/kernel/mm/transparent_hugepage"  # glibc asks there how large a huge page is
+# glibc asks there how large a huge page is. Beside these files the kernel counts every process's: a bell for all ranks.
+_HUGE = tuple(f"/sys/kernel/mm/transparent_hugepage/{name}" for name in ("enabled", "hpage_pmd_size"))
 
 
 def bwrap() -> str:
@@ -211,7 +212,7 @@ def system_paths() -> tuple[str, ...]:
     }
     wanted |= {sysconfig.get_path(name, vars=names) for name in ("stdlib", "platstdlib")}
     wanted |= set(_libraries())
-    wanted |= {path for path in (*_LOADERS, "/etc/ld.so.cache", _HUGE) if os.path.exists(path)}
+    wanted |= {path for path in (*_LOADERS, "/etc/ld.so.cache", *_HUGE) if os.path.exists(path)}
     return _outermost(path for path in wanted if os.path.exists(path))
 
 

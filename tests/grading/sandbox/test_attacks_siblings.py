@@ -32,6 +32,7 @@ WAYS = [
     ("in_flight", {}, {"users", "syscalls"}),
     ("file_times", {}, {"nodes"}),
     ("machine", {}, {"syscalls"}),
+    ("huge_pages", {}, {"files"}),
     ("counted", {"how": "cookies"}, {"syscalls"}),
     ("counted", {"how": "processes"}, {"syscalls"}),
 ]

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import glob
+import mmap
 import os
 import signal
 import socket
@@ -339,6 +340,28 @@ def machine(group):
             begin = count()
     group.barrier()
     return _over(group, leave, lambda: SECRET if begin and count() >= begin + 30 else None)
+
+
+def huge_pages(group):
+    """The kernel counts all huge pages that processes were given, in a file beside the one that glibc reads."""
+    folder = "sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/anon_fault_alloc"
+    path = next((f"{top}/{folder}" for top in ("", "/host") if os.path.exists(f"/{top}/{folder}")), None)
+    if path is None:
+        return None
+
+    def count():
+        with open(path) as file:
+            return int(file.read())
+
+    def leave():
+        memory = mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(14)  # MADV_HUGEPAGE
+        for at in range(0, len(memory), 2 << 20):
+            memory[at] = 1
+
+    before = count()
+    group.barrier()
+    return _over(group, leave, lambda: SECRET if count() >= before + 100 else None)
 
 
 def counted(group, how):
