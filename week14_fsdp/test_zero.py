@@ -9,6 +9,7 @@ import torch
 
 from labkit.checks import call, expect, same, task
 from labkit.checks.held import grown
+from labkit.comm.ledger import WORLD
 from week14_fsdp.given.whole_batch import (
     F64,
     TOL,
@@ -243,7 +244,13 @@ def test_zero_holds(N, seed):
 
 
 def judge_memory(ledger, P, S):
-    """What the kernel tells, in grading: no moment is kept where `owned` does not look."""
+    """What the kernel tells, in grading: no moment is kept where `owned` does not look. Nor at another rank, that is read
+    before or after: messages of all ranks, of which each has as many behind it when it is read, move nothing between."""
+    only(ledger, "reduce_scatter", "all_gather", "all_reduce")
+    apart = next((event.group for event in carried(ledger) if event.group != WORLD), None)
+    expect(
+        apart is None, f'rank {ledger.rank} sends in a group "{apart}": a step\'s messages are of all ranks', known=True
+    )
     each, rest = divmod(len(carried(ledger)), len(UNCLIPPED))
     expect(each > 0 and not rest, f"rank {ledger.rank} does not send as many messages in each step")
     found = [grown(ledger, "model made", "between steps", each * step) for step in range(1, len(UNCLIPPED))]

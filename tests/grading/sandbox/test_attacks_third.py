@@ -9,6 +9,7 @@ from labkit.checks.verdict import CheckFailed
 from labkit.comm.ledger import Ledger
 from tests.grading.sandbox.attacks.siblings import SECRET
 from week14_fsdp.given.weighed import judge_second_gathers
+from week14_fsdp.test_zero import judge_memory
 from week15_tp_attention.test_parts import in_spans
 from week16_fp8.test_week16 import apart_from
 
@@ -50,6 +51,23 @@ def test_what_is_gathered_when_nobody_computes_frees_nothing():
     for order in ([*back, "g", "g"], ["backward 2", "g", "backward 1", "backward 0", "g"]):
         with pytest.raises(CheckFailed, match="have come"):
             judge_second_gathers(gathers(*forward, *order), [8, 16, 16, 16])
+
+
+@pytest.mark.parametrize(
+    "kind, group, right", [("all_reduce", "world", True), ("send", "world", False), ("all_reduce", "me", False)]
+)
+def test_moments_do_not_rest_with_a_neighbour_while_memory_is_read(kind, group, right):
+    """14.3: 15 points, 12 without."""
+    ledger = Ledger(0, 2)
+    for step in range(3):
+        for label in ("model made",) * (not step) + ("", "between steps"):
+            what = (
+                {"kind": "compute", "label": label} if label else {"kind": kind, "peer": 1, "bytes": 8, "group": group}
+            )
+            ledger.finish(event := ledger.begin(**what, blocking=True))
+            ledger.weighed |= {event.index: 0} if label else {}
+    with nullcontext() if right else pytest.raises(CheckFailed, match="group"):
+        judge_memory(ledger, 100, 50)
 
 
 def test_a_product_of_nothing_in_a_span_and_an_exact_one_times_a_constant():

@@ -3,6 +3,7 @@ bits, rank 0 finds them, window by window of a clock that both have; no message 
 carries, `python -m tests.grading.sandbox.whispers` measures."""
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import time
@@ -133,3 +134,25 @@ def page_cache(group, bits, window):
     seen = [read(name) for name in files]
     middle = (min(seen) * max(seen)) ** 0.5
     return [int(value < middle) for value in seen]
+
+
+def names(group, bits, window):
+    """Names that no folder has: the kernel remembers for everybody that one was asked for, so a second question is
+    answered sooner. Nobody can have asked before for a name that holds the time."""
+    group.broadcast(begin := torch.tensor([time.time()], dtype=torch.float64), src=0)
+    ask = ctypes.CDLL(None).access
+    asked = [f"{os.path.dirname(os.__file__)}/{begin.item()}-{n}".encode() for n in range(len(bits) + 200)]
+    if group.rank == 1:
+        for name, bit in zip(asked, [0, 1] * 100 + bits):
+            if bit:
+                ask(name, 0)
+    group.barrier()
+    if group.rank == 1:
+        return bits
+    seen = []
+    for name in asked:
+        begin = time.perf_counter_ns()
+        ask(name, 0)
+        seen.append(time.perf_counter_ns() - begin)
+    middle = (sorted(seen[:200:2])[50] + sorted(seen[1:200:2])[50]) / 2
+    return [int(value < middle) for value in seen[200:]]
