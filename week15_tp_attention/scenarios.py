@@ -14,16 +14,32 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.checks.held import reached
 
 
-def driven(group, forward, dy, leaves):
-    """Run `forward`, then backward from `dy` (None: from a number). Returns y and the leaves' gradients by name: none,
-    if y has another shape than dy."""
+def driven(group, forward, dy, leaves, meanwhile=None, times=2):
+    """Run `forward`, then backward from `dy` (None: from a number), and all of it again. Returns y and what the second
+    time added to the leaves' gradients, by name: none, if y has another shape than dy.
+
+    meanwhile: another call, in a group of this rank alone, between forward and backward."""
+    alone = group.split([[r] for r in range(group.size)], "alone") if meanwhile else None
+    dy = None if dy is None else reordered(dy)
     group.barrier()
-    y = forward()
-    group.barrier()
-    if dy is None or y.shape == dy.shape:
-        y.backward(dy)
-    group.barrier()
-    return {"y": y, **{name: leaf.grad for name, leaf in leaves.items()}}
+    for _ in range(times):
+        before = {name: leaf.grad.clone() for name, leaf in leaves.items() if leaf.grad is not None}
+        y = forward()
+        if meanwhile:
+            meanwhile(alone)
+        group.barrier()
+        if dy is None or y.shape == dy.shape:
+            y.backward(dy)
+        group.barrier()
+    grads = {name: leaf.grad for name, leaf in leaves.items()}
+    return {"y": y, **{name: g if g is None else g - before.get(name, 0) for name, g in grads.items()}}
+
+
+def reordered(x):
+    """x, its numbers in another order in memory: who writes to it is seen all the same."""
+    if x.dim() > 1:
+        x.data = x.transpose(0, -1).contiguous().transpose(0, -1)
+    return x
 
 
 def leaf(x):
@@ -35,8 +51,8 @@ def step(x, dy, group, which, **more):
     """15.1: one of the four steps. Also the bytes of memory that y keeps."""
     from . import linears
 
-    x = leaf(x)
-    result = driven(group, lambda: getattr(linears, which)(x, group, **more), dy, {"x": x})
+    x, function = leaf(reordered(x)), getattr(linears, which)
+    result = driven(group, lambda: function(x, group, **more), dy, {"x": x}, lambda alone: function(x.detach(), alone))
     return {**result, "kept": result["y"].untyped_storage().nbytes()}
 
 
@@ -47,7 +63,7 @@ def linear(x, dy, weight, bias, group, kind, **options):
     if "sum_dtype" in options:
         options["sum_dtype"] = getattr(torch, options["sum_dtype"])
     module = getattr(linears, f"{kind}ParallelLinear")(weight, bias, group, **options)
-    x, leaves = leaf(x), {"weight": module.weight}
+    x, leaves = leaf(reordered(x)), {"weight": module.weight}
     if bias is not None:
         leaves["bias"] = module.bias
     return driven(group, lambda: module(x), dy, {"x": x, **leaves})
@@ -58,7 +74,7 @@ def two_linears(x, dy, w1, b1, w2, b2, group):
     from . import linears
 
     one, two = linears.ColumnParallelLinear(w1, b1, group), linears.RowParallelLinear(w2, b2, group)
-    x = leaf(x)
+    x = leaf(reordered(x))
     leaves = {"x": x, "w1": one.weight, "b1": one.bias, "w2": two.weight, "b2": two.bias}
     return driven(group, lambda: two(one(x).square()), dy, leaves)
 
@@ -92,7 +108,7 @@ def attention_layer(x, dy, weights, cos, sin, group, n_heads, n_kv_heads):
     from . import attention
 
     layer = attention.ParallelAttention(weights, group, n_heads, n_kv_heads)
-    x = leaf(x)
+    x = leaf(reordered(x))
     return driven(group, lambda: layer(x, cos, sin), dy, {"x": x, **{name: getattr(layer, name) for name in weights}})
 
 
@@ -100,7 +116,7 @@ def scattered(x, dy, group):
     """15.3: from addends to positions."""
     from . import sequence
 
-    x = leaf(x)
+    x = leaf(reordered(x))
     return driven(group, lambda: sequence.scatter_positions(x, group), dy, {"x": x})
 
 
@@ -109,9 +125,11 @@ def gathered(x, dys, weights, group, keep):
     they are."""
     from . import sequence
 
-    x, weights = leaf(x), [leaf(w) for w in weights]
+    x, weights, dys = leaf(reordered(x)), [leaf(w) for w in weights], [reordered(dy) for dy in dys]
+    alone = group.split([[r] for r in range(group.size)], "alone")
     group.barrier()
     ys, kept = kept_beside(weights, sequence, lambda: sequence.gather_linears(x, weights, group, keep))
+    sequence.gather_linears(2 * x.detach(), [w.detach() for w in weights], alone, keep)  # between the two
     group.barrier()
     torch.autograd.backward(list(ys), list(dys))
     group.barrier()
@@ -163,7 +181,7 @@ def block(x, dy, weights, cos, sin, group, parts, d_head, **options):
     from . import sequence
 
     module = sequence.SequenceParallelBlock(weights, group, group.split(parts, "replicas"), d_head, **options)
-    x = leaf(x)
+    x = leaf(reordered(x))
     return driven(group, lambda: module(x, cos, sin), dy, {"x": x, **{name: getattr(module, name) for name in weights}})
 
 
@@ -171,7 +189,7 @@ def embedding(tokens, weight, dy, group, V):
     """15.4."""
     from . import vocab
 
-    weight = leaf(weight)
+    weight, tokens = leaf(weight), reordered(tokens)
     return driven(group, lambda: vocab.parallel_embedding(tokens, weight, V, group), dy, {"weight": weight})
 
 
@@ -179,7 +197,7 @@ def loss(logits, targets, scale, group, V):
     """15.4: the loss from this rank's logits, and its gradient `scale` times."""
     from . import vocab
 
-    logits = leaf(logits)
+    logits, targets = leaf(reordered(logits)), reordered(targets)
     return driven(
         group, lambda: vocab.parallel_cross_entropy(logits, targets, V, group), torch.tensor(scale), {"logits": logits}
     )
@@ -189,7 +207,7 @@ def head(x, weight, targets, group, V):
     """15.4: the loss from the last norm's output."""
     from . import vocab
 
-    x, weight = leaf(x), leaf(weight)
+    x, weight, targets = leaf(reordered(x)), leaf(weight), reordered(targets)
     return driven(
         group, lambda: vocab.parallel_head_loss(x, weight, targets, V, group), None, {"x": x, "weight": weight}
     )
@@ -231,11 +249,14 @@ def overlapped(x, dy, weight, group):
     """15.5: a column-parallel linear. Also the products, with the spans in which they ran."""
     from . import overlap
 
-    x, weight = leaf(x), leaf(weight)
+    x, weight, function = leaf(reordered(x)), leaf(weight), overlap.overlapped_column_linear
+    leaves = {"x": x, "weight": weight}
+
+    def meanwhile(alone):
+        function((7 * x.detach()).requires_grad_(), weight, alone)
+
     with Products(group) as products:
-        result = driven(
-            group, lambda: overlap.overlapped_column_linear(x, weight, group), dy, {"x": x, "weight": weight}
-        )
+        result = driven(group, lambda: function(x, weight, group), dy, leaves, meanwhile, times=1)
     return {**result, "products": products.seen, "results": products.results}
 
 
@@ -244,7 +265,7 @@ def chunks(x, weight, group):
     from . import overlap
 
     with torch.no_grad(), Products(group) as products:
-        y = overlap.gather_linear_in_chunks(x, weight, group)
+        y = overlap.gather_linear_in_chunks(reordered(x), weight, group)
     return {"y": y, "products": products.seen, "results": products.results}
 
 
@@ -314,7 +335,7 @@ def collective(x, dy, weight, group, which, **more):
 
     x, weight = leaf(x), leaf(weight)
     function = getattr(collective_matmul, which)
-    return driven(group, lambda: function(x, weight, group, **more), dy, {"x": x, "weight": weight})
+    return driven(group, lambda: function(x, weight, group, **more), dy, {"x": x, "weight": weight}, times=1)
 
 
 def zero_bubble(sizes):
@@ -393,7 +414,7 @@ def ring(q, k, v, dO, group, pieces):
         return o
 
     with Work(group) as work:
-        result = driven(group, forward, dO, {"q": q, "k": k, "v": v})
+        result = driven(group, forward, dO, {"q": q, "k": k, "v": v}, times=1)
     return {**result, "work": work.seen, "kept": sum(kept.values())}
 
 

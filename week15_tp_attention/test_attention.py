@@ -147,7 +147,8 @@ def test_slices(heads, kv, N, seed):
     H = draw.size(1, 3, times=2)
     D = heads * H + draw.size(1, 5)  # so that W_o has more rows than columns: a slice of the wrong ones shows
     shapes = {"wq": (heads * H, D), "wk": (kv * H, D), "wv": (kv * H, D), "wo": (D, heads * H)}
-    weights = {name: draw.whole(*shape, most=999) for name, shape in shapes.items()}
+    dtype = torch.float64 if kv == 2 else torch.float32
+    weights = {name: draw.whole(*shape, most=999, dtype=dtype) for name, shape in shapes.items()}
     for r in range(N):
         query, keys, _ = heads_of(heads, kv, N, r)
         got, kept = call_alone("scenarios.slices", weights, (query, keys), H)
@@ -174,8 +175,8 @@ def test_slices(heads, kv, N, seed):
             }
             same(field(got, name), t, rank=r, what=name, looks_like=causes)
             expect(
-                kept[name] <= 4 * t.numel(),
-                f"rank {r}: {name} has {4 * t.numel()} bytes, and keeps {kept[name]}",
+                kept[name] <= t.nbytes,
+                f"rank {r}: {name} has {t.nbytes} bytes, and keeps {kept[name]}",
                 cause=("a view of the whole weight: it keeps all of it",),
             )
 
@@ -260,7 +261,7 @@ def limit_of(want):
 
 def judge_attention_messages(ledger, x, w, N, copies):
     """One all-reduce over the ranks each way, and backward the replicas' of dW_k and dW_v: two, or one."""
-    parts, full = phases(ledger), 4 * x.numel()
+    parts, full = phases(ledger, times=2), 4 * x.numel()
     kv = 4 * (w["wk"].numel() + w["wv"].numel())
     heads = {
         "the heads are gathered in front of W_o: its slice needs this rank's alone": [
@@ -297,7 +298,7 @@ GATHERED_AGAIN = "gathered again in backward, though it was kept"
 def test_scatter_positions(seed):
     """From addends to positions, and back"""
     N, draw = 4, Draw(seed, "scatter")
-    B, t, D = draw.size(1, 3), draw.size(1, 3), draw.size(2, 5)
+    B, t, D = draw.size(2, 3), draw.size(1, 3), draw.size(2, 5)
     x, dy = [draw.whole(B, N * t, D) for _ in range(N)], [draw.whole(B, t, D) for _ in range(N)]
     total, back = torch.stack(x).sum(0).split(t, 1), torch.cat(dy, 1)
     got, ledgers = call("scenarios.scattered", list(zip(x, dy)))
@@ -307,7 +308,7 @@ def test_scatter_positions(seed):
         padded = torch.cat([dy[r] if s == r else torch.zeros_like(dy[r]) for s in range(N)], 1)
         own = {"its own positions, and zeros: the others' gradients are missing": padded}
         same(got[r]["x"], back, rank=r, what="dL/dx", looks_like=own)
-        parts, limit = phases(ledgers[r]), ring(4 * back.numel(), N, 1)
+        parts, limit = phases(ledgers[r], times=2), ring(4 * back.numel(), N, 1)
         twice = {"an all-reduce, and a slice of it: twice the bytes": [("all_reduce", 4 * back.numel())]}
         moved(ledgers[r], "forward", parts["forward"], calls={"reduce_scatter": 1}, at_most=limit, looks_like=twice)
         moved(ledgers[r], "backward", parts["backward"], calls={"all_gather": 1}, at_most=limit)
@@ -419,7 +420,7 @@ def whole_block(x, N, H, cos, sin, leaves, eps, first=1, second=1):
 def test_block(keep, heads, kv, seed):
     """A whole block on T/N positions"""
     N, draw = 4, Draw(seed, "block", keep)
-    B, t, H, D = draw.size(1, 2), draw.size(2, 3), draw.size(1, 3, times=2), draw.size(12, 20)
+    B, t, H, D = draw.size(1 + keep, 2), draw.size(2, 3), draw.size(1, 3, times=2), draw.size(12, 20)
     T, F, eps = N * t, draw.size(3, 6, times=N), draw.size(1, 9) / 10
     weights = attention_weights(draw, D, heads, kv, H)
     ffn = {
@@ -486,7 +487,7 @@ def judge_block(got, found, r, t, replicas, y_causes):
 def judge_block_messages(ledger, full, norm, w, N, copies, keep):
     """Forward two laps for each half. Backward the same; two gathers more if nothing is kept; the sums of the gradients
     of two norms, and of the replicas' W_k and W_v."""
-    parts, lap = phases(ledger), ring(full, N, 1)
+    parts, lap = phases(ledger, times=2), ring(full, N, 1)
     made = sum(event.kind == "all_gather" for event in parts["forward"])
     each = {
         "gathered for each product: all of a half read the same x": {"all_gather": max(made, 3), "reduce_scatter": 2}

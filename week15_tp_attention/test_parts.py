@@ -11,7 +11,7 @@ import torch
 from labkit.checks import call, expect, same, sends, sent, task
 from labkit.checks.drawn import Draw
 from labkit.checks.judge import close
-from labkit.checks.traffic import LIBRARY, moved, phases
+from labkit.checks.traffic import LIBRARY, moved, nothing_inside, phases
 from labkit.comm.algorithms import ring_bytes
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay
@@ -66,7 +66,7 @@ def test_embedding(ragged, seed):
         same(got[r]["y"], table[tokens], rank=r, what="y", looks_like=causes)
         times = {"N times too much: the gradient of y is whole already": N * gradient[r]}
         same(got[r]["weight"], gradient[r], rank=r, what="dL/dW", looks_like=times)
-        halves = phases(ledgers[r])
+        halves = phases(ledgers[r], times=2)
         gathered = {
             "the table is gathered before it is used": [
                 ("all_gather", 4 * N * len(parts[r]) * D),
@@ -211,7 +211,7 @@ def test_cross_entropy(size, apart, dtype, seed):
         }
         tol = tol * scale / 10 + (2.0**-9 * float(gradient[r].abs().max()) if dtype == torch.bfloat16 else 0)
         close(got[r]["logits"], gradient[r], tol=tol, rank=r, what="dL/dz", dtype=dtype, looks_like=unscaled)
-        halves = phases(ledgers[r])
+        halves = phases(ledgers[r], times=2)
         few_numbers(ledgers[r], halves["forward"], targets.numel(), V, N)
         moved(ledgers[r], "backward", halves["backward"], calls={}, at_most=0)
 
@@ -220,7 +220,7 @@ def test_cross_entropy(size, apart, dtype, seed):
 def test_head(seed):
     """From the last norm's output to the loss, and back"""
     N, draw = 4, Draw(seed, "head")
-    B, T, D, V = draw.size(1, 2), draw.size(9, 12), draw.size(4, 8), draw.size(9, 12, times=N) + 2
+    B, T, D, V = draw.size(2, 3), draw.size(9, 12), draw.size(4, 8), draw.size(9, 12, times=N) + 2
     x, weight, targets = draw.normal(B, T, D), draw.normal(V, D, scale=2.0), targets_of(draw, V, N, B, T)
     x64, w64 = x.double().requires_grad_(), weight.double().requires_grad_()
     want = mean_loss(x64 @ w64.T, targets)
@@ -239,7 +239,7 @@ def test_head(seed):
         }
         close(got[r]["x"], x64.grad, tol=tol, rank=r, what="dL/dx", looks_like=own)
         close(got[r]["weight"], rows(w64.grad, N)[r], tol=tol, rank=r, what="dL/dW")
-        halves = phases(ledgers[r])
+        halves = phases(ledgers[r], times=2)
         few_numbers(ledgers[r], halves["forward"], targets.numel(), V, N)
         moved(ledgers[r], "backward", halves["backward"], calls={"all_reduce": 1}, at_most=ring(4 * x.numel(), N, 2))
 
@@ -279,6 +279,7 @@ def hidden(ledger, event, span, what):
     elif wait < span.index:
         cause = "waited for before the product: the rank stands still until the message is through"
         expect(False, f"{who} is waited for before the span {span.label!r} that is to hide it", cause=(cause,))
+    nothing_inside(ledger, span)
 
 
 def in_spans(got, wants, label, rank):
@@ -348,10 +349,11 @@ def test_overlapped_linear(N, seed):
 def test_product_in_chunks(N, seed):
     """A product whose gather is already on its way"""
     draw = Draw(seed, "chunks", N)
-    B, t, wide, out = draw.size(1, 3), draw.size(2, 3), draw.size(3, 5), draw.size(2, 6)
-    x, weights = [draw.whole(B, t, wide) for _ in range(N)], [draw.whole(out, wide) for _ in range(N)]
+    B, t, wide, out = draw.size(2, 3), draw.size(2, 3), draw.size(3, 5), draw.size(2, 6)
+    dtype = torch.float32 if N == 2 else torch.float64
+    x, weights = ([draw.whole(*shape, dtype=dtype) for _ in range(N)] for shape in ((B, t, wide), (out, wide)))
     got, ledgers = call("scenarios.chunks", [(x[r], weights[r]) for r in range(N)])
-    whole, chunk = torch.cat(x, 1), 4 * x[0].numel()
+    whole, chunk = torch.cat(x, 1), x[0].nbytes
     for r in (*range(1, N), 0):  # on rank 0 several mistakes give the same
         right = [((r + 1) % N, chunk)] * (N - 1)
         left = ((r - 1) % N, chunk)

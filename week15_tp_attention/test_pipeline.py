@@ -15,7 +15,7 @@ import torch
 from labkit.checks import call, call_alone, call_each, expect, same, sends, sent, task
 from labkit.checks.drawn import Draw
 from labkit.checks.judge import close
-from labkit.checks.traffic import LIBRARY
+from labkit.checks.traffic import LIBRARY, nothing_inside
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay
 
@@ -319,11 +319,11 @@ def test_run(name, seed):
     if P > 1:
         judge_messages(ledgers, stages, 4 * B * T * config["d_model"])
     judge_time(ledgers, stages, M)
-    for p in range(P - 1):
-        judge_kept(got[p][2], stages[p], p)
+    for p in range(P):
+        judge_kept(got[p][2], stages[p], p, p == P - 1)
 
 
-def judge_kept(kept, steps, p):
+def judge_kept(kept, steps, p, last=False):
     """A micro-batch's input and output go with its backward; one may stay until the next step has its own."""
     expect(
         isinstance(kept, list) and len(kept) == len(steps),
@@ -335,7 +335,11 @@ def judge_kept(kept, steps, p):
         expect(
             found <= flying + 1,
             f"stage {p} keeps inputs or outputs of {found} micro-batches at {kind}{m}, and {flying} are in flight",
-            cause=("nothing is dropped after a backward: 1F1B then keeps as much as GPipe",),
+            cause=(
+                "a loss that is kept with its graph keeps the micro-batch's input: keep its number"
+                if last
+                else "nothing is dropped after a backward: 1F1B then keeps as much as GPipe",
+            ),
         )
         flying -= kind == "B"
 
@@ -397,5 +401,6 @@ def judge_time(ledgers, stages, M):
         )
         for event in spans:
             event.seconds = FORWARD if event.label.startswith("F") else BACKWARD
+            nothing_inside(ledger, event)
     time = replay(ledgers, Topology.switch(len(ledgers), 0.0, 1e15)).time
     same(time, makespan(stages), tol=1e-6, what="seconds of the whole run on a wire that costs nothing")

@@ -293,7 +293,7 @@ def judge_turns(ledger, held, N, weights=None):
     there are any. Causes are told of a single turn: of four, some can be right."""
     r = ledger.rank
     expect(not ledger.gaps, f"rank {r} switched its ledger off: what it sent cannot be judged")
-    for half, events in phases(ledger).items():
+    for half, events in phases(ledger, times=2).items():
         p2p = sum(event.bytes for event in events if event.kind == "send")
         most = (N - 1) * held // N
         causes = {
@@ -407,7 +407,7 @@ def test_uneven_exchange(N, seed):
 
 
 def judge_rows(ledger, half, most, padded=None):
-    r, events = ledger.rank, phases(ledger)[half]
+    r, events = ledger.rank, phases(ledger, times=2)[half]
     used = sorted({event.kind for event in events if event.kind in LIBRARY.split()})
     expect(not used, f"rank {r}, {half}: {', '.join(used)} is called: this task asks for messages of their own size")
     total = sum(event.bytes for event in events if event.kind == "send")

@@ -114,7 +114,7 @@ def test_step(name, dim, seed):
             f"rank {r}: y has {y[r].nbytes} bytes, and keeps {got[r]['kept']}",
             cause=("a view of the whole: it keeps all of it",),
         )
-        parts = phases(ledgers[r])
+        parts = phases(ledgers[r], times=2)
         for phase, kind in (("forward", forward), ("backward", backward)):
             size = 4 * max(x[r].numel(), y[r].numel())
             limit = ring(size, N, 2 if kind == "all_reduce" else 1)
@@ -198,7 +198,7 @@ def judge_linear_messages(kind, N, whole_end, data, ledger):
             ({"all_reduce": 1}, ring(long, N, 2)),
             ({"all_gather": 1} if whole_end else {}, ring(wide, N, 1)),
         )
-    parts = phases(ledger)
+    parts = phases(ledger, times=2)
     for phase, (calls, limit) in (("forward", forward), ("backward", backward)):
         moved(ledger, phase, parts[phase], calls=calls, at_most=limit if calls else 0, looks_like=gathers)
 
@@ -215,24 +215,27 @@ def test_one_rank(seed):
 
 
 @task("15.1", points=2)
-@pytest.mark.parametrize("wide", [False, True], ids=["bfloat16", "float32"])
-def test_sum_dtype(wide, seed):
+@pytest.mark.parametrize(
+    "dtype, asked",
+    [(BF16, None), (BF16, "float32"), (torch.float32, "bfloat16")],
+    ids=["bfloat16", "float32", "float32 in bfloat16"],
+)
+def test_sum_dtype(dtype, asked, seed):
     """The ranks' addends are sent in the dtype that was asked for, and y keeps x's"""
-    N, draw = 4, Draw(seed, "dtype", wide)
+    N, draw, wide = 4, Draw(seed, "dtype", asked), asked == "float32"
     B, T, out = draw.size(1, 3), draw.size(2, 4), N * draw.size(2, 4)
     # One addend of each output is a multiple of 4 from 256 to 508, the others are 1. In bfloat16 300 + 1 is 300
     # again, so a sum there depends on the order; 303 rounded once is 304.
     large = 256 + 4 * draw.ids(63, out)
-    ones = torch.ones(B, T, 1, dtype=BF16)
-    weights = [torch.where(torch.arange(out) % N == r, large, 1).to(BF16).unsqueeze(1) for r in range(N)]
-    dy = draw.whole(B, T, out, dtype=BF16)
-    options = {"sum_dtype": "float32"} if wide else {}
-    got, ledgers = call("scenarios.linear", [(ones, dy, w, None) for w in weights], kind="Row", **options)
+    ones, zeros = torch.ones(B, T, 1, dtype=dtype), torch.zeros(out, dtype=dtype)
+    weights = [torch.where(torch.arange(out) % N == r, large, 1).to(dtype).unsqueeze(1) for r in range(N)]
+    dy = draw.whole(B, T, out, dtype=dtype)
+    options, asked = {"sum_dtype": asked} if asked else {}, asked or "bfloat16"
+    got, ledgers = call("scenarios.linear", [(ones, dy, w, zeros) for w in weights], kind="Row", **options)
     exact = (large + N - 1).expand(B, T, out)
     for r in range(N):
         # In bfloat16 each of the N-1 sums may be off by 1, half a unit between 256 and 512, and the result's last too.
-        want = exact.to(torch.float32).to(BF16)
-        parts, asked = phases(ledgers[r]), "float32" if wide else "bfloat16"
+        want, parts = exact.to(torch.float32).to(BF16).to(dtype), phases(ledgers[r], times=2)
         sums = sorted({event.dtype for event in parts["forward"] if event.kind == "all_reduce"})
         # How many sums there are, and where, is judged below.
         text = f"rank {r} summed in {' and in '.join(sums)}, and {asked} was asked for"
@@ -272,7 +275,7 @@ def test_two_linears(seed):
             want = side_by_side(want, N, dims[name])[r] if name in dims else want
             causes = {OWN_PART: alone.grad.float()} if name == "x" else {}
             same(got[r][name], want, rank=r, what=f"dL/d{name}", looks_like=causes)
-        parts = phases(ledgers[r])
+        parts = phases(ledgers[r], times=2)
         for phase, numbers in (("forward", y.numel()), ("backward", x.numel())):
             limit = ring(4 * numbers, N, 2)
             moved(ledgers[r], phase, parts[phase], calls={"all_reduce": 1}, at_most=limit)

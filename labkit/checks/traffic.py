@@ -88,17 +88,29 @@ def sent(
         )
 
 
-def phases(ledger: Ledger, names: Sequence[str] = ("forward", "backward")) -> dict[str, list[Event]]:
-    """The ledger's events between its barriers, by name; what comes before the first or after the last belongs to it."""
+def phases(ledger: Ledger, names: Sequence[str] = ("forward", "backward"), times: int = 1) -> dict[str, list[Event]]:
+    """The ledger's events between its barriers, by name; what comes before the first or after the last belongs to it.
+    times: how often all phases were run; these are of the first time."""
     if ledger.gaps:
         raise CheckFailed(FORBIDDEN, f"rank {ledger.rank} switched its ledger off: what it sent cannot be judged")
     cuts = [at for at, event in enumerate(ledger.events) if event.kind == "barrier"]
-    if len(cuts) != len(names) + 1:
+    if len(cuts) != len(names) * times + 1:
         raise CheckFailed(
             NO_RESULT, f"rank {ledger.rank} called group.barrier() itself: the check cannot tell the phases apart"
         )
-    edges = [0, *cuts[1:-1], len(ledger.events)]
+    edges = [0, *cuts[1:-1], len(ledger.events)][: len(names) + 1]
     return {name: ledger.events[a:b] for name, a, b in zip(names, edges, edges[1:])}
+
+
+def nothing_inside(ledger: Ledger, span: Event) -> None:
+    """CheckFailed if a message was posted or waited for inside a span of computing."""
+    end = float("inf") if span.end is None else span.end
+    inside = [e.kind for e in ledger.events[span.index + 1 :] if e.kind != "compute" and e.begin < end]
+    if inside:
+        text = (
+            f"rank {ledger.rank}: in the span {span.label!r} stands {', '.join(inside)}: no message belongs in a span"
+        )
+        raise CheckFailed(WRONG, text)
 
 
 def calls_of(ledger: Ledger, events: Sequence[Event]) -> list[tuple[str, int]]:
