@@ -124,7 +124,7 @@ def owner(cls: Class, keys: Sequence[Key]) -> tuple[int | None, str]:
 
     A login or an id of a folder may be any of the roster's ids or an e-mail. A name counts only where nothing else is
     known, and only if it is an id in this class (see the module's text) and no second person is called so."""
-    found = _exact(cls, keys)
+    found = exactly(cls, keys)
     if len(found) > 1:
         said = some([f"{key.platform} {key.value!r} is {person(cls, who).name}'s" for who, key in found.items()])
         return None, f"its keys are of several: {said}"
@@ -143,7 +143,7 @@ def owner(cls: Class, keys: Sequence[Key]) -> tuple[int | None, str]:
     )
 
 
-def _exact(cls: Class, keys: Iterable[Key]) -> dict[int, Key]:
+def exactly(cls: Class, keys: Iterable[Key]) -> dict[int, Key]:
     """Whose these keys are but for names, each with the first that says so."""
     found: dict[int, Key] = {}
     for key in keys:
@@ -170,7 +170,7 @@ def _is_a_groups(cls: Class, who: int, keys: Sequence[Key]) -> bool:
 def numbered(cls: Class, label: str) -> Person | None:
     """Whose number a submission of nobody has, which is called otherwise: a group's, or a person's of a new name."""
     row = cls.db.execute("SELECT keys FROM member WHERE label = ? AND person IS NULL", (label,)).fetchone()
-    found = _exact(cls, keys_of(row["keys"])) if row else {}
+    found = exactly(cls, keys_of(row["keys"])) if row else {}
     return person(cls, next(iter(found))) if len(found) == 1 else None
 
 
@@ -213,7 +213,7 @@ def who(cls: Class, label: str, whose: Sequence[str], week: str = "") -> list[Pe
                 cls.db.execute(
                     "DELETE FROM alias WHERE (platform, assignment, value) = (?, ?, ?) AND origin != 'roster'", key.row
                 )
-            exact = [*_exact(cls, keys)] or [id for id in owner(cls, keys)[:1] if id is not None]
+            exact = [*exactly(cls, keys)] or [id for id in owner(cls, keys)[:1] if id is not None]
             if len(exact) == 1 and exact[0] not in {one.id for one in them}:
                 theirs = shown(person(cls, exact[0]).name)
                 raise LabError(f"{shown(label)!r} is {theirs}'s, by a key that the roster has")

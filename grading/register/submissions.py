@@ -15,7 +15,7 @@ from typing import IO
 from grading.files import put
 from grading.intake.arrival import PLATFORM, Arrival, Key
 from grading.intake.names import clean
-from grading.register.people import Person, keys_of, learn, owner, person, propose
+from grading.register.people import Person, exactly, keys_of, learn, owner, person, propose
 from grading.register.schema import Class
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -155,7 +155,11 @@ Seats = list[tuple[str, list[Key], int | None]]  # (label, keys, person or None)
 def _seats(cls: Class, week: str, arrival: Arrival) -> Seats:
     if not arrival.members:
         label, found = clean(arrival.label).strip(), owner(cls, arrival.keys)[0]
-        return [(label, arrival.keys, found)] if found else _said(cls, week, label) or [(label, arrival.keys, None)]
+        return (
+            [(label, arrival.keys, found)]
+            if found
+            else _said(cls, week, label, arrival.keys) or [(label, arrival.keys, None)]
+        )
     seats: Seats = []
     for keys in arrival.members:
         label = next(
@@ -165,13 +169,18 @@ def _seats(cls: Class, week: str, arrival: Arrival) -> Seats:
     return seats
 
 
-def _said(cls: Class, week: str, label: str) -> Seats:
-    """The members of a group, as an instructor named them for what it submitted last under this name."""
+def _said(cls: Class, week: str, label: str, keys: Sequence[Key]) -> Seats:
+    """The members of a group, as an instructor named them for what it submitted last under this name: in Canvas also if
+    the number after the name is another member's now."""
+    others = exactly(cls, [key for key in keys if key.platform == "canvas"])
     rows = cls.db.execute(
         "SELECT person FROM member WHERE NOT left_out AND person IS NOT NULL AND submission = ("
-        "SELECT max(id) FROM submission WHERE label = ? AND +assignment = ? AND grouped = '' "
-        "AND EXISTS (SELECT 1 FROM member WHERE submission = id AND person IS NOT NULL)) ORDER BY seat",
-        (label, week),
+        "SELECT max(id) FROM submission AS said WHERE +assignment = ? AND grouped = '' "
+        "AND EXISTS (SELECT 1 FROM member WHERE submission = said.id AND person IS NOT NULL) AND id IN ("
+        "SELECT id FROM submission WHERE label = ? UNION SELECT submission FROM member "
+        "JOIN submission AS other ON other.id = submission WHERE person IN (SELECT value FROM json_each(?)) "
+        "AND how = 'canvas' AND rtrim(other.label, '0123456789') = rtrim(?, '0123456789'))) ORDER BY seat",
+        (week, label, json.dumps(list(others)), label),
     ).fetchall()
     return [(label, [], row["person"]) for row in rows] if len(rows) > 1 else []
 

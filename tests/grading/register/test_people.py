@@ -15,7 +15,7 @@ from grading.register.deadlines import due, is_excused
 from grading.register.people import called, everybody, key_of, owner, propose, resolve, who
 from grading.register.problems import UNKNOWN, problems
 from grading.register.standing import MISSING, standings
-from grading.register.submissions import attempt
+from grading.register.submissions import attempt, withdraw
 from labkit.errors import LabError
 from tests.grading.register.storing import AFTER, CANVAS, DEADLINE, DUE, WEEK, WEEKS, canvas, hand_in, moodle, opened
 
@@ -183,6 +183,9 @@ def test_a_name_of_canvas_beside_anothers_number_is_a_groups_until_it_is_said(tm
             who(cls, "team1_4501", ["S002"])
         both = who(cls, "team1_4501", ["S001", "S002"])
         assert owner(cls, [file])[0] == both[0].id, "Canvas takes the pages back by the number of this file"
+        other = [hand_in(cls, f"team1_450{n}", canvas("team1", f"450{n}"), b"other", AFTER) for n in (2, 3)]
+        assert [one.members for one in other] == [both, []], "another member's number, and a stranger's"
+        withdraw(cls, [one.id for one in other])
         again, known = (hand_in(cls, "team1_4501", team, text, AFTER) for text in (b"again", b"work"))
         assert again.members == both == known.members and len(attempt(cls, first.id).members) == 2
         assert not [one for one in problems(cls, WEEK) if one.blocks]
