@@ -498,16 +498,13 @@ def test_best_ring(kind, seed):
             f"an order of the ranks 0 to {topology.size - 1} that begins with 0 is asked for, but {got!r} came back",
             known=True,
         )
+    tell = len(names) > 1 and not kind.endswith("N=3")  # three ranks have two rings alone
     causes = [
         text
         for text in puzzles[0][2]
-        if len(puzzles) > 1 and all(list(got) == orders.get(text, got) for got, (_, _, orders) in zip(answers, puzzles))
+        if tell and all(list(got) == orders.get(text, got) for got, (_, _, orders) in zip(answers, puzzles))
     ]
-    if (
-        len(names) > 1
-        and not any(text.startswith(OWN) for text in causes)
-        and all(list(got) == list(answers[0]) for got in answers[1:3])
-    ):
+    if tell and not causes and all(list(got) == list(answers[0]) for got in answers[1:3]):
         causes = [ONE_ORDER]
     for got, topology, (_, best, _) in zip(answers, machines, puzzles):
         speed = shared(around(got), topology)
