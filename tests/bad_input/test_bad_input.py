@@ -3,9 +3,16 @@
 import resource
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from labkit.compare import bundle, scaling
+from labkit.compare.budget import Budget
+from labkit.errors import LabError
+from labkit.model.config import ModelConfig
+from labkit.record import packed
 from labkit.record.read import read_run
 from tests.compare.comparing import ALONE, MICRO, environment, lab, lab_here, one_sentence, preset
 
@@ -50,6 +57,9 @@ def test_a_mistake_as_a_process_of_its_own(tmp_path):
         (("--preset", "nowhere.toml"), ("nowhere.toml",)),
         (("--preset", "cpu-tiny", "--arms", "bf61"), ("bf61", "bf16")),
         (("--preset", "cpu-tiny", "--set", "train.steps"), ("KEY=VALUE",)),
+        (("--preset", "cpu-tiny", "--part", "both"), ("speed or safety", "both")),
+        (("--preset", "cpu-tiny", "--part", "speed"), ("cpu-tiny", "no [speed]")),
+        (("--preset", "cpu-tiny", "--budget-minutes", "-1"), ("--budget-minutes", "above 0")),
         (("--preset", "gpu-check"), ("CUDA", "lab doctor")),
     ],
 )
@@ -61,6 +71,25 @@ def test_command_line_with_a_mistake(tmp_path, typed, words):
         words = ("4096",)
     one_sentence(lab_here(tmp_path, "compare", *typed), *words)
     assert not list(tmp_path.iterdir()), "refused before anything started"
+
+
+MOE = dict(vocab_size=64, d_model=32, n_layers=3, n_heads=4, n_kv_heads=2, d_ffn=32, max_seq_len=32)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(partial(Budget, **given) for given in ({"minutes": 0}, {"price": 0}, {"price": float("nan")})),
+        *(partial(scaling.parse, counts) for counts in ("1,two", "0,1", "")),
+        *(partial(ModelConfig, **MOE, experts=e, topk=k) for e, k in ((1, 1), (4, 0), (4, 5), (0, 2))),
+        partial(ModelConfig, **MOE, experts=4, topk=2, balance=-0.1),
+        partial(bundle.pack, Path("nowhere")),
+        partial(packed.pack, Path("nowhere")),
+    ],
+)
+def test_what_means_nothing_is_refused(call):
+    with pytest.raises(LabError):
+        call()
 
 
 def test_a_missing_backend_is_reported_before_anything_starts(tmp_path):

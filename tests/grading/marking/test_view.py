@@ -77,6 +77,13 @@ def test_grade_cells_stand_where_the_checks_stood_and_behind_the_answers(build):
     assert cell(shown, "task-91-1")["metadata"]["nbgrader"]["points"] == 4
 
 
+@pytest.mark.parametrize("before", ["", "def broken(:\n", "\0\n", "(" * 5000 + "\n", "x = " + "-" * 300_000 + "1\n"])
+def test_modules_that_no_parser_takes_are_shown_all_the_same(build, before):
+    parts = before + '@cache\ndef double(x):\n    """Text\n\n    more."""\n    return x + x\n\n\ny = 3\n'
+    source = cell(build(handed(parts=parts)), "task-91-1")["source"]
+    assert source.endswith('@cache\ndef double(x):\n    """Text\n\n    more."""\n    return x + x')
+
+
 def test_the_students_functions_stand_above_the_verdicts_wherever_the_module_is(build):
     shown = build(handed(parts="def double(x):\n    return x + x\n\ndef other():\n    pass\n"))
     source = cell(shown, "task-91-1")["source"]
