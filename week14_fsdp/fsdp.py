@@ -137,7 +137,7 @@ class FlatParameter:
 
 def stand_in(view: torch.Tensor) -> torch.Tensor:
     """What a freed parameter looks at (given): one NaN, expanded to the view's shape and dtype."""
-    return torch.full((1,), float("nan"), dtype=view.dtype, device=view.device).expand(view.shape)
+    return torch.full((), float("nan"), dtype=view.dtype, device=view.device).expand(view.shape)
 
 
 def _refuse(params: Sequence[nn.Parameter]) -> None:
