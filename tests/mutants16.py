@@ -800,4 +800,24 @@ TASK_16_3 += [
         ("test_delayed[e5m2-max]", "test_delayed[e5m2-most_recent]", "test_what_tells_nothing"), "the other format's"),
 ]
 
+TASK_16_1 += [
+    formats("no number alone", "decode", "value = np.where(top & (m == 0), sign * np.float32(np.inf), value)",
+        "value[top & (m == 0)] *= np.inf", "test_decode[e5m2]"),
+    formats("halves are rounded down", "encode",
+        "np.rint(np.ldexp(y, f.mantissa_bits - binade))",
+        "np.ceil(np.ldexp(y, f.mantissa_bits - binade) - np.float32(0.5))",
+        ENCODES, "halves are rounded down"),
+]
+TASK_16_2 += [
+    scaling("powers without epsilon", "scale_from_amax", "np.frexp(scale)[1]",
+        "np.frexp(np.minimum(FORMATS[fmt].largest / np.where(amax > 0, amax, 1) / 2.0**margin, LARGEST_FLOAT32))[1]",
+        "test_power_of_two", "epsilon is ignored"),
+]
+TASK_16_3 += [
+    delayed("a quotient that leaves float32", "DelayedScaling.update",
+        "torch.from_numpy(scaling.scale_from_amax(chosen_T.numpy(), self.fmt, margin=self.margin))",
+        "scaling.FORMATS[self.fmt].largest / (chosen_T * 2.0**self.margin)",
+        "test_what_tells_nothing"),
+]
+
 MUTANTS = [*TASK_16_1, *TASK_16_2, *TASK_16_3, *TASK_16_4, *TASK_16_5, *TASK_16_6, *TASK_16_7, *TASK_16_8]

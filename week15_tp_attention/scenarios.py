@@ -37,8 +37,8 @@ def driven(group, forward, dy, leaves, meanwhile=None, times=2):
 
 def reordered(x):
     """x, its numbers in another order in memory: who writes to it is seen all the same."""
-    if x.dim() > 1:
-        x.data = x.transpose(0, -1).contiguous().transpose(0, -1)
+    backwards = tuple(range(x.dim())[::-1])
+    x.data = x.permute(backwards).contiguous().permute(backwards)
     return x
 
 

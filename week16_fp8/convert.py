@@ -20,7 +20,7 @@ leaving it is what ends a forward: the scales are updated then. The backward fol
 of a step's lines belong inside, and how many contexts has a step of several micro-batches?
 
 **Say what happened.** A log line "FP8 enabled" proves nothing: count. A skip list with a spelling mistake converts what
-it should have left, and nobody notices; so a name that means no linear is an error.
+it should have left, and nobody notices; so a name that means no module is an error.
 
 In which order do you build the model, load its weights, convert it, shard it and make the optimizer? Several orders raise
 no error and train parameters that no forward uses: find two of them. given/fsdp.py has an order that holds.

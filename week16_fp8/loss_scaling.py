@@ -87,6 +87,7 @@ class LossScaler:
         ### BEGIN SOLUTION 16.7 the next scale
         if not finite:
             self.scale, self.good = self.scale * self.backoff_factor, 0
+            self.scale = torch.tensor(self.scale).item()  # a float32
             return
         self.good += 1
         if self.good == self.growth_interval:

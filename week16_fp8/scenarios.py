@@ -24,6 +24,8 @@ def delay(amax_ST, group, fmt, length, algorithm, margin, alone=False):
     from . import delayed
 
     scaler = delayed.DelayedScaling(amax_ST.shape[1], fmt, length=length, algorithm=algorithm, margin=margin)
+    other = delayed.DelayedScaling(amax_ST.shape[1], fmt, length=length)
+    other.update(torch.full(amax_ST.shape[1:], 2.0**20))  # its state is its own
     scales = [scaler.scale_T.clone()]
     for amax_T in amax_ST:
         scaler.update(amax_T, None if alone else group)
@@ -54,6 +56,19 @@ def scale_unseen(amax, fmt, epsilon, power_of_two):
     with Watch() as watch:
         scale = casts.scale_of(amax, fmt, epsilon=epsilon, power_of_two=power_of_two)
     return scale, watch.looked
+
+
+def reordered(x):
+    """x, stored along its columns: who writes to it is seen all the same."""
+    x.data = x.transpose(0, -1).contiguous().transpose(0, -1)
+    return x
+
+
+def blocks_of(x, square, **options):
+    """16.4: the scales of x's blocks; x in another order in memory."""
+    from . import blockwise
+
+    return blockwise.block_scales(reordered(x), square, **options)
 
 
 def block_product(x, w, dy, epsilon=None, power_of_two=True):
@@ -175,11 +190,11 @@ def one_rounding(x, slot, forward, backward, power_of_two, epsilon):
     return linear.rounding(x, slot, recipe)
 
 
-def linear_step(x, w, bias, dy, forward="e4m3", backward="e5m2", needs_input=True):
+def linear_step(x, w, bias, dy, needs_input=True, **recipe):
     """16.5: forward and backward of an FP8Linear with these weights: y and the gradients of x, weight and bias."""
     from . import casts, linear
 
-    module = _linear(linear, w, bias, casts.Recipe(forward, backward))
+    module = _linear(linear, w, bias, casts.Recipe(**recipe))
     x = x.requires_grad_(needs_input)
     y = module(x)
     y.backward(dy)
@@ -194,8 +209,7 @@ def micro_batches(x, weights, flags, dy):
     module = _linear(linear, weights[0], None, casts.HYBRID)
     outputs, gradients = [], []
     for w, flag in zip(weights, flags):
-        with torch.no_grad():
-            module.weight.copy_(w)
+        module.weight.data.copy_(w)  # as a sharded model's all-gather does: autograd counts no new version
         own = x.clone().requires_grad_()
         y = module(own, is_first_microbatch=flag)
         try:
@@ -239,6 +253,8 @@ class Fresh(nn.Linear):
         super().__init__(in_features, out_features, bias=bias)
         for parameter in self.parameters():
             nn.init.constant_(parameter, 7.0)
+        self.register_buffer("amax", torch.zeros(()))  # a module of FP8 has more than weight and bias
+        self.inner = nn.Identity()
 
 
 class Linear(nn.Linear):
@@ -289,7 +305,13 @@ def converted(weights, biases, tied, evaluated, skip, multiple):
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             bias = module.bias.detach() if module.bias is not None else None
-            found[name] = (type(module).__name__, module.weight.detach(), bias, module.training)
+            modes = {one.training for one in module.modules()}
+            found[name] = (
+                type(module).__name__,
+                module.weight.detach(),
+                bias,
+                modes.pop() if len(modes) == 1 else None,
+            )
     still = tied is None or model.embed.weight is model.get_submodule(tied).weight
     still &= model.get_submodule("left").weight is model.get_submodule("right").weight
     return list(report.converted), dict(report.skipped), found, made, still
@@ -368,11 +390,11 @@ class WithoutGradScaler(TorchDispatchMode):
 
 def scaled_steps(gradients, group, scale, growth, backoff, interval, alone=False):
     """16.7: for each step's gradients (of a loss that was scaled) unscale and update. Returns the answers, the
-    gradients afterwards, and the scale after each step."""
+    gradients afterwards, and the scale and the count of good steps after each step."""
 
     from . import loss_scaling
 
-    finite, scales = [], []
+    finite, scales, counts = [], [], []
     with WithoutGradScaler():
         scaler = loss_scaling.LossScaler(scale, growth, backoff, interval)
         for step in gradients:
@@ -380,7 +402,8 @@ def scaled_steps(gradients, group, scale, growth, backoff, interval, alone=False
             scaler.update(good)
             finite.append(float(good))
             scales.append(float(scaler.scale))
-    return finite, gradients, scales
+            counts.append(scaler.good)
+    return finite, gradients, scales, counts
 
 
 def recovered(losses, finite, saves, lower_after, rollback_after, factor):
@@ -401,7 +424,7 @@ def measured(tensors, scales, fmt):
     """16.8: `measure` of each tensor."""
     from . import scale_tracker
 
-    return [scale_tracker.measure(x, s, fmt) for x, s in zip(tensors, scales)]
+    return [scale_tracker.measure(reordered(x), s, fmt) for x, s in zip(tensors, scales)]
 
 
 def raised(runs, number, T, group):

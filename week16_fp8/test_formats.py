@@ -50,6 +50,9 @@ def likely_codes(x, fmt, got):
         "halves are rounded up: half way goes to the code whose last mantissa bit is 0": as_they_are(
             torch.where(half, below + 1, code)
         ),
+        "halves are rounded down: half way goes to the code whose last mantissa bit is 0": as_they_are(
+            torch.where(half, below, code)
+        ),
         "subnormals are flushed to zero: below the smallest normal number there are more codes": as_they_are(
             torch.where(f < normal, 0, code)
         ),
@@ -149,7 +152,7 @@ def an_unseen(fmt, seed):
 def asked(what, known, fmt, unseen, other):
     """What came back for a format of the lecture, and what to hold against the other one: called once that is right."""
     got = call_alone("given.unseen.both", what, known, fmt, unseen, other.fields())
-    if not isinstance(got, tuple) or len(got) != 2:
+    if not isinstance(got, tuple) or len(got) != 3:
         raise CheckFailed(NO_RESULT, f"{what} gave no answer that can be read")
 
     def judge(want: torch.Tensor) -> None:
@@ -158,6 +161,10 @@ def asked(what, known, fmt, unseen, other):
             expect(
                 False, f"{text}{what} raises {got[1]}: field sizes and bias stand there, for every format", known=True
             )
+        alone = f"{what} of one number, of shape (),"
+        if isinstance(got[2], str):
+            expect(False, f"{alone} raises {got[2]}: any shape is asked for", known=True)
+        same(got[2], got[0].reshape(-1)[:1], what=f"what {alone} gives")
         told = f"right for {fmt}, and not for other fields: sizes, bias and limits stand in FORMATS"
         same(got[1], want, what=f"{text}what {what} gives", looks_like={told: got[1]} if what == "decode" else {})
 
@@ -341,14 +348,19 @@ def test_power_of_two(fmt, seed):
     exact = LARGEST[fmt] / 2.0 ** torch.arange(-20, 20, 3)  # quotients that are powers of two
     above = torch.nextafter(exact, torch.tensor(math.inf))  # the quotient is a rounding below one
     amax = torch.cat([amaxes(seed, (9,)), exact, exact * 1.25, above, torch.tensor([1e-44])])[shuffled(seed, 52)]
-    margin = 3 + seed % 3
-    q = quotient(amax, fmt, margin).clamp(max=LARGEST_FLOAT32)
-    power = torch.frexp(q)[1]
+    for epsilon in (0.0, float(amaxes(seed, (1,), -7.0, -3.0)[0])):
+        power_of_two(amax, fmt, 3 + seed % 3, epsilon)
+
+
+def power_of_two(amax, fmt, margin, epsilon):
+    q = quotient(amax, fmt, margin, epsilon).clamp(max=LARGEST_FLOAT32)
+    power, bare = torch.frexp(q)[1], torch.frexp(quotient(amax, fmt, margin).clamp(max=LARGEST_FLOAT32))[1]
     same(
-        call_alone("scaling.scale_from_amax", amax, fmt, margin=margin, power_of_two=True),
+        call_alone("scaling.scale_from_amax", amax, fmt, margin=margin, epsilon=epsilon, power_of_two=True),
         torch.exp2(power - 1.0).float(),
-        what=f"the scale for {fmt} with margin {margin}",
+        what=f"the scale for {fmt} with margin {margin}, epsilon {epsilon:.3g}",
         looks_like={
+            "epsilon is ignored": torch.exp2(bare - 1.0).float() if epsilon else None,
             "no power of two": q.float(),
             "rounded to the nearest power of two: above the quotient, amax saturates": torch.exp2(
                 torch.round(torch.log2(q))

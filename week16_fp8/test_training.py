@@ -44,7 +44,13 @@ def a_model(seed):
         shapes |= {f"layers.{i}.attn.wq": (d, d), f"layers.{i}.attn.wo": (d, d), f"layers.{i}.router": (16, d)}
         shapes |= {f"layers.{i}.ffn.w1": (f, d), f"layers.{i}.ffn.w2": (d, f)}
     odd_in, odd_out = (f"layers.{int(draw.choice(layers))}.odd{which}" for which in ("in", "out"))
-    shapes |= {odd_in: (d, d + 8), odd_out: (d + 8, d), "layers.0.wide": (64, 96), "layers.1.tall": (48, 64)}
+    shapes |= {
+        odd_in: (d, d + 8),
+        odd_out: (d + 8, d),
+        "layers.0.wide": (64, 96),
+        "layers.1.tall": (48, 64),
+        "layers_1": (d, d),
+    }
     shapes |= {"overhead": (d, d), "shared": (32, d), "head": (64, d), "left": (48, d), "right": (48, d)}
     shapes |= {"encoder.layers.0.wq": (d, d), "encoder.layers.1.wq": (d, d)}
     order = {}
@@ -57,6 +63,7 @@ def a_model(seed):
     why = {name: "named" for name in weights if name.endswith("router") or name == "head"}
     why |= {odd_in: "shape", odd_out: "shape", "shared": "shared", "left": "shared", "right": "shared"}
     weights["right"] = weights["left"]
+    weights["encoder.layers.1.wq"] = weights["encoder.layers.0.wq"].clone()  # equal, and not the same
     return weights, biases, why
 
 
@@ -106,6 +113,11 @@ def test_which_linears(seed):
     )
     listed(converted, [name for name in found if name in wanted], "their order, which is the model's")
     expect(skipped == why, f"the reasons of those that were left\n  expected  {why}\n  got       {skipped}")
+    listed(
+        list(skipped),
+        [name for name in found if name in why],
+        "the order of those that were left, which is the model's",
+    )
     types = {name: kind for name, (kind, *_) in found.items()}
     want = {name: "Linear" if name in why else "Fresh" for name in found}
     cause = ("the report says so, and the model was not changed",) if set(types.values()) == {"Linear"} else ()
@@ -193,7 +205,7 @@ def test_a_wrong_skip_list_is_an_error(seed):
     for skip, multiple, what in (
         (["head", "ruoter"], 16, "no module is called ruoter"),
         (["head", "route"], 16, "no module is called route"),
-        (["layers", "overhead", "shared", "head", "left", "right"], 16, "all linears are named"),
+        (["layers", "layers_1", "overhead", "shared", "head", "left", "right"], 16, "all linears are named"),
         (["head"], 4096, "no shape fits"),
     ):
         error, replaced, kinds = call_alone("scenarios.refused", weights, skip, multiple)
@@ -211,7 +223,7 @@ def test_autocast(low, seed):
     """The forward inside, once for each micro-batch; loss and backward outside; the mean of the micro-batches"""
     draw = generator(seed)
     count, rows, d = int(draw.integers(2, 5)), int(draw.integers(3, 7)), int(draw.integers(4, 9))
-    xs, ys = ([normal(draw, rows, d) for _ in range(count)] for _ in range(2))
+    xs, ys = ([normal(draw, rows + k, d) for k in range(count)] for _ in range(2))  # micro-batches of other sizes
     w, before = normal(draw, d, d), normal(draw, d, d)
     told, grad, log = call_alone("scenarios.micro_batched", xs, ys, w, before, low)
     one: list[list] = [["enter", 0], ["forward", 1], ["loss in float32", 0], ["backward", 0]]
@@ -283,6 +295,7 @@ def steps_of(seed, N, count):
     for later in range(2, count):
         ranks[N - 1][later] = [g.to(dtypes[int(draw.integers(3))]) for g in ranks[N - 1][later]]
     # In step 0 all are finite, and their sum is not, not even after a division by 2^8, nor that of their squares.
+    ranks[N - 1][-1] = []  # a rank may hold no parameter
     large = dtypes[int(draw.integers(3))]
     ranks[int(draw.integers(N))][0][0] = torch.full((64, 64), 0.9 * torch.finfo(large).max).to(large)
     # In step 1 nothing but a NaN is bad, and the last rank alone has it.
@@ -312,7 +325,7 @@ BY_A_SUM = "judged by a sum, of the numbers or their squares, or before they wer
 def other_flags(finite, ranks):
     """{cause: what it gives} of flags that are wrong."""
     steps = [[g for rank in ranks for g in rank[k]] for k in range(len(finite))]
-    last = [[rank[k][-1] for rank in ranks] for k in range(len(finite))]
+    last = [[g for rank in ranks for g in rank[k][-1:]] for k in range(len(finite))]
     return {
         BY_A_SUM: [0.0, *finite[1:]],
         "NaN passes: infinity is not all that is not finite": [
@@ -335,13 +348,17 @@ def test_as_gradscaler(seed):
             finite = [2.0 - number] * len(ranks[0])
             ranks = [[[torch.full((2,), 1.0 if number == 1 else math.inf)] for _ in finite]]
         start = (2.0 ** int(draw.integers(2, 9)), 2.0**115, 2.0)[number]
-        growth, backoff = ((4.0, 0.5), (2.0, 0.25), (2.0, 0.25))[number]  # neither is the other's inverse
+        growth, backoff = ((1.7, 0.3), (2.0, 0.25), (2.0, 0.25))[number]  # neither is the other's inverse
         settings = {"scale": start, "growth": growth, "backoff": backoff, "interval": interval}
         got, _ = call("scenarios.scaled_steps", [(ranks[0],)], in_place=True, alone=True, **settings)
-        answers, after, scales = got[0]
+        answers, after, scales, counts = got[0]
         same(answers, finite, what="whether each step's gradients are finite", looks_like=other_flags(finite, ranks))
         want = by_torch(finite, start, growth, backoff, interval)
         count = ungrown(finite, start, growth, backoff, interval)
+        in_double, good = [start], list[int]()
+        for one in finite:
+            good.append((good[-1] + 1) % interval if one and good else int(bool(one)) % interval)
+            in_double.append(in_double[-1] * (backoff if not one else 1.0 if good[-1] else growth))
         unbounded = [start * growth ** (k + 1) for k in range(len(finite))] if number == 1 else want
         same(
             scales,
@@ -354,9 +371,12 @@ def test_as_gradscaler(seed):
                 "it becomes infinite: where the next scale would be it stays": [
                     one if one < 2.0**128 else math.inf for one in unbounded
                 ],
-                "it never grows": [start * backoff ** finite[: k + 1].count(0.0) for k in range(len(finite))],
+                "it never grows": ungrown(finite, start, 1.0, backoff, interval),
+                "it is a float64: torch's scale is a float32": in_double[1:],
             },
         )
+        if not number:
+            same(counts, good, what="`good`, the good steps since the scale last changed, after each step")
         before = [start, *want]
         for step in range(len(finite)):
             for one, g in zip(after[step], ranks[0][step]):
@@ -380,6 +400,7 @@ def ungrown(finite, scale, growth, backoff, interval):
                 scale, good = scale * growth if scale * growth < 2.0**128 else scale, 0
         else:
             scale *= backoff
+        scale = float(np.float32(scale))
         scales.append(scale)
     return scales
 
@@ -455,9 +476,11 @@ def test_recovery(seed):
     losses = [float(draw.choice([math.nan, math.inf])) if one == "loss" else 2.5 for one in bad]
     finite = [one == "" or (one == "loss" and draw.random() < 0.5) for one in bad]
     options = lower_after, rollback_after, factor
-    runs = saves, [0], list[int]()  # and a run whose one checkpoint is of step 0; one without rolls back all the same
-    for one, got in zip(runs, call_each("scenarios.recovered", [(losses, finite, one, *options) for one in runs])):
-        judge_recovery(got, losses, finite, (bad, one, *options))
+    # One checkpoint is of step 0; without one it rolls back all the same.
+    runs = [(one, *options) for one in (saves, [0], list[int]())]
+    runs.append((saves, rollback_after, 2, factor))  # and where it rolls back before it would lower
+    for one, got in zip(runs, call_each("scenarios.recovered", [(losses, finite, *one) for one in runs])):
+        judge_recovery(got, losses, finite, (bad, *one))
 
 
 def judge_recovery(got, losses, finite, rules):

@@ -154,8 +154,9 @@ def test_what_tells_nothing(seed):
             amax[int(draw.integers(S)), column] = bad
     amax[2:5, 2] = torch.tensor([math.nan, math.inf, 0.0])  # longer than the history
     amax[-2, 1:], amax[-1, 1:] = math.inf, math.nan  # what the history ends with
-    for algorithm in ("max", "most_recent"):
-        tells_nothing(amax, length, algorithm)
+    amax[0, 0] = 1e-42  # its quotient leaves float32
+    for algorithm, rows in (("max", length), ("most_recent", length), ("max", 1)):
+        tells_nothing(amax, rows, algorithm)
 
 
 def tells_nothing(amax, length, algorithm):
@@ -324,7 +325,12 @@ def test_scale_of(seed):
     amax[::2, :4] = torch.tensor([0.0, math.nan, math.inf, 1e-44])
     # The quotient is a rounding below a power of two.
     amax[1, :4] = torch.nextafter(448 / 2.0 ** torch.tensor([-9, -3, 5, 11]), torch.tensor(math.inf))
-    for fmt, power_of_two, epsilon in (("e4m3", True, 0.0), ("e5m2", False, 0.0), ("e4m3", False, 1e-3)):
+    for fmt, power_of_two, epsilon in (
+        ("e4m3", True, 0.0),
+        ("e5m2", False, 0.0),
+        ("e4m3", False, 1e-3),
+        ("e5m2", True, 1e-3),
+    ):
         want = scale_for(amax, fmt, epsilon, power_of_two)
         got, looked = call_alone("scenarios.scale_unseen", amax, fmt, epsilon, power_of_two)
         nearest = torch.exp2(torch.round(torch.log2((LARGEST[fmt] / amax.double()).clamp(max=LARGEST_FLOAT32)))).float()
@@ -344,11 +350,14 @@ def test_scale_of(seed):
                 )
                 if epsilon
                 else None,
-                FLOOR_OF_LOG: torch.where(want == 1, want, floored(amax, fmt)) if power_of_two else None,
+                FLOOR_OF_LOG: torch.where(want == 1, want, floored(amax, fmt))
+                if power_of_two and not epsilon
+                else None,
+                "epsilon is ignored": scale_for(amax, fmt, 0.0, power_of_two) if epsilon else None,
                 "rounded to the nearest power of two: above the quotient, amax saturates": torch.where(
                     amax.isfinite() & (amax > 0), nearest, 1.0
                 )
-                if power_of_two
+                if power_of_two and not epsilon
                 else None,
                 "epsilon is added to amax: amax counts as the larger of the two": scale_for(
                     amax.double() + epsilon, fmt
@@ -384,7 +393,7 @@ def test_block_scales(square, seed):
             x[size(seed, 0, 30) : 128 : 30, size(seed, 128, 256)], x[R - 1, C - 1] = math.nan, -math.inf
         want = by_block(x, rows, columns, **options)[0]
         over, both = (by_block(x.nan_to_num(0.0, inf, inf), rows, columns, **options)[0] for inf in (None, 0.0))
-        got = call_alone("blockwise.block_scales", x, square, **options)
+        got = call_alone("scenarios.blocks_of", x, square, **options)
         whole = by_block(x, R, C, **options)[0]
         same(
             got,
@@ -415,14 +424,19 @@ def test_block_scales(square, seed):
 @task("16.4", points=2)
 def test_on_grid(seed):
     """Rounded in blocks and scaled back, in x's own dtype"""
-    for dtype, square in ((torch.float32, False), (torch.bfloat16, True)):
+    for dtype, square, powers in (
+        (torch.float32, False, True),
+        (torch.bfloat16, True, True),
+        (torch.bfloat16, False, False),
+    ):
         x = drawn(seed, size(seed, 100, 200), size(seed + 1, 129, 300)).to(dtype)
         x[-1, -1] = math.nan
-        want = on_grid(x, 128 if square else 1).to(dtype)
+        want = on_grid(x, 128 if square else 1, power_of_two=powers).to(dtype)
         same(
-            call_alone("blockwise.on_grid", x, square),
+            call_alone("blockwise.on_grid", x, square, power_of_two=powers),
             want,
-            what=f"x on its grid, {dtype}, square: {square}",
+            tol=0.0 if powers else 2.0**-8 * want.abs().double().nan_to_num(0.0),  # the last bit of BF16
+            what=f"x on its grid, {dtype}, square: {square}, powers of two: {powers}",
             looks_like={
                 "not scaled back": cast(x, by_block(x, 128 if square else 1, 128)[1], "e4m3").to(dtype),
                 "in E5M2: the block recipe is E4M3 throughout": _e5m2(x, 128 if square else 1).to(dtype),
@@ -615,19 +629,25 @@ def near(seed):
 def test_linear(backward, seed):
     """Output and gradients: three products of rounded operands, of ordinary size and tiny"""
     x, w, dy, bias = near(seed)
-    a_linear(backward, x, w, dy, bias)
+    a_linear({"backward": backward}, x, w, dy, bias)
     # Every number here is far inside float32's range, and no product of two scales is.
-    a_linear(backward, x * 2.0**-62, w * 2.0**-56, dy * 2.0**-50, torch.zeros_like(bias))
+    a_linear({"backward": backward}, x * 2.0**-62, w * 2.0**-56, dy * 2.0**-50, torch.zeros_like(bias))
+    epsilon = {slot: f * float(t.abs().max()) for slot, t, f in (("input", x, 2.5), ("weight", w, 6), ("grad", dy, 11))}
+    told = {"forward": "e5m2", "backward": backward, "epsilon": epsilon, "power_of_two": POWERS}
+    a_linear(told, x, w, dy, bias)
 
 
-def a_linear(backward, x, w, dy, bias):
+def a_linear(told, x, w, dy, bias):
     M, K = x.shape
+    forward, backward = told.get("forward", "e4m3"), told["backward"]
+    epsilon, powers = told.get("epsilon", {}), told.get("power_of_two", {})
+    rules = {slot: (epsilon.get(slot, 0.0), powers.get(slot, False)) for slot in POWERS}
     # Three dimensions, as a decoder has: the same rows.
     x3, dy3 = torch.stack([x, x.flip(0)]), torch.stack([dy, dy.flip(0)])
-    y, dx, dw, db = call_alone("scenarios.linear_step", x3, w, bias, dy3, backward=backward)
+    y, dx, dw, db = call_alone("scenarios.linear_step", x3, w, bias, dy3, **told)
     flat, dflat = x3.reshape(-1, K), dy3.reshape(2 * M, -1)
-    x8, w8, dy8 = back(flat, "e4m3"), back(w, "e4m3"), back(dflat, backward)
-    s_x, s_w, s_dy = (float(whole(t, f)[1]) for t, f in ((flat, "e4m3"), (w, "e4m3"), (dflat, backward)))
+    three = (flat, forward, *rules["input"]), (w, forward, *rules["weight"]), (dflat, backward, *rules["grad"])
+    (x8, w8, dy8), (s_x, s_w, s_dy) = (back(*one) for one in three), (float(whole(*one)[1]) for one in three)
 
     def multiplied(product, a, b):  # as float32 has the scales' product
         scales = float(np.float32(a) * np.float32(b)) if a * b < 3.4e38 else math.inf
@@ -646,6 +666,10 @@ def a_linear(backward, x, w, dy, bias):
             "w is not rounded, and its scale is divided out": x8 @ w.double().t() / s_w,
             **multiplied(x8 @ w8.t(), s_x, s_w),
             "the forward is in E5M2: activations and weights belong in E4M3": back(flat, "e5m2") @ back(w, "e5m2").t(),
+            "the forward is in E4M3: the recipe says in which format": back(flat, "e4m3", *rules["input"])
+            @ back(w, "e4m3", *rules["weight"]).t(),
+            "x is rounded by the weight's rules": back(flat, forward, *rules["weight"]) @ w8.t(),
+            "the weight is rounded by x's rules": x8 @ back(w, forward, *rules["input"]).t(),
         },
         extra=2.0**-22 * (y.reshape(2 * M, -1).abs().double() + bias.abs().double()),
     )
@@ -657,6 +681,7 @@ def a_linear(backward, x, w, dy, bias):
         {
             "dy is not rounded": dflat.double() @ w8,
             "dy is in the other format": other @ w8,
+            "dy's rules are not the recipe's": back(dflat, backward) @ w8,
             "dy is rounded with the scale 1: gradients as small as these become 0": lost @ w8,
             "the master is multiplied: the weight as the forward had rounded it is asked for": dy8 @ w.double(),
             "the master is multiplied, and the scale of the rounded weight is divided out": dy8 @ w.double() / s_w,

@@ -3,6 +3,8 @@ value, and runs where torch cannot be imported."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from week16_fp8 import formats
 
 NAME = "unseen"
@@ -10,13 +12,18 @@ NAME = "unseen"
 
 def both(what, known, fmt, unseen, fields):
     """`formats.decode` or `encode` of `known` in the format `fmt`, and of `unseen` in one that has these fields: two
-    arrays. Where the second raises: what it raised, as text."""
+    arrays, and that of one number of `known` alone, of shape (). Where the last two raise: what, as text."""
     function = getattr(formats, what)
     first = function(known, fmt)
     formats.FORMATS[NAME] = formats.Format(NAME, **fields)
+    one = tried(function, known.reshape(-1)[:1].reshape(()), fmt)
+    return first, tried(function, unseen, NAME), one if isinstance(one, str) else np.asarray(one).reshape(1)
+
+
+def tried(function, x, fmt):
     try:
-        return first, function(unseen, NAME)
+        return function(x, fmt)
     except NotImplementedError:
         raise
     except Exception as error:
-        return first, f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}"
