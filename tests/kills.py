@@ -77,11 +77,13 @@ class Plan:
     def week(self) -> Week:
         return load_week(ROOT / self.folder)
 
-    def honest(self, mutant: Mutant, failed: CheckFailed | CaseResult) -> bool:
+    def honest(self, mutant: Mutant, failed: CheckFailed | CaseResult, case: str | None = None) -> bool:
         """Whether a reported cause is the mutant's. Several ("cannot tell them apart") are honest if the right one
         is among them."""
         if not failed.cause or not (self.autopsies or failed.verdict == WRONG):
             return True
+        if case is not None and failed.verdict != WRONG and named(case, self.may):
+            return True  # which rank an autopsy names depends on the case, and this one is beside the mutant
         return any(cause.startswith((*mutant.causes, *self.always)) for cause in failed.cause)
 
     @property
@@ -164,7 +166,7 @@ class Found:
     def add(self, plan: Plan, case: str, failed: CheckFailed, full: bool) -> None:
         """Count a case that failed; on the first seeds (`full`) also see whether it may fail."""
         self.causes.update(failed.cause)
-        if not plan.honest(self.mutant, failed):
+        if not plan.honest(self.mutant, failed, case):
             self.false.append(f"{case} reports {'; or '.join(failed.cause)!r}")
         if full:
             self.by[f"{case}: {failed.verdict}"] += 1

@@ -636,7 +636,7 @@ RING = [
                 """,
         "the ranks in their own order"),
     ring("even ranks, then odd ones", "best_ring", "",
-        "return [*range(0, topology.size, 2), *range(1, topology.size, 2)]", "the same order for all machines"),
+        "return [*range(0, topology.size, 2), *range(1, topology.size, 2)]"),
     ring("first improvement", "best_ring", "if rank not in order:", "if rank not in order and best == list(range(N)):"),
     ring("one rank left out", "best_ring", "    return best", "    return best[:-1] if N > 1 else best"),
     ring("0 again at the end", "best_ring", "    return best", "    return [*best, 0]"),

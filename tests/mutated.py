@@ -90,7 +90,7 @@ def fails_what_it_must(mutant: Mutant, outcome: Outcome, plan: Plan) -> None:
     for name in mutant.fails:
         assert any(named(name_of(case), [name]) for case in outcome.cases), f"{name} means no check"
     for case in failed:
-        assert plan.honest(mutant, case), f"{name_of(case)} reports {case.cause}"
+        assert plan.honest(mutant, case, name_of(case)), f"{name_of(case)} reports {case.cause}"
         if case.cause:
             assert case.cause[0] in case.text
         elif case.verdict == "wrong":

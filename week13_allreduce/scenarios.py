@@ -87,7 +87,9 @@ def scatter_in_a_part(x, group, number):
     if (part := _part(group)).size:
         (x, between), (other, _) = _spread(x), _spread(x + 1)
         collectives.ring_reduce_scatter(other, part)
-        collectives.ring_reduce_scatter(x, part).fill_(number)
+        came = collectives.ring_reduce_scatter(x, part)
+        if isinstance(came, torch.Tensor):
+            came.fill_(number)
         return x.tensor_split(part.size)[part.rank], between
 
 
