@@ -80,17 +80,18 @@ def _spread(x):
 
 
 def scatter_in_a_part(x, group, number):
-    """13.2: a second call, in a part of the ranks, on a view that is not contiguous. Writes into what comes back;
-    returns what chunk r of x holds then, and the numbers between."""
+    """13.2: a second call, in a part of the ranks, on a view that is not contiguous. Returns what came back,
+    what chunk r of x holds after it was written to, and the numbers between."""
     from . import collectives
 
     if (part := _part(group)).size:
         (x, between), (other, _) = _spread(x), _spread(x + 1)
         collectives.ring_reduce_scatter(other, part)
         came = collectives.ring_reduce_scatter(x, part)
+        result = came.clone() if isinstance(came, torch.Tensor) else came
         if isinstance(came, torch.Tensor):
             came.fill_(number)
-        return x.tensor_split(part.size)[part.rank], between
+        return result, x.tensor_split(part.size)[part.rank], between
 
 
 def gather_in_a_part(shard, group, numel):

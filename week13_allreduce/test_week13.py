@@ -380,13 +380,10 @@ def test_reduce_scatter_in_a_part(seed):
     """In a part of the ranks, in a view that is not contiguous, a second time; one rank alone, too"""
     for N, L in (drawn(kind, seed, "scatter in a part") for kind in ("ragged", "one rank")):
         x = tensors(seed, N, L)
-        for r, (chunk, between) in enumerate(in_a_part("scenarios.scatter_in_a_part", x, number=-1.0)):
-            same(
-                chunk,
-                torch.full_like(x[r].tensor_split(N)[r], -1.0),
-                rank=r,
-                what="chunk r of x, every second number of a tensor, after -1 was written into what came back,",
-            )
+        for r, (result, chunk, between) in enumerate(in_a_part("scenarios.scatter_in_a_part", x, number=-1.0)):
+            want = reduced(x, "sum").tensor_split(N)[r]
+            same(result, want, rank=r, what="what comes back for x, every second number of a tensor,")
+            same(chunk, torch.full_like(want, -1.0), rank=r, what="chunk r of x, after -1 was written into that,")
             same(between, -x[r], rank=r, what="what lies between the numbers of x")
 
 

@@ -336,7 +336,7 @@ def judge_kept(kept, steps, p, last=False):
             found <= flying + 1,
             f"stage {p} keeps inputs or outputs of {found} micro-batches at {kind}{m}, and {flying} are in flight",
             cause=(
-                "a loss that is kept with its graph keeps the micro-batch's input: keep its number"
+                "something of a micro-batch stays after its backward: its input, its output, or a loss with its graph"
                 if last
                 else "nothing is dropped after a backward: 1F1B then keeps as much as GPipe",
             ),
