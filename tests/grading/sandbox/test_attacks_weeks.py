@@ -148,7 +148,8 @@ def test_a_checkpoint_of_nothing_and_a_run_that_is_made_up(capstone_week, monkey
             with pytest.raises(CheckFailed, match="must have a field 'tok_embed.weight'"):
                 test_checkpoint.test_resumed("dp2 x pp2", "fp32", 13)
             monkeypatch.setattr(runner, "run", in_its_process)
-            test_checkpoint.test_resumed("dp2 x pp2", "fp32", 13)
+            with pytest.raises(CheckFailed, match="has no manifest"):  # a run that is made up wrote none
+                test_checkpoint.test_resumed("dp2 x pp2", "fp32", 13)
     finally:
         week.lay(week.submission.files)
 
@@ -251,6 +252,6 @@ LossScaler = Asking
 @pytest.mark.timeout(300)
 def test_a_scaler_that_asks_torchs(week16):
     source = week16.source("loss_scaling")
-    for around, points in (("nullcontext", 0), ("_disable_current_modes", 6)):
+    for around, points in (("nullcontext", 0), ("_disable_current_modes", 2)):
         found = week16.cheat("loss_scaling", source + ASKS.format(around=around), "16.7")
         assert earned(found, "test_as_gradscaler") + earned(found, "test_all_ranks_skip_together") == points
