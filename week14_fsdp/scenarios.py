@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from labkit.checks.elsewhere import Elsewhere
 from labkit.checks.held import bring_libraries
 from labkit.comm.mesh import Mesh
 from week14_fsdp.given.freed import NoFreedMemory
@@ -65,12 +66,12 @@ def largest_batch(questions):
     return found
 
 
-def data_parallel(steps, group, weights, bucket_bytes, lr=0.03125, interrupted=False, ringed=False):
+def data_parallel(steps, group, weights, bucket_bytes, lr=0.03125, interrupted=False, ringed=False, silent=False):
     """14.2: one step of plain descent for each entry: micro-batches (tokens, targets, use), of which the last one
     sends. Returns the gradients after each `finish`, by name, whether an exception inside `no_sync` came out, and the
     bytes that are held at the end beside weights and gradients.
 
-    ringed: 14.8, over its ring."""
+    ringed: 14.8, over its ring. silent: the last micro-batch is inside `no_sync`, too."""
     from . import ddp
 
     model, over = Tiny(weights, group), group
@@ -79,6 +80,7 @@ def data_parallel(steps, group, weights, bucket_bytes, lr=0.03125, interrupted=F
 
         ring.ring_in_steps(torch.empty(0), group)  # if it is a hole, it says so before 14.2's
         over = ring.Ring(group)
+    ddp.DataParallel(nn.Linear(2, 2), over, bucket_bytes)  # another one, whose buckets are its own
     parallel = ddp.DataParallel(model, over, bucket_bytes)
     found, came_out = [], None
     for micro_batches in steps:
@@ -86,11 +88,11 @@ def data_parallel(steps, group, weights, bucket_bytes, lr=0.03125, interrupted=F
             came_out = False
             try:
                 with parallel.no_sync():
-                    raise KeyError
-            except KeyError:
+                    raise KeyboardInterrupt  # which is no Exception
+            except KeyboardInterrupt:
                 came_out = True
         for m, (tokens, targets, use) in enumerate(micro_batches):
-            with parallel.no_sync() if m + 1 < len(micro_batches) else nullcontext():
+            with parallel.no_sync() if m + 1 < len(micro_batches) or silent else nullcontext():
                 if m + 1 < len(micro_batches) and not interrupted:
                     with parallel.no_sync():
                         pass  # one inside another: the outer one lasts
@@ -147,6 +149,28 @@ def zero(steps, group, weights, options, max_norm, every=True):
     return after, norms, *owned(optimizer, zero, ddp, without=theirs)
 
 
+def odd_steps(tensors, grads, group, options):
+    """14.3: a step with these gradients, then one without any, on all ranks but the first. Returns the weights after each,
+    and what was given to the group's calls, or met the gradients, from another device."""
+    from . import zero
+
+    part = group.split([list(range(1, group.size))])
+    if not part.size:
+        return None
+    watched, after = Elsewhere(part), []
+    with watched:
+        params = [nn.Parameter(t.clone()) for t in tensors]
+        for p in params:
+            p.to(part.device)  # they lie there
+        optimizer = zero.ShardedAdamW(params, watched, **options)
+        for own in (grads, [None] * len(grads)):
+            for p, g in zip(params, own):
+                p.grad = None if g is None else g.to(part.device)
+            optimizer.step()
+            after.append([p.detach().clone() for p in params])
+    return after, watched.astray
+
+
 def _backward(model, batch):
     """The gradients of a batch; none at all of None."""
     if batch is not None:
@@ -158,10 +182,13 @@ def _without_gradients(model):
         p.grad = None
 
 
-def flat_parameter(tensors, grads, group, dtype=None):
+def flat_parameter(tensors, grads, group, dtype=None, aside=False):
     """14.4: a FlatParameter of these tensors (wanted in the dtype called `dtype`), through one gather and one
-    reduction. Returns what it held on the way."""
+    reduction. Returns what it held on the way. aside: the first rank stays out."""
     from . import fsdp
+
+    if aside and not (group := group.split([list(range(1, group.size))])).size:
+        return None
 
     wanted = None if dtype is None else getattr(torch, dtype)
     params = [nn.Parameter(t.clone()) for t in tensors]
@@ -401,9 +428,9 @@ def another_model(weights, group):
 
 
 def interrupted(batch, group, weights):
-    """14.4: an evaluation without a backward, then a forward that raises in its middle; then a step; then one whose loss
-    reaches block 0 alone, and one whose loss reaches the root alone. Returns the step's loss and the shards' gradients,
-    how many blocks were whole after the evaluation, and the gradients of the last two."""
+    """14.4: two evaluations without a backward, and between them the shards doubled; then a forward that raises in its
+    middle; a step; one whose loss reaches block 0 alone, and one whose loss reaches the root alone. Returns the losses of the second evaluation and of
+    the step, the shards' gradients, how many blocks were whole after the evaluations, and the gradients of the last two."""
     from . import fsdp
 
     model = Tiny(weights, group)
@@ -413,6 +440,7 @@ def interrupted(batch, group, weights):
             whole_batch_loss(model, batch)
             for shard in sharded.shards():
                 shard.mul_(2)
+            again = whole_batch_loss(model, batch)
         whole = sum(unit.full.untyped_storage().nbytes() > 0 for unit in sharded.blocks)
         with suppress(IndexError):
             model(*batch[:2], [0, 99])
@@ -434,7 +462,7 @@ def interrupted(batch, group, weights):
         whole_batch_loss(model, batch)
         torch.cat([p.flatten() for p in sharded.root.params]).sum().backward()
         sharded.finish()
-    return *found[:1], grads, whole, reached, [grad_of(unit.shard) for unit in sharded.units]
+    return [again, *found[:1]], grads, whole, reached, [grad_of(unit.shard) for unit in sharded.units]
 
 
 def _ordinary_steps(model, batches, finish, holders, losses):

@@ -307,7 +307,27 @@ def test_no_sync(interrupted, last_use, seed):
         )
 
 
-@task("14.2", points=4)
+@task("14.2", points=1)
+def test_odd_cases(seed):
+    """One rank; micro-batches that are all inside no_sync; buckets of more than a MiB"""
+    weights, generator = draw(seed + 60, idle=True)
+    limit = a_limit(weights, seed)
+    for N, options in ((1, {}), (2, {"silent": True})):
+        by_rank = ddp_steps(seed, N, [None] * N, weights, generator, micro=[2, 1])
+        got, ledger = call(
+            "scenarios.data_parallel", [(s,) for s in by_rank], weights=weights, bucket_bytes=limit, **options
+        )
+        judge_ddp(got, by_rank, weights, ledger, limit)
+    weights, generator = draw(seed + 61, width=9000)
+    limit = 2 << 20  # of 4 MiB, in parameters below one
+    batches = [[[a_batch(weights, generator)]] for _ in range(2)]
+    _, ledger = call("scenarios.data_parallel", [(steps,) for steps in batches], weights=weights, bucket_bytes=limit)
+    want = greedy([weights[n] for n in registered(weights)[::-1]], limit)
+    for r in range(2):
+        same([e.bytes for e in carried(ledger[r])], want, rank=r, what=f"the bytes of the buckets (at most {limit})")
+
+
+@task("14.2", points=3)
 def test_buckets(seed):
     """Buckets: in the order of their gradients, filled up to the limit, of one dtype, one message each"""
     limit, turn = None, 0

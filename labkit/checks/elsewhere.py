@@ -12,10 +12,12 @@ from torch.overrides import TorchFunctionMode
 from labkit.comm.group import Group
 
 _HERE = "_labkit_on_the_groups_device"
+_ACROSS = ("copy_", "__set__")  # may take tensors of two devices; of others, one number may lie elsewhere
 
 
 class Elsewhere(TorchFunctionMode):
-    """`with Elsewhere(group) as group:` notes, in `group.astray`, which calls were given a tensor that lay elsewhere."""
+    """`with Elsewhere(group) as group:` notes, in `group.astray`, which calls were given a tensor that lay elsewhere, and
+    which operations met tensors of two devices."""
 
     def __init__(self, group: Group) -> None:
         super().__init__()
@@ -28,6 +30,8 @@ class Elsewhere(TorchFunctionMode):
         moved = func is torch.Tensor.to and any(isinstance(value, str) for value in args[1:])
         named = moved or any(isinstance(value, torch.device) for value in args) or kwargs.get("device") is not None
         here = named or (bool(given) and all(map(_is_here, given)))
+        if not named and func.__name__ not in _ACROSS and len({_is_here(t) for t in given if t.dim()}) == 2:
+            self.astray.append(func.__name__)
         made = func(*args, **kwargs)
         for tensor in _tensors((made,)):
             if named or not any(tensor is other for other in given):  # what is changed in place stays where it is

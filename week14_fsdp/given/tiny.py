@@ -46,6 +46,8 @@ class Block(nn.Module):
         self.up, self.bias, self.down = (
             nn.Parameter(weights[f"blocks.{k}.{name}"].clone()) for name in ("up", "bias", "down")
         )
+        # By columns, as a weight that was read from a transposed file: a parameter need not be contiguous.
+        self.down.data = self.down.T.clone(memory_format=torch.contiguous_format).T.detach()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         self.group.compute(f"forward {self.k}", seconds=SECONDS)
