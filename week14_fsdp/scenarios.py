@@ -150,8 +150,8 @@ def zero(steps, group, weights, options, max_norm, every=True):
 
 
 def odd_steps(tensors, grads, group, options):
-    """14.3: a step with these gradients, then one without any, on all ranks but the first. Returns the weights after each,
-    and what was given to the group's calls, or met the gradients, from another device."""
+    """14.3: two steps with these gradients, times 8 and an eighth, then one without any, on all ranks but the first.
+    Returns the weights after each, and what was given to the group's calls, or met the gradients, from another device."""
     from . import zero
 
     part = group.split([list(range(1, group.size))])
@@ -163,9 +163,9 @@ def odd_steps(tensors, grads, group, options):
         for p in params:
             p.to(part.device)  # they lie there
         optimizer = zero.ShardedAdamW(params, watched, **options)
-        for own in (grads, [None] * len(grads)):
-            for p, g in zip(params, own):
-                p.grad = None if g is None else g.to(part.device)
+        for times in (8, 0.125, None):
+            for p, g in zip(params, grads):
+                p.grad = None if times is None or g is None else (times * g).to(part.device)
             optimizer.step()
             after.append([p.detach().clone() for p in params])
     return after, watched.astray
@@ -189,7 +189,6 @@ def flat_parameter(tensors, grads, group, dtype=None, aside=False):
 
     if aside and not (group := group.split([list(range(1, group.size))])).size:
         return None
-
     wanted = None if dtype is None else getattr(torch, dtype)
     params = [nn.Parameter(t.clone()) for t in tensors]
     flat = fsdp.FlatParameter(params, group, wanted)
@@ -227,6 +226,17 @@ def flat_parameter(tensors, grads, group, dtype=None, aside=False):
     told["again"] = [p.detach().clone() for p in params]
     flat.free()
     told["owned"]["after free()"] = owned(flat, fsdp, without=params).storages
+    if aside:
+        with Elsewhere(group) as watched:
+            params = [nn.Parameter(t.clone()) for t in tensors]
+            for p in params:
+                p.to(group.device)  # they lie there
+            flat = fsdp.FlatParameter(params, watched, wanted)
+            flat.wait()
+            for p, g in zip(params, grads):
+                p.grad = None if g is None else g.to(group.device)
+            flat.add(flat.reduce())
+        told["astray"] = watched.astray
     return told
 
 
@@ -429,8 +439,9 @@ def another_model(weights, group):
 
 def interrupted(batch, group, weights):
     """14.4: two evaluations without a backward, and between them the shards doubled; then a forward that raises in its
-    middle; a step; one whose loss reaches block 0 alone, and one whose loss reaches the root alone. Returns the losses of the second evaluation and of
-    the step, the shards' gradients, how many blocks were whole after the evaluations, and the gradients of the last two."""
+    middle; a step; one whose loss reaches block 0 alone, one whose loss reaches the root alone, and one of the whole
+    loss. Returns the losses of the second evaluation and of the step, the shards' gradients, how many blocks were whole
+    after the evaluations, and the gradients of the two that reach less."""
     from . import fsdp
 
     model = Tiny(weights, group)
@@ -462,7 +473,10 @@ def interrupted(batch, group, weights):
         whole_batch_loss(model, batch)
         torch.cat([p.flatten() for p in sharded.root.params]).sum().backward()
         sharded.finish()
-    return [again, *found[:1]], grads, whole, reached, [grad_of(unit.shard) for unit in sharded.units]
+        alone = [grad_of(unit.shard) for unit in sharded.units]
+        whole_batch_loss(model, batch).backward()
+        sharded.finish()
+    return [again, *found[:1]], grads, whole, reached, alone
 
 
 def _ordinary_steps(model, batches, finish, holders, losses):

@@ -58,6 +58,8 @@ def flat_case(seed, N, dtype=None):
         for r in range(N)
     ]
     grads[N - 1][1] = None
+    if N == 3:
+        grads[0][0].view(-1)[0] = math.inf  # as it comes: who steps must see it
     inputs = [(tensors, own) for own in grads]
     if N == 3:  # in a part of the ranks: the first stays out
         got, ledger = call("scenarios.flat_parameter", [inputs[0], *inputs], dtype=dtype, aside=True)
@@ -110,6 +112,8 @@ def test_flat_parameter(N, seed):
             )
         expect(part(told, "bytes") == 4 * N * S, f"`full` holds {part(told, 'bytes')} bytes, expected {4 * N * S}")
         expect(part(told, "shapes") == [list(t.shape) for t in tensors], "a freed parameter keeps its shape")
+        astray = N == 3 and part(told, "astray")
+        expect(not astray, f"rank {r}: a tensor that was made without device= meets the parameters", known=True)
     judge_flat_grad(tensors, grads, S, got)
     judge_flat_memory(S, got, 4)
 
@@ -514,15 +518,21 @@ def test_fsdp_recovers(seed):
         losses, grads, whole, reached, alone = answer(got[r], 5)
         sent = sum(e.kind == "reduce_scatter" for e in carried(ledger[r]))
         told = (
-            f"rank {r} averages {sent} gradients in three steps of {len(unit_names(weights))} units: all in each, also"
+            f"rank {r} averages {sent} gradients in four steps of {len(unit_names(weights))} units: all in each, also"
         )
-        expect(sent == 3 * len(unit_names(weights)), f"{told} what its own backward did not reach", known=True)
+        expect(sent == 4 * len(unit_names(weights)), f"{told} what its own backward did not reach", known=True)
         begins = spans(ledger[r])[0][1]
         ahead = sum(e.kind == "all_gather" and e.index < begins for e in carried(ledger[r]))
         told = (
             f"rank {r} gathers {ahead} units before block 0 computes in an evaluation; root, block 0 and block 1 are 3"
         )
         expect(ahead == 3, told, known=True)
+        one, zero = (index for _, index in spans(ledger[r])[-2:])
+        late = any(e.kind == "all_gather" and one < e.index < zero for e in carried(ledger[r]))
+        told = (
+            f"rank {r}: after a backward that did not reach all blocks, block 0 is gathered behind block 1's backward"
+        )
+        expect(not late, f"{told}: the next one must be on its way again", known=True)
         told = f"rank {r}: {whole} blocks are whole after a forward without a backward, two at most"
         expect(whole <= 2, told, known=True)
         for loss in answer(losses, 2):

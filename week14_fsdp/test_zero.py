@@ -140,7 +140,7 @@ def zero_case(seed, N, max_norm=UNCLIPPED, large=False, idle=False, padded=True)
 
 @task("14.3", points=1)
 def test_odd_steps(seed):
-    """Fewer numbers than ranks; then nobody has a gradient. In a part of the ranks; nothing from another device"""
+    """Fewer numbers than ranks; without a limit; then nobody has a gradient. In a part of the ranks; nothing from another device"""
     N, generator = 4, torch.Generator().manual_seed(seed + 9)
     shapes = ((), (2,))
     tensors, *grads = [[torch.randn(s, generator=generator, dtype=F64) for s in shapes] for _ in range(N + 1)]
@@ -148,17 +148,22 @@ def test_odd_steps(seed):
     got, _ = call("scenarios.odd_steps", [inputs[0], *inputs], options=OPTIONS)
     w = [t.clone().requires_grad_() for t in tensors]
     optimizer, after = torch.optim.AdamW(w, **OPTIONS), []
-    for k in range(2):
+    for times in (8, 0.125, 0):
         for i, t in enumerate(w):
             own = [g for r, g in enumerate(each[i] for each in grads) if (r, i) != (1, 1)]
-            t.grad = (1 - k) * torch.stack(own).sum(0) / N
+            t.grad = times * torch.stack(own).sum(0) / N
         optimizer.step()
         after.append([t.detach().clone() for t in w])
     for r in range(N):
         steps, astray = answer(got[1 + r], 2)
         for k, want in enumerate(after):
-            what = f"the weights after a step {'by zeros: decay and moments go on' if k else 'of three numbers'}"
-            for one, t in zip(answer(answer(steps, 2)[k], 2), want):
+            how = (
+                "of three numbers",
+                "of much smaller gradients: without a limit nothing is scaled",
+                "by zeros: decay and moments go on",
+            )
+            what = f"the weights after a step {how[k]}"
+            for one, t in zip(answer(answer(steps, 3)[k], 2), want):
                 same(one, t, rank=r, tol=TOL, what=what)
         told = "a tensor that was made without device= meets the parameters, or is given to the group"
         expect(astray == [], f"rank {r}: {told}", known=True)

@@ -26,9 +26,9 @@ in FP8, some healthy, some with one of four faults put in at a step that you do 
     lead time   10      steps from the alarm until the loss is no number any more, or 10 times what it was: the median
                         of the runs with slow growth
 
-data/tuning.npz holds runs to tune on. data/held-out.npz decides, at home and in grading: runs of other seeds, sizes and
-strengths, drawn three times; each time gives a third of the points. Whoever tunes on those has a rule for 24 runs, and
-nothing left to tell how good it is. Two traps:
+data/tuning.npz holds runs to tune on. data/held-out.npz decides at home: runs of other seeds, sizes and strengths, drawn
+three times; each time gives a third of the points. In grading runs decide that you do not have, made as those. Whoever
+tunes on the held-out runs has a rule for 24 runs, and nothing left to tell how good it is. Two traps:
 thresholds in absolute numbers (another model has other amaxes: in the checks every tensor comes in other units, a
 factor of its own on its amax, and its scale accordingly), and the first steps of a run, in which everything moves. No
 run comes as it was recorded: steps before the fault are missing, and every number is a few per cent off.

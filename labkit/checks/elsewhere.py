@@ -52,7 +52,8 @@ class Elsewhere(TorchFunctionMode):
 
 
 def _is_here(tensor: torch.Tensor) -> bool:
-    return getattr(tensor, _HERE, False)
+    # torch makes a Parameter past this mode: one that nobody moved lies where its group is.
+    return getattr(tensor, _HERE, isinstance(tensor, torch.nn.Parameter))
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
