@@ -32,6 +32,7 @@ from labkit.checks.markers import strip
 from labkit.checks.outcome import Outcome
 from labkit.checks.verdict import PASSED
 from tests.grading.sandbox.attacking import readable
+from tests.kills import PLANS
 from tests.mutant import Mutant
 from tests.mutants13 import MUTANTS
 
@@ -126,7 +127,7 @@ def differences(mutant: Mutant, outcome: Outcome) -> list[str]:
     wrong, intended = [], Fraction(0)
     for case in outcome.cases:
         must = _named(case, mutant.fails)
-        may = _named(case, mutant.may) or ("_traffic" in case.test and not must)  # values are judged there too
+        may = _named(case, mutant.may) or (_named(case, PLANS["13"].may) and not must)  # values are judged there too
         intended += 0 if must or (may and case.verdict != PASSED) else case.possible
         if ((case.verdict == PASSED) == must and not may) or (
             must and not may and case.verdict not in (*mutant.verdicts, *ALSO.get(mutant.name, ()))

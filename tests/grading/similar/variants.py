@@ -143,7 +143,7 @@ GATHER = (
     R = group.size
     y = out
     if y is None:
-        y = torch.empty(numel, dtype=shard.dtype)
+        y = torch.empty(numel, dtype=shard.dtype, device=shard.device)
     base, extra = divmod(numel, R)
     starts = [i * base + min(i, extra) for i in range(R + 1)]
     block = lambda c: y[starts[c % R] : starts[c % R + 1]]
