@@ -15,7 +15,7 @@ from labkit.checks import load_week, run_checks
 from labkit.checks.outcome import CaseResult, Outcome
 from labkit.checks.runner import LocalRunner
 from labkit.checks.tasks import Week
-from labkit.checks.verdict import NOT_ATTEMPTED, PASSED, WRONG
+from labkit.checks.verdict import NOT_ATTEMPTED, PASSED
 from tests.judged import ROOT, named
 from tests.kills import PLANS, Plan
 from tests.mutant import Mutant
@@ -43,11 +43,12 @@ def fixtures(folder: Path) -> tuple[Any, Any]:
 
 
 def sample(mutants: Sequence[Mutant], plan: Plan) -> list[Mutant]:
-    """Those that go through the real machinery, ranks in processes of their own: the first of each task, all that hang
-    or crash, and what threads cannot judge. The others are arithmetic, which threads judge for a tenth."""
-    first = {mutant.task: mutant.name for mutant in reversed(mutants)}
-    real = {*first.values(), *plan.left_out, *(m.name for m in mutants if m.verdicts != (WRONG,))}
-    return [mutant for mutant in mutants if mutant.name in real]
+    """Those that go through the real machinery, ranks in processes of their own: of each task the first that ends in each
+    way, and what threads cannot judge. The others are judged on threads, for a tenth."""
+    first: dict[tuple[str, tuple[str, ...]], str] = {}
+    for mutant in mutants:
+        first.setdefault((mutant.task, mutant.verdicts), mutant.name)
+    return [mutant for mutant in mutants if mutant.name in {*first.values(), *plan.left_out}]
 
 
 def name_of(case: CaseResult) -> str:

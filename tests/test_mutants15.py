@@ -19,8 +19,8 @@ week, student = mutated.fixtures(WEEK)
 @pytest.mark.thorough
 @pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
 @pytest.mark.parametrize("task", sorted({mutant.task for mutant in PLAN.mutants}))
-def test_every_mutant_on_three_seeds(task):
-    mutated.kills("15", "--seeds", "3", "--jobs", "1", "--task", task, timeout=1500)
+def test_every_mutant_on_one_seed(task):
+    mutated.kills("15", "--seeds", "1", "--jobs", "1", "--task", task, timeout=1500)
 
 
 @pytest.mark.thorough

@@ -23,8 +23,8 @@ def test_mutant_through_the_real_machinery(mutant, week, student):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
-def test_every_mutant_on_three_seeds():
-    mutated.kills("16", "--seeds", "3", timeout=1500)
+def test_every_mutant_on_one_seed():
+    mutated.kills("16", "--seeds", "1", timeout=1500)
 
 
 def test_reference_has_full_marks(week, student):
