@@ -188,6 +188,7 @@ def alarms(run: Run) -> list[Alarm]:"""
 @pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_an_alarm_that_reads_the_rest_of_the_run(week16, monkeypatch):
+    monkeypatch.setattr(week16.runner, "deadline", 60.0)  # seconds: the machine may be busy
     text = week16.source("scale_tracker").replace("class Alarm:", "class Causal:", 1)
     text = text.replace("first > 8 or second > 6", "first > 5")
     twin = earned(week16.cheat("scale_tracker", text + "\n\nAlarm = Causal\n", "16.8"), "test_alarms")
