@@ -27,6 +27,8 @@ class Elsewhere(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = list(_tensors((*args, *kwargs.values())))
+        if func in (torch.Tensor.to, torch.Tensor.type_as) and len(given) == 2:
+            given = given[1:]  # moved to where the other one lies
         moved = func is torch.Tensor.to and any(isinstance(value, str) for value in args[1:])
         named = moved or any(isinstance(value, torch.device) for value in args) or kwargs.get("device") is not None
         here = named or (bool(given) and all(map(_is_here, given)))

@@ -10,6 +10,7 @@ RIGHT = {
     "made there": lambda device: torch.tensor([1.0], device=device),
     "moved there": lambda device: torch.tensor([1.0]).to(device),
     "moved there by name": lambda device: torch.ones(1).to(str(device), torch.float64),
+    "moved to what is there": lambda device: torch.ones(1).to(torch.ones(1, device=device)),
     "computed from what is there": lambda device: torch.ones(2, device=device)[:1] * 3 / 2,
     "made like what is there": lambda device: torch.ones(2, device=device).new_full((1,), 3.0),
     "changed in place": lambda device: torch.zeros(1, device=device).copy_(torch.ones(1)),
@@ -20,6 +21,7 @@ WRONG = {
     "computed from it": lambda device: torch.ones(1).double() / 3,
     "one of two": lambda device: torch.ones(1, device=device) + torch.ones(1),
     "another dtype": lambda device: torch.ones(1).to(torch.float64),
+    "moved to another": lambda device: torch.ones(1).to(torch.zeros(1)),
     "before the move": lambda device: moved_too_late(device),
 }
 
