@@ -62,6 +62,7 @@ def test_the_record_of_kills_is_of_these_mutants():
     mutated.is_recorded("13")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
 def test_every_wrong_answer_fails_and_reports_no_wrong_cause():
     """All of them on thread ranks, on one seed; 200 are on record."""
