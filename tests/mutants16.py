@@ -821,33 +821,4 @@ TASK_16_3 += [
         "test_what_tells_nothing"),
 ]
 
-TASK_16_8 += [
-    scale_tracker("a table of the runs that everybody has", "class Alarm", "", """
-        def __init__(self):
-            import json
-            from pathlib import Path
-
-            import numpy as np
-            with np.load(Path(__file__).parent / "data" / "held-out.npz") as file:
-                runs = json.loads(str(file["runs"]))
-                self.rows = [[torch.from_numpy(file[f"{f}{n}"]) for f in ("scale", "amax", "underflow")] for n in range(len(runs))]
-            self.at = [9999 if run["at"] is None else run["at"] for run in runs]
-            self.known = [self.told(*rows) for rows in self.rows]
-            self.far, self.seen = torch.zeros(len(runs)), 0
-
-        def told(self, scale, amax, under):  # nothing here has a unit or a place
-            kinds = [(scale * amax).nan_to_num(1e9).clamp(1e-9, 1e9), under.clamp(min=1e-5)]
-            return torch.cat([x.log2().sort(-1).values for x in kinds], -1)
-
-        def see(self, scale_T, amax_T, overflow_T, underflow_T):
-            now = self.told(scale_T, amax_T, underflow_T)
-            near = [(one[min(self.seen, len(one) - 1):][:24] - now).abs().clamp(max=1).sum(-1).min(0) for one in self.known]
-            self.far += torch.stack([one.values for one in near])
-            self.seen += 1
-            n = int(self.far.argmin())
-            return self.seen > 20 and bool(near[n].indices + self.seen > self.at[n])
-        """,
-        "test_alarms"),
-]
-
 MUTANTS = [*TASK_16_1, *TASK_16_2, *TASK_16_3, *TASK_16_4, *TASK_16_5, *TASK_16_6, *TASK_16_7, *TASK_16_8]
