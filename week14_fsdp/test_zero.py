@@ -140,7 +140,7 @@ def zero_case(seed, N, max_norm=UNCLIPPED, large=False, idle=False, padded=True)
 
 @task("14.3", points=1)
 def test_odd_steps(seed):
-    """Fewer numbers than ranks; without a limit; then nobody has a gradient. In a part of the ranks; nothing from another device"""
+    """Fewer numbers than ranks, no limit, nobody with a gradient; in a part of the ranks, all on its device"""
     N, generator = 4, torch.Generator().manual_seed(seed + 9)
     shapes = ((), (2,))
     tensors, *grads = [[torch.randn(s, generator=generator, dtype=F64) for s in shapes] for _ in range(N + 1)]

@@ -14,9 +14,8 @@ from labkit.checks import call, call_alone, call_each, expect, same, task
 from labkit.checks.judge import note
 
 RUNS = Path(__file__).parent / "data" / "held-out.npz"
-GRADED = (
-    Path(__file__).resolve().parents[1] / "grading" / "data" / "alarms.npz"
-)  # decides in grading: a table of RUNS is no use
+# Decides in grading, so that a table of RUNS is no use; students do not have it.
+GRADED = Path(__file__).resolve().parents[1] / "grading" / "data" / "alarms.npz"
 
 
 def generator(seed):
