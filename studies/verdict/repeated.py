@@ -35,7 +35,7 @@ BF16 = "bf16"
 CANDIDATES = ("te-current", "fine")  # of every repetition: correct FP8, and FP8 that is a little wrong
 PRESET = "h100"  # whose standard deviation is used
 FEW = 5  # runs; from fewer no rate is computed
-FREE = {"perturb": 0.0, "perturb_seed": 0, "precision": None, "probe_every": 0, "checkpoint_every": 0}
+FREE = {"perturb": 0.0, "perturb_seed": 0, "precision": None, "probe_every": 0, "checkpoint_every": 0, "checkpoint_at_end": True}
 
 
 @dataclass(frozen=True)
