@@ -128,6 +128,8 @@ def test_what_the_words_say_of_grading_and_of_kills_is_in_the_records():
     """The pages' numbers are filled in; these are the claims beside them."""
     killed = record("2026-11-27-h100-killed.json")
     assert killed["each step once"] and killed["torchrun"] == 0 and [one["rank"] for one in killed["kills"]] == [0, 1]
+    whole, cut = record("2026-11-29-h200-killed.json")["runs"]
+    assert whole["each step once"] and whole["torchrun"] == 0 and "each step once" not in cut
     class_of_29 = record("2026-11-24-grading-29.json")
     # "met with three at a time and missed by little with two"
     assert class_of_29["times_faster"]["3"] >= 5 > class_of_29["times_faster"]["2"] > 4.9

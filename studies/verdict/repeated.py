@@ -35,7 +35,14 @@ BF16 = "bf16"
 CANDIDATES = ("te-current", "fine")  # of every repetition: correct FP8, and FP8 that is a little wrong
 PRESET = "h100"  # whose standard deviation is used
 FEW = 5  # runs; from fewer no rate is computed
-FREE = {"perturb": 0.0, "perturb_seed": 0, "precision": None, "probe_every": 0, "checkpoint_every": 0, "checkpoint_at_end": True}
+FREE = {
+    "perturb": 0.0,
+    "perturb_seed": 0,
+    "precision": None,
+    "probe_every": 0,
+    "checkpoint_every": 0,
+    "checkpoint_at_end": True,
+}
 
 
 @dataclass(frozen=True)
@@ -77,9 +84,10 @@ def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, An
             config, held = strict_validate(TrainConfig, run.config, str(path)), heldout_of(run)
             if max(held, default=0) < config.steps:
                 continue  # a control that was rejected
-            training = training_of(config)
+            # The same settings cut another text into other tokens: losses of two texts are not compared.
+            training = training_of(config) | {"corpus": (run.run.get("corpus") or {}).get("hash")}
             if shared not in (None, training):
-                raise LabError(f"{path}: another training than that of the runs beside it")
+                raise LabError(f"{path}: another training, or another text, than that of the runs beside it")
             shared, arm = training, about.get(name, {})
             kind = BF16 if arm.get("role") == "twin" else arm.get("of") or name
             found.append((str(run.run.get("started")), Run(call, kind, config.perturb_seed, held)))
@@ -108,11 +116,12 @@ def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[
             for call, kind, seed, *y in found["heldout"]
         ]
         settings = {key: value for key, value in found["train"].items() if key not in FREE}
+        text = {"corpus": settings.pop("corpus", None)}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         runs, steps = [], []
     if not runs or not steps:
         raise LabError(f"{record}: no record that `python -m studies.verdict.repeated` wrote")
-    return runs, training_of(strict_validate(TrainConfig, settings, str(record))), about
+    return runs, training_of(strict_validate(TrainConfig, settings, str(record))) | text, about
 
 
 def repetitions(runs: Sequence[Run], prior: Spread | None) -> list[Repetition]:
@@ -155,7 +164,7 @@ def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
             own, training = runs_of(folders, len(known))
             new = [[_describe(read_run(folder)) for folder in folders]]
         if shared not in (None, training):
-            raise LabError(f"{folders[0]}: another training than that of {calls[0][0]}")
+            raise LabError(f"{folders[0]}: another training, or another text, than that of {calls[0][0]}")
         shared = training
         seen = {(part["started"], part["command"]) for parts in known for part in parts}
         if any((part["started"], part["command"]) in seen for parts in new for part in parts):

@@ -139,9 +139,5 @@ def pictures(scratch: Path) -> dict[str, Picture]:
             scratch,
         )
     }
-    for ranks, record in records.recorded().items():
-        folder = scratch / str(ranks)
-        folder.mkdir(exist_ok=True)
-        sweep = clocks.busbw_sweep(record, folder, ("library", "ring", "sliced", "two_way", "pipelined"))
-        made |= {f"h200-{ranks}-{picture.name}": picture for picture in sweep}
-    return made
+    sweep = clocks.busbw_sweep(records.recorded()[4], scratch, ("library", "ring", "sliced", "two_way", "pipelined"))
+    return made | {f"h200-4-{picture.name}": picture for picture in sweep}

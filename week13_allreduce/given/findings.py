@@ -40,6 +40,19 @@ def rings() -> dict[str, dict[str, Any]]:
     return {path.stem: json.loads(path.read_text()) for path in sorted((records.RESULTS / "ring").glob("*.json"))}
 
 
+def beside_nccl_tests() -> str:
+    """nccl-tests' all-reduce on four GPUs, and this week's of the same call: busbw in GB/s."""
+    record = records.load(records.RESULTS / "nccl-tests" / "h200-4.json")
+    theirs = {row["size"]: row for row in record["nccl_tests"]["rows"]}
+    names = ("library", "ring", "two_way", "halving")
+    ours = {name: {row["size"]: row for row in records.series(record, name)} for name in names}
+    rows = [
+        [human(size), *(f"{rows[size]['busbw'] / 1e9:.2f}" for rows in (theirs, *ours.values()))]
+        for size in (KiB, 64 * KiB, MiB, 16 * MiB, 256 * MiB, GiB, 4 * GiB)
+    ]
+    return markdown_table(["size", "nccl-tests", "the library, from Python", "ring", "two-way", "halving"], rows)
+
+
 def entry(ranks: int, who: str, collective: str = "all_reduce") -> dict[str, Any]:
     return next(e for e in bench()[ranks]["series"] if (e["contender"], e["collective"]) == (who, collective))
 

@@ -47,9 +47,9 @@ def exposures() -> str:
     return markdown_table(["", "step, ms", "computing", "communication", "exposed"], rows)
 
 
-def scaling() -> str:
+def scaling(file: str = "h200-2.json") -> str:
     rows = []
-    for name, runs in records.of(H200, "scaling").items():
+    for name, runs in records.of(records.load(records.RESULTS / file), "scaling").items():
         for row in runs if isinstance(runs, list) else ():
             share = row["tokens_per_s"] / runs[0]["tokens_per_s"]
             rows.append([name, row["kind"], f"{row['tokens']:,}", f"{row['tokens_per_s']:,.0f}", f"{share:.1%}"])

@@ -55,6 +55,30 @@ def wire(N: int = 2) -> float:
     return records.wire(record(), N) / 1e9
 
 
+def again() -> dict[str, Any]:
+    """The record of another host, whose processor launches kernels slowly."""
+    return records.load(records.RESULTS / "four" / "h200-4.json")
+
+
+def more_ranks() -> str:
+    """What that host measured on two and four GPUs, beside the first record's two."""
+    found, rows = again(), []
+    for what in ("attention", "block"):
+        for who in ("plain", "overlapped, backward", "overlapped", "collective matmul", "te.Linear"):
+            shares = [
+                records.efficiency(record(), what, who, 2),
+                *(records.efficiency(found, what, who, n) for n in (2, 4)),
+            ]
+            rows.append([f"{what}, {who}", *("" if share is None else f"{share:.1%}" for share in shares)])
+    return markdown_table(["efficiency", "above, two", "another host, two", "four"], rows)
+
+
+def idle_again(who: str, N: int = 2) -> float:
+    """Milliseconds of a step of that host's attention layer in which the GPU is idle."""
+    rows = (row for row in again()["rows"] if (row["what"], row["contender"], row["N"]) == ("attention", who, N))
+    return next(rows)["parts"]["classes_ms"]["idle"]
+
+
 def spent(what: str, who: str, kind: str, N: int = 2) -> float:
     return row(what, who, N)["parts"]["classes_ms"][kind]
 

@@ -28,7 +28,7 @@ from week16_fp8.given import tricks
 RESULTS = Path(__file__).parents[1] / "results"
 WHOLE, HOUR, SPEED = "2026-11-22-h200-whole", "2026-11-21-h200-hour", "2026-11-22-h200-speed"
 SAFETY, SCHEDULE, STAGES = "2026-11-22-h200-safety", "2026-11-22-h200-schedule", "2026-11-22-h200-two-stage"
-BIG2, BIG4, BIG = "2026-11-22-h200-8b-2-gpus", "2026-11-22-h200-8b-4-gpus", "2026-11-22-h200-8b-levers"
+BIG4, BIG = "2026-11-22-h200-8b-4-gpus", "2026-11-22-h200-8b-levers"
 H100, MOE = "2026-11-23-h100-speed", "2026-11-23-h200-moe"  # of commit f8d9b1b
 OWN = "2026-11-24-h200-own"  # of commit 335caa3, which divides scales out in one pass; those of f8d9b1b in two
 H100_LOSS, H100_OWN = "2026-11-23-h100-safety", "2026-11-24-h100-own"
@@ -40,6 +40,8 @@ FORMATS = "2026-11-28-cpu-formats"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
 FITS, STAGED = "2026-11-26-h200-8b", "2026-11-26-h200-two-stage"  # of commit 0dda8df; FITS but /two of 763a66f
 TWO = (f"{FITS}/two-bf16", f"{FITS}/two")  # BF16 ran short of memory in the latter
+EIGHT = "2026-11-29-h200-8b"
+FOUR_BF16, FOUR = f"{EIGHT}/bf16", f"{EIGHT}/three"
 PARAMETERS, TRIP = "2026-11-26-h200-parameters", "2026-11-26-h200-round-trip"  # of commit 0c1933b
 CHECK = "../../results/2026-11-22-h200-gpu-check-124m"  # of the GPU path; told in the course's results/
 BF16, FP8 = ARMS = ("bf16", "te-delayed")
@@ -341,17 +343,18 @@ def bytes_saved() -> float:
 def big_table() -> str:
     rows = []
     for runs, told in (
-        ((BIG2, BIG2), "two GPUs, one sequence each"),
         (TWO, "two GPUs, two sequences each"),
         (("", f"{FITS}/two-kept"), "that with `train.reshard_after_forward=false`"),
         ((BIG4, BIG4), "four GPUs, two sequences each, the head in the root"),
         ((f"{BIG}/as-it-is",) * 2, "the head apart, as it is now (another host)"),
-        ((f"{BIG}/ctas16",) * 2, "that with `NCCL_MAX_CTAS=16`"),
         ((f"{BIG}/kept",) * 2, "that with `train.reshard_after_forward=false`"),
-        (("", f"{FITS}/four"), "four GPUs, three sequences each, `train.loss_chunk=4096`"),
+        ((FOUR_BF16, ""), "the same, of 2026-11-29"),
+        (("", FOUR), "four GPUs, three sequences each, `train.loss_chunk=4096`"),
     ):
         rates = [each(run, arm) if run else 0.0 for run, arm in zip(runs, ARMS)]
-        cells = [f"{rate:,.0f}" if rate else "" for rate in rates] + [f"{rates[1] / rates[0]:.2f}" if rates[0] else ""]
+        cells = [f"{rate:,.0f}" if rate else "" for rate in rates] + [
+            f"{rates[1] / rates[0]:.2f}" if all(rates) else ""
+        ]
         cells += [f"{ms(run, arm, 'communication'):.1f}" if run else "" for run, arm in zip(runs, ARMS)]
         rows.append([told, *cells, *(f"{gib(run, arm):.1f}" if run else "" for run, arm in zip(runs, ARMS))])
     heads = ["BF16, tokens/s a GPU", "FP8 delayed", "x BF16", "only messages, ms: BF16", "FP8", "peak GiB: BF16", "FP8"]
@@ -359,39 +362,52 @@ def big_table() -> str:
 
 
 @cache
-def peers() -> dict[str, Any]:
-    """What torchtitan did on the same hosts."""
-    return json.loads((RESULTS / FITS / "peer.json").read_text(encoding="utf-8"))
+def peers(host: str) -> dict[str, Any]:
+    """What torchtitan did on the host of `FITS` or `EIGHT`."""
+    return json.loads((RESULTS / host / "peer.json").read_text(encoding="utf-8"))
 
 
-def peer(gpus: int, sequences: int, kept: bool, precision: str = "FP8 tensorwise") -> float:
+def peer(gpus: int, sequences: int, kept: bool, precision: str = "FP8 tensorwise", size: str = "8B") -> float:
     """Tokens/s of each GPU in torchtitan."""
+    host = FITS if (gpus, size) == (2, "8B") else EIGHT
     asked = {"gpus": gpus, "sequences": sequences, "weights_kept": kept, "precision": precision}
-    return next(run["tokens_per_s_a_gpu"] for run in peers()["runs"] if asked.items() <= run.items())
+    fitting = (run for run in peers(host)["runs"] if run.get("size", "8B") == size and asked.items() <= run.items())
+    return next(run["tokens_per_s_a_gpu"] for run in fitting)
 
 
 def ahead(gpus: int) -> float:
     """By how many per cent the best FP8 setting here is ahead of torchtitan's best."""
-    ours = mean_each(f"{FITS}/two-kept" if gpus == 2 else f"{FITS}/four", FP8)
-    best = max(run["tokens_per_s_a_gpu"] for run in peers()["runs"] if run["gpus"] == gpus)
+    ours = mean_each(f"{FITS}/two-kept" if gpus == 2 else FOUR, FP8)
+    best = peer(2, 2, True) if gpus == 2 else peer(4, 3, False)
     return 100 * ours / best - 100
 
 
 def peer_table() -> str:
-    """FP8 at 8B here and in torchtitan, each with what fits."""
-    here = {
-        (2, 2, False): (f"{FITS}/two", FP8),
-        (2, 2, True): (f"{FITS}/two-kept", FP8),
-        (4, 2, True): (f"{BIG}/kept", FP8),
-        (4, 3, False): (f"{FITS}/four", FP8),
-    }
+    """8B and 3B here and in torchtitan, each with what fits, by the mean step."""
+    three = {arm: found["mean_tokens_per_s"] / 2 for arm, found in peers(EIGHT)["3B here"]["arms"].items()}
+    kept, small = ", weights kept", "3B, two GPUs, four sequences each"
     rows = []
-    for (gpus, sequences, kept), (run, arm) in here.items():
-        words = f"{'two' if gpus == 2 else 'four'} GPUs, {'two' if sequences == 2 else 'three'} sequences each"
-        ours, theirs = mean_each(run, arm), peer(gpus, sequences, kept)
-        words += ", weights kept" * kept + " (here on another host)" * (not run.startswith(FITS))
+    for words, ours, theirs in (
+        ("8B, two GPUs, two sequences each: TE delayed", mean_each(f"{FITS}/two", FP8), peer(2, 2, False)),
+        ("that with weights kept", mean_each(f"{FITS}/two-kept", FP8), peer(2, 2, True)),
+        (f"8B, four GPUs, two sequences each: BF16{kept} here", mean_each(FOUR_BF16, BF16), peer(4, 2, False, "BF16")),
+        ("8B, four GPUs, three each: torchao tensorwise", mean_each(FOUR, "torchao-tensorwise"), peer(4, 3, False)),
+        ("the same: TE current", mean_each(FOUR, "te-current"), peer(4, 3, False)),
+        ("the same: TE delayed", mean_each(FOUR, FP8), peer(4, 3, False)),
+        (f"{small}: BF16", three[BF16], peer(2, 4, False, "BF16", "3B")),
+        ("the same: TE current", three["te-current"], peer(2, 4, False, size="3B")),
+        ("the same: TE delayed", three[FP8], peer(2, 4, False, size="3B")),
+    ):
         rows.append([words, f"{ours:,.0f}", f"{theirs:,.0f}", f"{100 * ours / theirs - 100:.1f}"])
-    return markdown_table(["8B, FP8, tokens/s a GPU", "TE delayed, here", "torchtitan, tensorwise", "ahead, %"], rows)
+    return markdown_table(["tokens/s a GPU", "here", "torchtitan", "ahead, %"], rows)
+
+
+def weak_scaling() -> tuple[float, float]:
+    """Per cent that each of four GPUs together trains in BF16 of the four alone on that host: of their mean, of the
+    slowest."""
+    found = peers(EIGHT)["weak scaling, 1.14B"]
+    alone, together = found["alone, all at once"][BF16], found["together"][BF16]["tokens_per_s_a_gpu"]
+    return 100 * together / mean(alone), 100 * together / min(alone)
 
 
 @cache
