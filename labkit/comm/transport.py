@@ -160,6 +160,10 @@ class TorchTransport(Transport):
     def split(self, call: Collective, parts: Sequence[Sequence[int]], group: GroupId) -> Transport:
         if group not in self._parts:
             made = _connect(group, self.rank) if group.ranks else None
+            if made and self.device.type == "cuda" and len(group.ranks) > 1:
+                # NCCL connects at a group's first call, to which all its ranks must come (torch, batch_isend_irecv). If
+                # that call were a message between two of four, it would wait for ever.
+                dist.all_reduce(torch.zeros(1, device=self.device), group=made)
             self._parts[group] = TorchTransport(self.device, group, made)
             self._parts[group]._parts = self._parts
         return self._parts[group]

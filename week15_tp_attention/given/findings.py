@@ -73,6 +73,13 @@ def more_ranks() -> str:
     return markdown_table(["efficiency", "above, two", "another host, two", "four"], rows)
 
 
+def percent_again(who: str, N: int = 2) -> float:
+    """Efficiency of that host's attention layer."""
+    share = records.efficiency(again(), "attention", who, N)
+    assert share is not None
+    return 100 * share
+
+
 def idle_again(who: str, N: int = 2) -> float:
     """Milliseconds of a step of that host's attention layer in which the GPU is idle."""
     rows = (row for row in again()["rows"] if (row["what"], row["contender"], row["N"]) == ("attention", who, N))
