@@ -82,9 +82,11 @@ class Plan:
         is among them."""
         if not failed.cause or not (self.autopsies or failed.verdict == WRONG):
             return True
-        if case is not None and failed.verdict != WRONG and named(case, self.may):
-            return True  # which rank an autopsy names depends on the case, and this one is beside the mutant
-        return any(cause.startswith((*mutant.causes, *self.always)) for cause in failed.cause)
+        if any(cause.startswith((*mutant.causes, *self.always)) for cause in failed.cause):
+            return True
+        # A case beside the mutant may have other ranks: what it reports must be an autopsy, which names them.
+        beside = case is not None and failed.verdict != WRONG and named(case, self.may)
+        return beside and all(cause.startswith("Rank ") for cause in failed.cause)
 
     @property
     def record(self) -> Path:

@@ -691,6 +691,10 @@ FSDP = [
         "if self.backward:",
         "if False:",
         "test_fsdp_refuses[a forward after a backward without finish()]", verdicts=ANY),
+    fsdp("a backward that begins before the last block is none", "before_backward",
+        "self.backward = True",
+        "self.backward = self.backward or i == len(self.blocks) - 1",
+        "test_fsdp_refuses[a forward after a backward without finish()]", verdicts=ANY, may="test_fsdp_recovers"),
     fsdp("freed before it computes", "FSDP.before_forward",
         """        self.blocks[i].wait()
 """,

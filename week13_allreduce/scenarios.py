@@ -86,12 +86,13 @@ def scatter_in_a_part(x, group, number):
 
     if (part := _part(group)).size:
         (x, between), (other, _) = _spread(x), _spread(x + 1)
+        held = x[:]  # the same memory: whoever gives x other memory leaves this as it was
         collectives.ring_reduce_scatter(other, part)
         came = collectives.ring_reduce_scatter(x, part)
         result = came.clone() if isinstance(came, torch.Tensor) else came
         if isinstance(came, torch.Tensor):
             came.fill_(number)
-        return result, x.tensor_split(part.size)[part.rank], between
+        return result, held.tensor_split(part.size)[part.rank], between
 
 
 def gather_in_a_part(shard, group, numel):
@@ -124,9 +125,10 @@ def reduce_in_a_part(x, group):
 
     if (part := _part(group)).size:
         (x, between), (other, _) = _spread(x), _spread(x + 1)
+        held = x[:]  # as above
         collectives.ring_all_reduce(other, part)
         collectives.ring_all_reduce(x, part)
-        return x, between
+        return held, between
 
 
 def timed(first, later, wrong, group, warmup, iterations):

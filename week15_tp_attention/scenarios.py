@@ -15,14 +15,17 @@ from labkit.checks.held import reached
 
 
 def driven(group, forward, dy, leaves, meanwhile=None, times=2):
-    """Run `forward`, then backward from `dy` (None: from a number), and all of it again. Returns y and what the second
-    time added to the leaves' gradients, by name: none, if y has another shape than dy.
+    """Run `forward`, then backward from `dy` (None: from a number), and all of it again, the numbers in order in memory.
+    Returns y and what the second time added to the leaves' gradients, by name: none, if y has another shape than dy.
 
     meanwhile: another call, in a group of this rank alone, between forward and backward."""
     alone = group.split([[r] for r in range(group.size)], "alone") if meanwhile else None
     dy = None if dy is None else reordered(dy)
     group.barrier()
-    for _ in range(times):
+    for again in range(times):
+        for t in (*leaves.values(), dy) if again else ():
+            if t is not None:  # contiguous, and still the caller's: whoever writes to it is seen
+                t.data, t.grad = t.data.contiguous(), t.grad if t.grad is None else t.grad.contiguous()
         before = {name: leaf.grad.clone() for name, leaf in leaves.items() if leaf.grad is not None}
         y = forward()
         if meanwhile:
@@ -44,7 +47,7 @@ def reordered(x):
 
 def leaf(x):
     """x as a leaf, in the caller's memory: who writes to it is seen."""
-    return x.detach().requires_grad_()
+    return x.requires_grad_()
 
 
 def step(x, dy, group, which, **more):
@@ -52,6 +55,7 @@ def step(x, dy, group, which, **more):
     from . import linears
 
     x, function = leaf(reordered(x)), getattr(linears, which)
+    more = {key: getattr(torch, value) if key == "dtype" else value for key, value in more.items()}
     result = driven(group, lambda: function(x, group, **more), dy, {"x": x}, lambda alone: function(x.detach(), alone))
     return {**result, "kept": result["y"].untyped_storage().nbytes()}
 
@@ -256,7 +260,7 @@ def overlapped(x, dy, weight, group):
         function((7 * x.detach()).requires_grad_(), weight, alone)
 
     with Products(group) as products:
-        result = driven(group, lambda: function(x, weight, group), dy, leaves, meanwhile, times=1)
+        result = driven(group, lambda: function(x, weight.view_as(weight), group), dy, leaves, meanwhile, times=1)
     return {**result, "products": products.seen, "results": products.results}
 
 
