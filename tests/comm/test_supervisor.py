@@ -75,6 +75,8 @@ def test_all_returned(ends):
     why, when, medium = ends(after(0.5, {"states": "rd"}, {"states": "dd"}))
     assert why is None and 0.5 <= when <= 0.5 + 2 * STEP and not medium.asked
     assert ends(lambda now: {"states": "dd"}, deadline=0.0)[0] is None, "who has returned is not late"
+    said = after(1.005, {"states": "dr"}, {"states": "dd"})
+    assert ends(said, deadline=0.99)[0] is None, "who had returned before the supervisor looked is not late"
 
 
 @pytest.mark.parametrize("failed", ["xr", "Xr", "rx"])
