@@ -103,7 +103,7 @@ def ring_traffic(ledgers, L, causes, laps=1, itemsize=4):
             steps=laps * (N - 1),
             at_most=itemsize * laps * (N - 1) * -(-L // N),
             to=(r + 1) % N,
-            forbid=LIBRARY,
+            forbid=f"{LIBRARY} barrier",
             at_least=1,
             looks_like={text: pattern(r) for text, pattern in causes.items()},
         )
@@ -146,7 +146,7 @@ def by_the_group(ledgers, held, dtype="float32"):
     what travels."""
     for r, ledger in enumerate(ledgers):
         has = held[r] if isinstance(held, list) else held
-        sent(ledger, forbid=LIBRARY, at_least=1 if len(ledgers) > 1 and has else 0)
+        sent(ledger, forbid=f"{LIBRARY} barrier", at_least=1 if len(ledgers) > 1 and has else 0)
         others = ", ".join({str(event.dtype) for event in ledger.events if event.kind == "send"} - {dtype})
         expect(not others, f"rank {r} sends {others}: what travels has x's dtype, {dtype}", known=True)
 

@@ -234,7 +234,7 @@ def flat_parameter(tensors, grads, group, dtype=None, aside=False):
             flat = fsdp.FlatParameter(params, watched, wanted)
             flat.wait()
             for p, g in zip(params, grads):
-                p.grad = None if g is None else g.to(group.device)
+                p.grad = None if g is None else g.to(p.dtype).to(group.device)
             flat.add(flat.reduce())
         told["astray"] = watched.astray
     return told
@@ -440,8 +440,9 @@ def another_model(weights, group):
 def interrupted(batch, group, weights):
     """14.4: two evaluations without a backward, and between them the shards doubled; then a forward that raises in its
     middle; a step; one whose loss reaches block 0 alone, one whose loss reaches the root alone, and one of the whole
-    loss. Returns the losses of the second evaluation and of the step, the shards' gradients, how many blocks were whole
-    after the evaluations, and the gradients of the two that reach less."""
+    loss, and again, where rank 0 uses no weight of block 2. Returns the losses of the second evaluation and of the step, the
+    shards' gradients, how many blocks were whole after the evaluations, the gradients of the two that reach less, and the
+    last one's of the blocks."""
     from . import fsdp
 
     model = Tiny(weights, group)
@@ -476,7 +477,14 @@ def interrupted(batch, group, weights):
         alone = [grad_of(unit.shard) for unit in sharded.units]
         whole_batch_loss(model, batch).backward()
         sharded.finish()
-    return [again, *found[:1]], grads, whole, reached, alone
+        for unit in sharded.units:
+            unit.shard.grad = None
+        if group.rank == 0:  # there block 2 hands its input on: none of its weights has a gradient
+            model.blocks[2].register_forward_hook(lambda _, args, out: args[0])
+        whole_batch_loss(model, batch).backward()
+        sharded.finish()
+        unused = [grad_of(unit.shard) for unit in sharded.blocks]
+    return [again, *found[:1]], grads, whole, reached, alone, unused
 
 
 def _ordinary_steps(model, batches, finish, holders, losses):

@@ -368,6 +368,7 @@ def a_trace(seed, busy=True):
             at += length + eighths(0, 60)
     for _ in range(8):
         span("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", eighths(0, 900), eighths(20, 60), stream=30)
+        span("gpu_memset", "Memset (Device)", eighths(0, 900), eighths(20, 60), stream=30)
         span("cpu_op", str(g.choice(["nccl:all_gather", "aten::mm"])), eighths(0, 900), eighths(20, 90))
         span("gpu_user_annotation", "nccl:_all_gather_base", eighths(0, 900), eighths(20, 90), stream=20)
     span("kernel", "ncclDevKernel_Broadcast_RING_LL", 100, 0, stream=20)

@@ -55,6 +55,7 @@ def scale_unseen(amax, fmt, epsilon, power_of_two):
 
     with Watch() as watch:
         scale = casts.scale_of(amax, fmt, epsilon=epsilon, power_of_two=power_of_two)
+        casts.scale_of(amax.reshape(-1)[0], fmt, epsilon=epsilon, power_of_two=power_of_two)  # one number alone
     return scale, watch.looked
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grading.answers import documents
+from grading.answers import _remarks, documents
 from grading.mark import UNSANDBOXED
 from grading.marking import view
 from grading.marking.cells import graded_tasks, master, read_notebook, rubric
@@ -268,3 +268,9 @@ def test_a_rubric_ends_with_its_part_and_has_a_stand_in(week, tmp_path):
     assert rubric(extra, task) == f"{RUBRIC}\n\n### a detail\n\ny\n"
     other = {"cells": [markdown("a", "## Task 91.21\n\nz")]}
     assert rubric(other, task) == "## Task 91.2: why\n\n6 points, graded by hand."
+
+
+def test_comments_are_read_in_one_pass():
+    """A pattern that began anew at each "#" took minutes for such a cell."""
+    cell = {"cell_type": "code", "source": "x = 1  ## my own words # and more\n" + "#" * 50_000}
+    assert _remarks(cell) == {"my own words # and more"}
