@@ -214,9 +214,10 @@ def flat_parameter(tensors, grads, group, dtype=None, aside=False):
     flat.free()
     told["freed"] = memory()
     told["shapes"] = [list(p.shape) for p in params]
-    flat.add(flat.reduce())
-    told["grad"] = grad_of(flat.shard)
+    on_its_way = flat.reduce()
     told["dropped"] = all(p.grad is None for p in params)
+    flat.add(on_its_way)
+    told["grad"] = grad_of(flat.shard)
     flat.gather()
     flat.free()  # with a gather under way
     told["freed"] = max(told["freed"], memory())

@@ -479,6 +479,9 @@ def read(trace):
         "hidden communication is counted: what runs beside computing costs nothing": right[1],
         "lengths are summed where kernels overlap: a moment counts once": int((comm * (work == 0)).sum()),
         "copies count as computing: they hide nothing": int(((comm > 0) & (work == 0) & (copies == 0)).sum()),
+        "a memset counts as computing: it hides nothing": int(
+            ((comm > 0) & (work == 0) & (cells(trace, lambda e: e.get("cat") == "gpu_memset") == 0)).sum()
+        ),
         "copies count as communication": int((((comm > 0) | (copies > 0)) & (work == 0)).sum()),
         "what the host asked for, or a label, counts as communication: only kernels do": int(
             ((hosts > 0) & (work == 0)).sum()
