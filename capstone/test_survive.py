@@ -142,6 +142,8 @@ def test_who_hangs(N, seed):
             at(LIMIT + 1, silent=LIMIT + 2),
             (bad, kind, "dp", others[0]),
         )
+        new = at(LIMIT + 1, begun={"world": 3})
+        ask("... and has begun no collective of that group yet", new, (bad, kind, "dp", others[0]))
         ask("they have not waited long enough", at(LIMIT - 2, silent=LIMIT), None)
         exactly = [stands(r) if r == bad else stands(r, **there, stood=LIMIT) for r in every]
         ask("they have waited for just the limit", exactly, (bad, kind, "dp", others[0]))

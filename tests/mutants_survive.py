@@ -94,6 +94,7 @@ FUNCTIONS = [
         "awaited = [one.peer]",
         'return Hung(one.peer, one.call, one.group, by, "it is in its own code")',
         f"{HANGS}[4]"),
+    survive("who has begun none of the group is left out", "hung", "standings[r].begun.get(one.group, 0)", "standings[r].begun.get(one.group, 9)", HANGS),
     survive("who has begun less than I", "hung", "<= one.number", "< one.begun.get(one.group, 0)", f"{HANGS}[4]"),
     survive("killed, then written", "Watchdog.act",
         "        self.autopsy(",
