@@ -139,7 +139,7 @@ def pictures(scratch: Path) -> dict[str, Picture]:
             scratch,
         )
     }
-    four = records.recorded()[4]  # a reduce-scatter's curve looks like an all-gather's
+    four = records.recorded()[4]  # the page shows two; its table has the reduce-scatter, too
     four = {**four, "series": [each for each in four["series"] if each["collective"] != "reduce_scatter"]}
     sweep = clocks.busbw_sweep(four, scratch, ("library", "ring", "sliced", "two_way", "pipelined"))
     return made | {f"h200-4-{picture.name}": picture for picture in sweep}

@@ -80,10 +80,14 @@ def percent_again(who: str, N: int = 2) -> float:
     return 100 * share
 
 
-def idle_again(who: str, N: int = 2) -> float:
-    """Milliseconds of a step of that host's attention layer in which the GPU is idle."""
-    rows = (row for row in again()["rows"] if (row["what"], row["contender"], row["N"]) == ("attention", who, N))
-    return next(rows)["parts"]["classes_ms"]["idle"]
+def row_again(who: str, N: int = 2) -> dict[str, Any]:
+    """That host's row of the attention layer."""
+    return next(r for r in again()["rows"] if (r["what"], r["contender"], r["N"]) == ("attention", who, N))
+
+
+def idle_again(who: str) -> float:
+    """Milliseconds of a step of that host's attention layer on two GPUs in which the GPU is idle."""
+    return row_again(who)["parts"]["classes_ms"]["idle"]
 
 
 def spent(what: str, who: str, kind: str, N: int = 2) -> float:
