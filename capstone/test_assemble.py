@@ -231,6 +231,9 @@ def test_bf16(mesh, seed):
     for r in range(RANKS):
         kinds = {kind for name, kind in field(got[r], "kinds").items() if name != "tok_embed"}
         expect(kinds == {"Linear"}, f"rank {r}: in BF16 linears stay nn.Linear, and there are {kinds}", known=True)
+        for name, after in field(got[r], "weights").items():  # a step moves them by less than BF16 holds
+            rounded = torch.equal(after, after.bfloat16().float())
+            expect(not rounded, f"rank {r}: after a step {name} is rounded to BF16: the shards are FP32", known=True)
     in_the_band(got, c, MESHES[mesh], weights, batches, options, dtype=torch.bfloat16)
     together(ledgers, c, MESHES[mesh], batches[0], 1, itemsize=2)
 

@@ -2,7 +2,7 @@
 
     python -m tests.kills 13                              survivors and false causes, on 200 seeds
     python -m tests.kills 15 --seeds 20 --task 15.2 --show
-    python -m tests.kills capstone --seeds 1 --named      only the cases that a mutant names: a third of the time
+    python -m tests.kills capstone --seeds 1 --named      does a case that a mutant names fail? The first is enough
     python -m tests.kills 13 --new --out week13_allreduce/results/checks/kills.json
 
 The same test functions judge, on thread ranks (`tests/judged.py`). On the first seeds all cases run: what fails must be
@@ -190,9 +190,9 @@ class Found:
 
 
 def examine(plan: Plan, mutant: Mutant, wanted: list[int], only_named: bool = False) -> Found:
-    """One mutant on these seeds; with `only_named`, in the cases alone that must fail or may."""
+    """One mutant on these seeds; with `only_named`, in the cases alone that must fail, up to the first that does."""
     found, week = Found(mutant), plan.week
-    names = (*mutant.fails, *mutant.may) if only_named and not mutant.blind else ()
+    names = mutant.fails if only_named and not mutant.blind else ()
     cases = [c for c in cases_of(week.folder) if c.task == mutant.task and (not names or named(c.name, names))]
     with tempfile.TemporaryDirectory() as folder:
         runner = package(Path(folder), week, mutant)
@@ -203,17 +203,17 @@ def examine(plan: Plan, mutant: Mutant, wanted: list[int], only_named: bool = Fa
                 if failed is not None:
                     dead = True
                     found.add(plan, case.name, failed, full)
-                    if not full:
+                    if only_named or not full:
                         cases.remove(case)
                         cases.insert(0, case)
                         break
-                elif full and named(case.name, mutant.fails):
+                elif full and not only_named and named(case.name, mutant.fails):
                     found.false.append(f"{case.name} passes, seed {seed}")
             found.killed += dead
             if not dead:
                 found.survived.append(seed)
         runner.close()
-    for cause in () if mutant.blind or len(wanted) < plan.promised else mutant.causes:
+    for cause in () if mutant.blind or only_named or len(wanted) < plan.promised else mutant.causes:
         if not any(sentence.startswith(cause) for sentence in found.causes):
             found.false.append(f"{cause!r} was never reported")
     return found
@@ -242,7 +242,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--task", action="append", help="only this one; may come several times")
     parser.add_argument("--name", default="", help="only mutants whose name holds this")
-    parser.add_argument("--named", action="store_true", help="only the cases that a mutant must fail, or may")
+    parser.add_argument("--named", action="store_true", help="only the cases that a mutant must fail; one is enough")
     parser.add_argument("--new", action="store_true", help="only mutants that the record does not have")
     parser.add_argument("--show", action="store_true", help="what fails, and which causes are reported")
     parser.add_argument("--out", type=Path, help="keep what was found in this file")

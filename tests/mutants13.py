@@ -87,6 +87,7 @@ IN_X = "test_reduce_scatter_in_x"
 SCATTER_VALUES = (*SCATTER_SUMS, "test_reduce_scatter_op", "test_reduce_scatter_bf16", IN_X)
 TINY = ("test_reduce_scatter[shorter",)
 collectives = At("13.2", "collectives")
+ADDED = "combine_(acc, group.sendrecv(chunk[(r - s - 1) % N], dst=right, src=left, like=acc), op)"
 REDUCE_SCATTER = [
     collectives("off-by-one chunk", "ring_reduce_scatter",
         "finish_(chunk[r], op, N)",
@@ -178,6 +179,15 @@ REDUCE_SCATTER = [
         "return finish_(chunk[r], op, N)",
         "return finish_(chunk[r], op, N).clone()",
         IN_X, "a copy came back"),
+    collectives("a mean is a new tensor", "ring_reduce_scatter",
+        "return finish_(chunk[r], op, N)",
+        'return chunk[r] / N if op == "mean" else chunk[r]',
+        IN_X),
+    collectives("a long chunk goes in pieces", "ring_reduce_scatter",
+        ADDED,
+        """for a, b in zip(acc.split(1 << 15), chunk[(r - s - 1) % N].split(1 << 15)):
+            combine_(a, group.sendrecv(b, dst=right, src=left, like=a), op)""",
+        "test_reduce_scatter_traffic[even"),
     collectives("the lap in other memory", "ring_reduce_scatter",
         "chunk = x_L.tensor_split(N)",
         "chunk = x_L.clone().tensor_split(N)",
@@ -209,7 +219,6 @@ REDUCE_SCATTER = [
         "Rank 2's process ended by itself", verdicts=("crashed",)),
 ]
 
-ADDED = "combine_(acc, group.sendrecv(chunk[(r - s - 1) % N], dst=right, src=left, like=acc), op)"
 SINGLE = ("test_reduce_scatter_op[mean",)
 REDUCE_SCATTER += [
     collectives("even ranks send first, odd ones receive first", "ring_reduce_scatter",
@@ -301,6 +310,11 @@ ALL_GATHER = [
         "chunk[r].copy_(shard)",
         "pass",
         ("test_all_gather", "test_all_gather_bf16", "test_all_gather_into_out"), "your own chunk was never stored"),
+    collectives("a long chunk goes in pieces", "ring_all_gather",
+        "group.sendrecv(chunk[(r - s) % N], dst=right, src=left, out=chunk[(r - s - 1) % N])",
+        """for a, b in zip(chunk[(r - s) % N].split(1 << 15), chunk[(r - s - 1) % N].split(1 << 15)):
+            group.sendrecv(a, dst=right, src=left, out=b)""",
+        "test_all_gather_traffic[even"),
     collectives("the result in other memory", "ring_all_gather",
         "shard.new_empty(numel) if out is None else out",
         "shard.new_empty(numel)",
@@ -487,6 +501,13 @@ ALL_REDUCE += [
         LAST_LINE + ".mul_(2)",
         ("test_all_reduce", "test_all_reduce_op", "test_all_reduce_bf16", "test_all_reduce_in_place"),
         "every number is 2 times"),
+    collectives("a long vector goes in segments", "ring_all_reduce", "",
+        """
+        for part in x_L.split(1 << 15):
+            ring_all_gather(ring_reduce_scatter(part, group, op), group, len(part), out=part)
+        return x_L
+        """,
+        "test_all_reduce_traffic[even"),
     collectives("BF16 is summed in FP32, all the way round", "ring_all_reduce",
         "ring_reduce_scatter(x_L, group, op)",
         "ring_reduce_scatter(x_L if x_L.dtype == torch.float32 else x_L.float(), group, op).to(x_L.dtype)",

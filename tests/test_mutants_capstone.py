@@ -1,6 +1,6 @@
-"""The capstone's checks are themselves checked: every mutant fails what it must, and reports its true cause. On thread
-ranks by `tests.kills`, which without `--named` also sees that it fails nothing else; crashes and one mutant through the
-real machinery too."""
+"""The capstone's checks are themselves checked: every mutant fails a check that it names. On thread ranks by `tests.kills`,
+which without `--named` also sees what else fails, and the causes; crashes and one mutant through the real machinery
+too."""
 
 import pytest
 

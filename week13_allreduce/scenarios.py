@@ -30,11 +30,11 @@ def fit(nbytes, seconds, cost):
     return cost_model.fit_alpha_beta(nbytes, seconds, cost_model.Cost(*cost))
 
 
-def scatter_then_fill(x, group, number):
+def scatter_then_fill(x, group, number, op):
     """13.2: what comes back is a part of x. Writes into it; returns what chunk r of x holds then."""
     from . import collectives
 
-    collectives.ring_reduce_scatter(x, group).fill_(number)
+    collectives.ring_reduce_scatter(x, group, op).fill_(number)
     return x.tensor_split(group.size)[group.rank]
 
 

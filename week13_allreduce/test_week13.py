@@ -31,6 +31,7 @@ KINDS = {
     "ragged": ("mean", BF16),
     "shorter than the ring": ("sum", BF16),
 }
+LONG = 1 << 18  # numbers, 1 MiB in fp32: a vector that is cut into segments takes more steps
 LENGTHS = pytest.mark.parametrize("kind", KINDS)
 OPS = pytest.mark.parametrize("op", ["mean", "max"])
 
@@ -43,6 +44,12 @@ def drawn(kind, seed, test):
         return N, draw.randint(2, N - 1)
     # three numbers more than even or four: so many must differ for a cause to be told
     return N, N * draw.randint(50, 250) + (draw.randint(3, N - 1) if kind == "ragged" else 0)
+
+
+def others(kind, L):
+    """What else a case sends around the ring: an operation, a dtype, a length."""
+    op, dtype = KINDS[kind]
+    return op, dtype, L + (LONG if kind == "even" else 0)
 
 
 def rings(kind, seed, test):
@@ -342,7 +349,7 @@ def test_reduce_scatter(kind, seed):
 
 @task("13.2", points=1)
 def test_reduce_scatter_in_x(seed):
-    """What comes back is chunk r of x: the same memory"""
+    """What comes back is chunk r of x: the same memory, of every operation"""
     N, L = drawn("ragged", seed, "scatter in x")
     x = tensors(seed, N, L)
     got, ledger = on_a_ring("collectives.ring_reduce_scatter", x)
@@ -356,15 +363,16 @@ def test_reduce_scatter_in_x(seed):
             what="chunk r of x after the call",
             looks_like={"x is untouched: the result, which came back, is in other memory": x[r].tensor_split(N)[r]},
         )
-    got, _ = on_a_ring("scenarios.scatter_then_fill", x, number=-1.0)
-    for r in range(N):
-        same(
-            got[r],
-            torch.full_like(want[r], -1.0),
-            rank=r,
-            what="chunk r of x, after -1 was written into what came back,",
-            looks_like={"a copy came back: return the chunk of x itself": want[r]},
-        )
+    for op in ("sum", "mean", "max"):
+        got, _ = on_a_ring("scenarios.scatter_then_fill", x, number=-1.0, op=op)
+        for r in range(N):
+            same(
+                got[r],
+                torch.full_like(want[r], -1.0),
+                rank=r,
+                what=f"chunk r of x, after -1 was written into what came back of op={op!r},",
+                looks_like={"a copy came back: return the chunk of x itself": reduced(x, op).tensor_split(N)[r]},
+            )
     by_the_group(ledger, L)
 
 
@@ -437,8 +445,8 @@ def test_reduce_scatter_traffic(kind, seed):
     ring_traffic(ledger, L, patterns(N, 4 * L) | {one_more: walk(N, L, -1, N)})
     for r in range(N):  # junk travels as fast
         same(got[r], reduced(x, "sum").tensor_split(N)[r], rank=r, looks_like=not_chunk_r(x, r, after=got.inputs[r][0]))
-    op, dtype = KINDS[kind]
-    _, ledger = on_a_ring("collectives.ring_reduce_scatter", [t.to(dtype) for t in x], op=op)
+    op, dtype, L = others(kind, L)
+    _, ledger = on_a_ring("collectives.ring_reduce_scatter", tensors(seed, N, L, dtype), op=op)
     ring_traffic(ledger, L, patterns(N, dtype.itemsize * L), itemsize=dtype.itemsize)
 
 
@@ -584,8 +592,8 @@ def test_all_gather_traffic(kind, seed):
     ring_traffic(ledger, L, causes)
     for r in range(N):  # junk travels as fast
         same(got[r], whole, rank=r, looks_like=not_gathered(shards, r, ledgers=ledger))
-    _, dtype = KINDS[kind]
-    _, ledger = on_a_ring("collectives.ring_all_gather", [shard.to(dtype) for shard in shards], numel=L)
+    _, dtype, L = others(kind, L)
+    _, ledger = on_a_ring("collectives.ring_all_gather", shards_of(seed, N, L, dtype)[1], numel=L)
     ring_traffic(ledger, L, {}, itemsize=dtype.itemsize)
 
 
@@ -689,6 +697,6 @@ def test_all_reduce_traffic(kind, seed):
     ring_traffic(ledger, L, patterns(N, 4 * L), laps=2)
     for r in range(N):  # junk travels as fast
         same(got[r], reduced(x, "sum"), rank=r, looks_like=not_reduced(x, r))
-    op, dtype = KINDS[kind]
-    _, ledger = on_a_ring("collectives.ring_all_reduce", [t.to(dtype) for t in x], op=op)
+    op, dtype, L = others(kind, L)
+    _, ledger = on_a_ring("collectives.ring_all_reduce", tensors(seed, N, L, dtype), op=op)
     ring_traffic(ledger, L, patterns(N, dtype.itemsize * L), laps=2, itemsize=dtype.itemsize)
