@@ -72,8 +72,7 @@ def test_who_is_slow(N, seed):
         questions.append((found,))
         want.append((what, answer))
 
-    for _ in range(3):
-        slow = draw.size(0, N - 1)
+    for slow in range(N):
         ask("one rank took three times as long in each of many steps", rows(slow, 3, 6), slow)
         ask("... as before, after steps in which nobody was slow", rows(None, 1, 5) + rows(slow, 3, 4), slow)
         ask("all took about as long", rows(None, 1, 6), None)
@@ -127,8 +126,7 @@ def test_who_hangs(N, seed):
         questions.append((standings, LIMIT))
         want.append((what, answer))
 
-    for _ in range(3):
-        bad = draw.size(0, N - 1)
+    for bad in every:
         others = [r for r in every if r != bad]
         kind = ("all_gather", "reduce_scatter")[draw.size(0, 1)]
         there = dict(call=kind, group="dp", ranks=every, number=7, where="a.py:3", begun={"world": 3, "dp": 8})
@@ -195,6 +193,10 @@ def test_who_hangs(N, seed):
             [stands(r, **peer) if r == others[-1] else stands(r) for r in every],
             (bad, "recv", "pp", others[-1]),
         )
+        if N == 4:
+            apart = {others[-1]: stands(others[-1], **peer), others[0]: stands(others[0], silent=LIMIT + 2)}
+            told = [apart.get(r, stands(r)) for r in every]
+            ask("... and a rank is silent that is not its peer", told, (bad, "recv", "pp", others[-1]))
     ask("all compute", [stands(r) for r in every], None)
     for (what, answer), got in zip(want, call_each("scenarios.who_hangs", questions)):
         got = None if got is None else tuple(got)

@@ -511,6 +511,20 @@ FSDP = [
         "if self.whole or self.handle is not None:",
         "if self.handle is not None:",
         "test_flat_parameter_bf16", "`gather` posts a message although"),
+    fsdp("whole as soon as its gather is posted", "class FlatParameter",
+        """async_op=True)
+        ### END SOLUTION
+
+    def wait(self) -> None:
+        \"\"\"Finish what `gather` began (begin it, if nobody did). Then the parameters are views of `full`.\"\"\"
+        ### BEGIN SOLUTION 14.4 flat parameter: wait
+        if self.whole:""",
+        """async_op=True)
+        self.whole = True
+
+    def wait(self):
+        if self.whole and self.handle is None:""",
+        ("test_flat_parameter[2]", "test_flat_parameter[3]")),
     fsdp("the neighbour's shard", "FlatParameter.__init__",
         "flat[r * self.S : (r + 1) * self.S].clone()",
         "flat[(r + 1) % N * self.S : ((r + 1) % N + 1) * self.S].clone()",

@@ -37,6 +37,10 @@ LINEARS = [
         "return dy, None",
         ("test_step[copy_to_ranks", "test_linear[Column-cut]", "test_linear[Column-whole]", "test_two_linears"),
         "its own gradient alone", "its own outputs' part alone"),
+    linears("no copy in evaluation", "class ColumnParallelLinear",
+        "x = copy_to_ranks(x, self.group)",
+        "x = copy_to_ranks(x, self.group) if self.training else x",
+        "test_linear[Column"),
     linears("backward of copy: right for equal ranks alone", "class Copy",
         "return summed(dy, ctx.group), None",
         "return summed(dy * 0, ctx.group) + ctx.group.size * dy, None",
@@ -189,6 +193,10 @@ ATTENTION = [
         ("test_split_heads[8-8-4]", "test_split_heads[8-4-2]", "test_split_heads[12-4-4]", "test_split_heads[8-2-4]",
          "test_split_heads[12-3-6]", "test_split_heads[16-4-8]", "test_split_heads[32-8-16]"),
         "in reversed order", "the next rank's", seldom=True),
+    attention("fewer query heads than ranks pass", "def split_heads",
+        "if n_heads % N:",
+        "if max(n_heads, N) % min(n_heads, N):",
+        "test_heads_that_do_not_divide"),
     attention("replicas far apart", "def split_heads",
         "first = r // copies * k",
         "first = r % n_kv_heads * k if copies > 1 else r * k",
@@ -452,6 +460,10 @@ VOCAB = [
         "logits_BTv.float()",
         "logits_BTv",
         "test_cross_entropy[bfloat16]"),
+    vocab("embedding: a table's BF16 rows as FP32", "def parallel_embedding",
+        "mine_BT.unsqueeze(-1)",
+        "mine_BT.unsqueeze(-1).float()",
+        "test_embedding[ragged]"),
     vocab("embedding: no mask", "def parallel_embedding",
         " * mine_BT.unsqueeze(-1)",
         "",
@@ -585,6 +597,23 @@ OVERLAP = [
         "going.wait()",
         "going.wait(); group.barrier()",
         "test_product_in_chunks", verdicts=("forbidden call",)),
+    overlap("what comes is received into x", "gather_linear_in_chunks", "",
+        """
+        N, r = group.size, group.rank
+        here, parts = x_BtI.contiguous(), [x_BtI] * N
+        there = torch.empty_like(here)
+        for s in range(N):
+            coming = None if s == N - 1 else group.irecv((r - 1) % N, out=there)
+            going = None if s == N - 1 else group.isend(here, (r + 1) % N)
+            with group.compute("product"):
+                parts[(r - s) % N] = here @ weight_OI.T
+            if coming is not None and going is not None:
+                coming.wait()
+                going.wait()
+                here, there = there, here
+        return torch.cat(parts, dim=1)
+        """,
+        "test_product_in_chunks[4]", "an input was overwritten"),
     overlap("dW past autograd", "class OverlappedColumn",
         "return on_its_way.wait(), dW, None",
         "weight.grad = dW if weight.grad is None else weight.grad + dW; return on_its_way.wait(), None, None",

@@ -466,6 +466,10 @@ CHECKPOINT += [
         'trainer.optimizer.steps = own["steps"]',
         "trainer.optimizer.steps = step",
         SAVED),
+    checkpoint("what is cut anew is rounded to what weights are gathered in", "recut",
+        "torch.zeros(shapes[name])",
+        "torch.zeros(shapes[name], dtype=trainer.setup.dtype)",
+        f"{OTHER}[dp2 x tp2 to dp3]", "rounded to BF16"),
     checkpoint("zeros in front", "recut", "torch.cat([*own, filling])", "torch.cat([filling, *own])", f"{OTHER}[dp2 x tp2 to dp3]"),
     checkpoint("no zeros behind", "recut", "filling = torch.zeros(", "filling = torch.ones(", f"{OTHER}[dp2 x tp2 to dp3]"),
 ]

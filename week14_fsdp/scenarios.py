@@ -202,6 +202,7 @@ def flat_parameter(tensors, grads, group, dtype=None, aside=False):
     told["kept"] = flat.shard.untyped_storage().nbytes()
     flat.gather()
     flat.gather()  # nothing happens
+    told["on its way"] = flat.whole
     group.compute("work", seconds=1e-3)
     flat.wait()
     told["gathered"] = [p.detach().clone() for p in params]

@@ -90,6 +90,8 @@ def test_flat_parameter(N, seed):
             looks_like={"the neighbour's part": flat.roll(-S)[r * S : (r + 1) * S] if N > 1 else None},
         )
         expect(part(told, "is_parameter") is True, "shard must be an nn.Parameter: the optimizer steps it")
+        ready = part(told, "on its way")
+        expect(N == 1 or ready is False, f"`whole` is {ready} before wait(): the gather is on its way", known=True)
         expect(
             part(told, "kept") == 4 * S,
             f"the shard's memory is {part(told, 'kept')} bytes, its numbers are {4 * S}",

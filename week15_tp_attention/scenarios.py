@@ -14,15 +14,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.checks.held import reached
 
 
-def driven(group, forward, dy, leaves, meanwhile=None, times=2):
+def driven(group, forward, dy, leaves, meanwhile=None, times=2, modules=()):
     """Run `forward`, then backward from `dy` (None: from a number), and all of it again, the numbers in order in memory.
     Returns y and what the second time added to the leaves' gradients, by name: none, if y has another shape than dy.
 
-    meanwhile: another call, in a group of this rank alone, between forward and backward."""
+    meanwhile: another call, in a group of this rank alone, between forward and backward. modules: in evaluation mode at
+    the first time, of which "in evaluation" holds y and the gradients."""
     alone = group.split([[r] for r in range(group.size)], "alone") if meanwhile else None
     dy = None if dy is None else reordered(dy)
+    found: dict = {}
     group.barrier()
     for again in range(times):
+        for module in modules:
+            module.train(bool(again))
         for t in (*leaves.values(), dy) if again else ():
             if t is not None:  # contiguous, and still the caller's: whoever writes to it is seen
                 t.data, t.grad = t.data.contiguous(), t.grad if t.grad is None else t.grad.contiguous()
@@ -34,8 +38,9 @@ def driven(group, forward, dy, leaves, meanwhile=None, times=2):
         if dy is None or y.shape == dy.shape:
             y.backward(dy)
         group.barrier()
-    grads = {name: leaf.grad for name, leaf in leaves.items()}
-    return {"y": y, **{name: g if g is None else g - before.get(name, 0) for name, g in grads.items()}}
+        added = {name: t.grad if t.grad is None else t.grad - before.get(name, 0) for name, t in leaves.items()}
+        found = {"y": y, **added} | ({"in evaluation": found} if again and modules else {})
+    return found
 
 
 def reordered(x):
@@ -70,7 +75,7 @@ def linear(x, dy, weight, bias, group, kind, **options):
     x, leaves = leaf(reordered(x)), {"weight": module.weight}
     if bias is not None:
         leaves["bias"] = module.bias
-    return driven(group, lambda: module(x), dy, {"x": x, **leaves})
+    return driven(group, lambda: module(x), dy, {"x": x, **leaves}, modules=[module])
 
 
 def two_linears(x, dy, w1, b1, w2, b2, group):
@@ -113,7 +118,8 @@ def attention_layer(x, dy, weights, cos, sin, group, n_heads, n_kv_heads):
 
     layer = attention.ParallelAttention(weights, group, n_heads, n_kv_heads)
     x = leaf(reordered(x))
-    return driven(group, lambda: layer(x, cos, sin), dy, {"x": x, **{name: getattr(layer, name) for name in weights}})
+    leaves = {"x": x, **{name: getattr(layer, name) for name in weights}}
+    return driven(group, lambda: layer(x, cos, sin), dy, leaves, modules=[layer])
 
 
 def scattered(x, dy, group):
@@ -186,7 +192,8 @@ def block(x, dy, weights, cos, sin, group, parts, d_head, **options):
 
     module = sequence.SequenceParallelBlock(weights, group, group.split(parts, "replicas"), d_head, **options)
     x = leaf(reordered(x))
-    return driven(group, lambda: module(x, cos, sin), dy, {"x": x, **{name: getattr(module, name) for name in weights}})
+    leaves = {"x": x, **{name: getattr(module, name) for name in weights}}
+    return driven(group, lambda: module(x, cos, sin), dy, leaves, modules=[module])
 
 
 def embedding(tokens, weight, dy, group, V):
@@ -264,12 +271,12 @@ def overlapped(x, dy, weight, group):
     return {**result, "products": products.seen, "results": products.results}
 
 
-def chunks(x, weight, group):
-    """15.5: the product in chunks. Also the products, with the spans in which they ran."""
+def chunks(x, weight, group, in_order):
+    """15.5: the product in chunks, of an x whose numbers lie in order in memory or not. Also the products, with the spans in which they ran."""
     from . import overlap
 
     with torch.no_grad(), Products(group) as products:
-        y = overlap.gather_linear_in_chunks(reordered(x), weight, group)
+        y = overlap.gather_linear_in_chunks(x if in_order else reordered(x), weight, group)
     return {"y": y, "products": products.seen, "results": products.results}
 
 

@@ -127,6 +127,7 @@ def test_heads_that_do_not_divide(seed):
     odd = Draw(seed, "refused").order(range(3, 99, 2))
     cases = [(4 * odd[0], 4, 8), (8 * odd[1], odd[1], 4), (24 * odd[2], 6, 4), (8 * odd[3], 2, 16)]
     cases += [(24 * odd[4], 3, 8), (24 * odd[5], 6, 8)]  # more ranks than key/value heads, and no multiple of them
+    cases += [(4, 2, 8), (odd[6], 1, 3 * odd[6])]  # more ranks than query heads
     cases = [(h, k, n) for h, k, n in cases if h % n or max(k, n) % min(k, n)]
     for (heads, kv, N), (kind, text) in zip(cases, call_alone("scenarios.refusals", cases)):
         told = f"{heads} query and {kv} key/value heads on {N} ranks"
@@ -221,6 +222,7 @@ def test_attention(heads, kv, N, seed):
         want = whole | cut({name: whole[name] for name in slices[r]}, heads, kv, N, r, H)
         replicas = heads_of(heads, kv, N, r)[2]
         judge_attention(got[r], want, alone, r, replicas)
+        in_evaluation(got[r], limit_of, r)
         judge_attention_messages(ledgers[r], x, slices[r], N, len(replicas))
 
 
@@ -253,6 +255,18 @@ def judge_attention(got, want, alone, r, replicas):
                 a[name] for a in alone
             )
         close(got[name], want[name], tol=limit_of(want[name]), rank=r, what=what, looks_like=causes)
+
+
+def in_evaluation(got, limit, r):
+    """A module does the same after .eval()."""
+    for name, found in got["in evaluation"].items():
+        close(
+            found,
+            got[name],
+            tol=limit(got[name]),
+            rank=r,
+            what=f"{'y' if name == 'y' else f'dL/d{name}'} after .eval()",
+        )
 
 
 def limit_of(want):
@@ -455,11 +469,16 @@ def test_block(keep, heads, kv, seed):
     for r in range(N):
         own = {cause: y.split(t, 1)[r] for cause, y in ys.items()}
         judge_block(got[r], found, r, t, heads_of(heads, kv, N, r)[2], own)
+        in_evaluation(got[r], lambda _: tolerance(found), r)
         judge_block_messages(ledgers[r], 4 * B * T * D, 4 * D, slices[r], N, len(heads_of(heads, kv, N, r)[2]), keep)
 
 
+def tolerance(found):
+    return ROUNDINGS * max(1.0, *(float(value.abs().max()) for value in found.values()))
+
+
 def judge_block(got, found, r, t, replicas, y_causes):
-    tol = ROUNDINGS * max(1.0, *(float(value.abs().max()) for value in found.values()))
+    tol = tolerance(found)
 
     def judge(name, want, causes):
         close(got[name], want, tol=tol, rank=r, what="y" if name == "y" else f"dL/d{name}", looks_like=causes)

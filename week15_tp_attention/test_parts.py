@@ -36,14 +36,16 @@ def rows(x, N):
 @task("15.4", points=3)
 @pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])
 def test_embedding(ragged, seed):
-    """Rows of a table that no rank has whole"""
-    N, draw = 4, Draw(seed, "embedding", ragged)
+    """Rows of a table that no rank has whole; a ragged one is BF16"""
+    N, draw, dtype = 4, Draw(seed, "embedding", ragged), torch.bfloat16 if ragged else torch.float32
+    most = 3 if ragged else 9  # of whole numbers, so that BF16 holds the sum over all tokens
     B, T, D, V = draw.size(1, 3), draw.size(6, 12), draw.size(3, 6), draw.size(3, 6, times=N) + 3 * ragged
-    table, tokens, dy = draw.whole(V, D), draw.ids(V, B, T), draw.whole(B, T, D)
+    table, dy = (draw.whole(*shape, most=most, dtype=dtype) for shape in ((V, D), (B, T, D)))
+    tokens, message = draw.ids(V, B, T), dtype.itemsize * B * T * D
     parts = rows(table, N)
     ends = [sum(map(len, parts[: r + 1])) for r in range(N)]
     tokens.view(-1)[:N] = torch.tensor(ends) - 1  # every rank's last row, at least
-    gradient = rows(torch.zeros(V, D).index_add(0, tokens.flatten(), dy.flatten(0, 1)), N)
+    gradient = rows(torch.zeros(V, D, dtype=dtype).index_add(0, tokens.flatten(), dy.flatten(0, 1)), N)
     got, ledgers = call("scenarios.embedding", [(tokens, part, dy) for part in parts], V=V)
 
     def looked_up(r, masked, first=None, count=None):
@@ -69,8 +71,8 @@ def test_embedding(ragged, seed):
         halves = phases(ledgers[r], times=2)
         gathered = {
             "the table is gathered before it is used": [
-                ("all_gather", 4 * N * len(parts[r]) * D),
-                ("all_reduce", 4 * B * T * D),
+                ("all_gather", dtype.itemsize * N * len(parts[r]) * D),
+                ("all_reduce", message),
             ]
         }
         moved(
@@ -78,7 +80,7 @@ def test_embedding(ragged, seed):
             "forward",
             halves["forward"],
             calls={"all_reduce": 1},
-            at_most=ring(4 * B * T * D, N, 2),
+            at_most=ring(message, N, 2),
             looks_like=gathered,
         )
         moved(ledgers[r], "backward", halves["backward"], calls={}, at_most=0)
@@ -352,8 +354,9 @@ def test_product_in_chunks(N, seed):
     B, t, wide, out = draw.size(2, 3), draw.size(2, 3), draw.size(3, 5), draw.size(2, 6)
     dtype = torch.float32 if N == 2 else torch.float64
     x, weights = ([draw.whole(*shape, dtype=dtype) for _ in range(N)] for shape in ((B, t, wide), (out, wide)))
-    got, ledgers = call("scenarios.chunks", [(x[r], weights[r]) for r in range(N)])
     whole, chunk = torch.cat(x, 1), x[0].nbytes
+    for in_order in (True, False):
+        got, ledgers = call("scenarios.chunks", [(x[r], weights[r]) for r in range(N)], in_order=in_order)
     for r in (*range(1, N), 0):  # on rank 0 several mistakes give the same
         right = [((r + 1) % N, chunk)] * (N - 1)
         left = ((r - 1) % N, chunk)

@@ -180,6 +180,8 @@ def test_linear(kind, whole_end, seed):
         same(got[r]["weight"], want[2][r], rank=r, what="dL/dW", looks_like=times_N)
         times_N = {"N times too much: each rank's gradient is complete already": N * want[3][r]}
         same(got[r]["bias"], want[3][r], rank=r, what="dL/db", looks_like=times_N)
+        for name, value in zip(("y", "x", "weight", "bias"), want):
+            same(got[r]["in evaluation"][name], value[r], rank=r, what=f"{name} after .eval()")
         judge_linear_messages(kind, N, whole_end, data, ledgers[r])
 
 
