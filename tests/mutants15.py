@@ -193,6 +193,13 @@ ATTENTION = [
         ("test_split_heads[8-8-4]", "test_split_heads[8-4-2]", "test_split_heads[12-4-4]", "test_split_heads[8-2-4]",
          "test_split_heads[12-3-6]", "test_split_heads[16-4-8]", "test_split_heads[32-8-16]"),
         "in reversed order", "the next rank's", seldom=True),
+    attention("without gradients the first call's W_k and W_v", "ParallelAttention.forward",
+        "wk, wv = copy_to_ranks(self.wk, self.replicas), copy_to_ranks(self.wv, self.replicas)",
+        """wk, wv = copy_to_ranks(self.wk, self.replicas), copy_to_ranks(self.wv, self.replicas)
+        if not x_BTD.requires_grad:
+            self.held = getattr(self, "held", None) or (wk.clone(), wv.clone())
+            wk, wv = self.held""",
+        (*ATTENDS, "test_attention[one rank]")),
     attention("fewer query heads than ranks pass", "def split_heads",
         "if n_heads % N:",
         "if max(n_heads, N) % min(n_heads, N):",

@@ -768,6 +768,10 @@ TASK_16_1 += [
 ]
 
 TASK_16_2 += [
+    scaling("SQNR of x and its error, whose squares leave FP32", "predicted_sqnr",
+        "np.sum(y**2) / np.sum(noise)",
+        "np.sum(np.asarray(x) ** 2) / (np.sum(noise) / scale**2)",
+        "test_predicted_sqnr"),
     scaling("a whole quotient", "scale_from_amax",
         ".largest / (",
         ".largest // (",

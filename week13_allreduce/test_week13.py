@@ -48,8 +48,8 @@ def drawn(kind, seed, test):
 
 def others(kind, L):
     """What else a case sends around the ring: an operation, a dtype, a length."""
-    op, dtype = KINDS[kind]
-    return op, dtype, L + (LONG if kind == "even" else 0)
+    lengths = {"even": [L + LONG], "shorter than the ring": [L, 0]}
+    return [(*KINDS[kind], length) for length in lengths.get(kind, [L])]
 
 
 def rings(kind, seed, test):
@@ -111,7 +111,7 @@ def ring_traffic(ledgers, L, causes, laps=1, itemsize=4):
             at_most=itemsize * laps * (N - 1) * -(-L // N),
             to=(r + 1) % N,
             forbid=f"{LIBRARY} barrier",
-            at_least=1,
+            at_least=1 if L else 0,
             looks_like={text: pattern(r) for text, pattern in causes.items()},
         )
     time, steps = replay(ledgers, Topology.switch(N, 1.0, 1e18)).time, laps * (N - 1)
@@ -445,9 +445,9 @@ def test_reduce_scatter_traffic(kind, seed):
     ring_traffic(ledger, L, patterns(N, 4 * L) | {one_more: walk(N, L, -1, N)})
     for r in range(N):  # junk travels as fast
         same(got[r], reduced(x, "sum").tensor_split(N)[r], rank=r, looks_like=not_chunk_r(x, r, after=got.inputs[r][0]))
-    op, dtype, L = others(kind, L)
-    _, ledger = on_a_ring("collectives.ring_reduce_scatter", tensors(seed, N, L, dtype), op=op)
-    ring_traffic(ledger, L, patterns(N, dtype.itemsize * L), itemsize=dtype.itemsize)
+    for op, dtype, L in others(kind, L):
+        _, ledger = on_a_ring("collectives.ring_reduce_scatter", tensors(seed, N, L, dtype), op=op)
+        ring_traffic(ledger, L, patterns(N, dtype.itemsize * L), itemsize=dtype.itemsize)
 
 
 # ---- 13.3
@@ -592,9 +592,9 @@ def test_all_gather_traffic(kind, seed):
     ring_traffic(ledger, L, causes)
     for r in range(N):  # junk travels as fast
         same(got[r], whole, rank=r, looks_like=not_gathered(shards, r, ledgers=ledger))
-    _, dtype, L = others(kind, L)
-    _, ledger = on_a_ring("collectives.ring_all_gather", shards_of(seed, N, L, dtype)[1], numel=L)
-    ring_traffic(ledger, L, {}, itemsize=dtype.itemsize)
+    for _, dtype, L in others(kind, L):
+        _, ledger = on_a_ring("collectives.ring_all_gather", shards_of(seed, N, L, dtype)[1], numel=L)
+        ring_traffic(ledger, L, {}, itemsize=dtype.itemsize)
 
 
 # ---- 13.4
@@ -697,6 +697,6 @@ def test_all_reduce_traffic(kind, seed):
     ring_traffic(ledger, L, patterns(N, 4 * L), laps=2)
     for r in range(N):  # junk travels as fast
         same(got[r], reduced(x, "sum"), rank=r, looks_like=not_reduced(x, r))
-    op, dtype, L = others(kind, L)
-    _, ledger = on_a_ring("collectives.ring_all_reduce", tensors(seed, N, L, dtype), op=op)
-    ring_traffic(ledger, L, patterns(N, dtype.itemsize * L), laps=2, itemsize=dtype.itemsize)
+    for op, dtype, L in others(kind, L):
+        _, ledger = on_a_ring("collectives.ring_all_reduce", tensors(seed, N, L, dtype), op=op)
+        ring_traffic(ledger, L, patterns(N, dtype.itemsize * L), laps=2, itemsize=dtype.itemsize)

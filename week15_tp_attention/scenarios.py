@@ -19,7 +19,8 @@ def driven(group, forward, dy, leaves, meanwhile=None, times=2, modules=()):
     Returns y and what the second time added to the leaves' gradients, by name: none, if y has another shape than dy.
 
     meanwhile: another call, in a group of this rank alone, between forward and backward. modules: in evaluation mode at
-    the first time, of which "in evaluation" holds y and the gradients."""
+    the first time, of which "in evaluation" holds y and the gradients; "without gradients" is y once more, after one of
+    other weights."""
     alone = group.split([[r] for r in range(group.size)], "alone") if meanwhile else None
     dy = None if dy is None else reordered(dy)
     found: dict = {}
@@ -40,6 +41,11 @@ def driven(group, forward, dy, leaves, meanwhile=None, times=2, modules=()):
         group.barrier()
         added = {name: t.grad if t.grad is None else t.grad - before.get(name, 0) for name, t in leaves.items()}
         found = {"y": y, **added} | ({"in evaluation": found} if again and modules else {})
+    with torch.no_grad():
+        for factor in (2.0, 0.5) if modules else ():
+            for t in (t for module in modules for t in module.parameters()):
+                t.mul_(factor)
+            found["without gradients"] = forward()
     return found
 
 

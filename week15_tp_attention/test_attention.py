@@ -258,7 +258,9 @@ def judge_attention(got, want, alone, r, replicas):
 
 
 def in_evaluation(got, limit, r):
-    """A module does the same after .eval()."""
+    """A module does the same after .eval(), and under no_grad, where its weights were others meanwhile."""
+    what = "y under no_grad, after one of other weights"
+    close(got["without gradients"], got["y"], tol=limit(got["y"]), rank=r, what=what)
     for name, found in got["in evaluation"].items():
         close(
             found,

@@ -182,6 +182,7 @@ def test_linear(kind, whole_end, seed):
         same(got[r]["bias"], want[3][r], rank=r, what="dL/db", looks_like=times_N)
         for name, value in zip(("y", "x", "weight", "bias"), want):
             same(got[r]["in evaluation"][name], value[r], rank=r, what=f"{name} after .eval()")
+        same(got[r]["without gradients"], want[0][r], rank=r, what="y under no_grad, after one of other weights")
         judge_linear_messages(kind, N, whole_end, data, ledgers[r])
 
 
