@@ -172,7 +172,7 @@ def test_who_hangs(N, seed):
             posted = [stands(r, **there, stood=LIMIT + 1) if r == 0 else stands(r) for r in every]
             posted[0]["begun"] = {"world": 3, "dp": 10}  # it has posted two more
             for r in (1, 5 - culprit):
-                posted[r] = stands(r, begun={"world": 3, "dp": 8})
+                posted[r] = stands(r, begun={"world": 3, "dp": 8 + (r == 1)})  # and rank 1 the next one, too
             ask("two have posted theirs, and compute on", posted, (culprit, kind, "dp", 0))
             beside = [stands(0, silent=LIMIT + 2), *(stands(r, **{**there, "ranks": [1, 2, 3]}) for r in (1, 2, 3))]
             beside[culprit], beside[partner]["stood"] = stands(culprit), LIMIT + 1

@@ -90,6 +90,7 @@ FUNCTIONS = [
         """for rank in range(len(standings)):
             if standings[rank].silent""",
         f"{HANGS}[4]"),
+    survive("who is ahead is awaited", "hung", "<= one.number", "!= one.number + 1", f"{HANGS}[4]"),
     survive("peer 0 is no peer", "hung", "if one.peer is not None:", "if one.peer:", f"{HANGS}[4]"),
     survive("a peer that waits is blamed", "hung",
         "awaited = [one.peer]",
