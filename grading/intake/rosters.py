@@ -3,12 +3,9 @@
 Canvas' exported gradebook    Student (or LastName, FirstName), ID, SIS User ID, SIS Login ID
 Moodle's grading worksheet    Identifier ("Participant 501"), Full name, Email address, Username, ID number, Group,
                               Status, Last modified (submission), Extension granted until; or the same in German
-Moodle's list of participants First name, Last name, Email address, ID number
-Gradescope's roster or grades First Name, Last Name, SID, Email, Role: who teaches is no student
-Brightspace's exported grades OrgDefinedId, Username, Last Name, First Name, Email, with a "#" before each id
-GitHub Classroom's roster     identifier, github_username, name; PrairieLearn's: UID, UIN, Name, Role
-a list                        a column "student" with ids, and perhaps "name" and "email"; or one id a line; or as
-                              `nbgrader db student import` takes it: id, first_name, last_name, email; or names and e-mails
+any other list                columns of ids, names, e-mails and roles in any order, under any of the names in `_COLUMNS`:
+                              Gradescope's and Brightspace's tables, what `nbgrader db student import` takes; or ids, one
+                              a line
 """
 
 import csv
@@ -25,33 +22,25 @@ from labkit.errors import LabError
 
 CANVAS, MOODLE, LIST = "Canvas", "Moodle", "list"
 TEST_STUDENT = "Student, Test"  # Canvas' own, of a course in which "Student View" was used once
-# What Moodle's columns are called in English and German, in small letters.
-_MOODLE = {
-    "identifier": ("identifier", "id"),
-    "name": ("full name", "vollständiger name"),
-    "first": ("first name", "vorname"),
-    "last": ("last name", "nachname"),
-    "email": ("email address", "e-mail-adresse", "email", "e-mail"),
-    "username": ("username", "anmeldename"),
-    "number": ("id number", "id-nummer"),
-    "group": ("group", "gruppe"),
-    "status": ("status",),
-    "submitted": ("last modified (submission)", "zuletzt geändert (abgabe)"),
-    "due": ("extension granted until", "verlängerung zugelassen bis"),
-}
-# What the columns of other lists are called, in small letters without blanks and signs; "number" is a further id.
-_LIST = {
-    "student": ("student", "sid", "username", "identifier", "uid", "studentid", "login", "loginid", "netid"),
-    "number": ("orgdefinedid", "githubusername", "uin"),
-    "name": ("name", "studentname", "fullname"),
+# What columns are called, in English and German, in small letters without blanks and signs.
+_COLUMNS = {
+    "identifier": ("identifier", "id"),  # Moodle's number, or an id
+    "id": (
+        "student", "sid", "username", "anmeldename", "uid", "studentid", "login", "loginid", "netid", "idnumber",
+        "idnummer", "orgdefinedid", "githubusername", "uin",
+    ),
+    "name": ("name", "studentname", "fullname", "vollständigername"),
     "first": ("firstname", "first", "vorname"),
     "last": ("lastname", "last", "nachname"),
-    "email": ("email", "emailaddress", "useremail"),
+    "email": ("email", "emailaddress", "emailadresse", "useremail"),
     "role": ("role", "roles"),
-}
-_CALLED = {name: what for what, names in _LIST.items() for name in names}
-_OURS = {"student", "sid", "orgdefinedid", "endoflineindicator", "githubusername", "uin"}  # each makes a file a list
-_HEADS = {name for names in (*_MOODLE.values(), *_LIST.values()) for name in names}
+    "group": ("group", "gruppe"),
+    "status": ("status",),
+    "submitted": ("lastmodifiedsubmission", "zuletztgeändertabgabe"),
+    "due": ("extensiongranteduntil", "verlängerungzugelassenbis"),
+}  # fmt: skip
+_CALLED = {name: what for what, names in _COLUMNS.items() for name in names}
+_PARTICIPANT = re.compile(r"(?:Participant|Teilnehmer[^\d\s]*)\s*(\d+)")
 _STAFF = ("ta", "instructor", "reader", "staff", "teacher")  # Gradescope's and others' roles beside Student
 # Of a status, "Submitted for grading - Extension granted until: Friday, 20 November 2026, 6:00 PM", the part with a year:
 # translations have had several words before it, and no other part has a time.
@@ -110,26 +99,16 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
     zone   of Moodle's times, which are written without one; None reads none"""
     whole, delimiter = _table(path)
     rows = [[_plain(cell) for cell in row] for row in whole]
-    heads = [cell.casefold() for cell in rows[0]]
-    moodle = {what: heads.index(name) for what, names in _MOODLE.items() for name in names if name in heads}
-    columns = [re.sub(r"[\W_]", "", head) for head in heads]
-    alone = "id" in columns and not {"name", "status"} & set(moodle)  # a list's own: Moodle's "ID" in German is not
-    called = ["student" if name == "id" and alone else _CALLED.get(name, "") for name in columns]
+    called = [_column(head) for head in rows[0]]
+    roster = Roster(path, LIST)
     if "ID" in rows[0] and {"Student", "LastName", "Last name"} & set(rows[0]):
-        roster = Roster(path, CANVAS)
-    elif len(columns) == 1:
-        roster = Roster(path, LIST)
-        if not any(called):
+        roster.system = CANVAS
+    elif len(called) == 1:
+        if not called[0]:
             _no_heading(path, [row[0] for row in rows])
             rows, whole = [["student"], *rows], [["student"], *whole]
-        called = ["student"]
-    elif alone or _OURS & set(columns):
-        roster = Roster(path, LIST)
-    elif {"name", "last", "identifier"} & set(moodle) and {"identifier", "email", "username", "number"} & set(moodle):
-        roster = Roster(path, MOODLE)
-    elif {"first", "last"} <= set(called) or ("email" in called and {"name", "last"} & set(called)):
-        roster = Roster(path, LIST)
-    else:
+        called = ["id"]
+    elif not {"id", "identifier", "email"} & set(called) and not {"first", "last"} <= set(called):
         raise LabError(
             f"{path} is no roster: its first line must name the columns Student and ID (Canvas' gradebook), "
             "Identifier, Full name and Email address (Moodle's grading worksheet), SID (Gradescope's roster), OrgDefinedId "
@@ -138,27 +117,29 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
             "Is it Moodle's in another language? Set your language in Moodle to English, and download it again"
         )
     roster.columns, roster.delimiter = rows[0], delimiter
-    signed = {"endoflineindicator", "orgdefinedid"} & set(columns)  # Brightspace's: a "#" before each id
     for row, own in zip(rows[1:], whole[1:]):
-        if roster.system == MOODLE:
-            line = _moodle({what: row[at] for what, at in moodle.items()}, zone, roster.problems)
-        elif roster.system == LIST:
-            line = _listed([(what, cell.removeprefix("#") if signed else cell) for what, cell in zip(called, row)])
-        else:
-            cells = dict(zip(rows[0], row))
+        cells = dict(zip(rows[0], row))
+        if roster.system == CANVAS:
             roster.possible |= cells if "Points Possible" in "".join(row[:2]) and not cells["ID"] else {}
             line = _canvas(cells)
-        if roster.system != CANVAS and any(
-            what == "role" and cell.casefold() in _STAFF for what, cell in zip(called, row)
-        ):
-            roster.staff.append(line.name)
-            continue
+        else:
+            line = _listed(list(zip(called, row)), zone, roster.problems)
+            if any(what == "role" and cell.casefold() in _STAFF for what, cell in zip(called, row)):
+                roster.staff.append(line.name)
+                continue
         line.row = dict(zip(rows[0], own))
         if line.name or line.keys or line.participant:
             roster.lines.append(line)
     if not roster.lines:
         raise LabError(f"{path} names nobody: ids of your own stand in a column that is called student")
+    if any(line.participant for line in roster.lines):
+        roster.system = MOODLE
     return roster
+
+
+def _column(head: str) -> str:
+    """What stands in a column that is called so; "" if that says nothing."""
+    return _CALLED.get(re.sub(r"[\W_]", "", head.casefold()), "")
 
 
 def _plain(cell: str) -> str:
@@ -172,7 +153,7 @@ def _table(path: Path) -> tuple[list[list[str]], str]:
         lines = [line for line in text.splitlines() if line.strip()] or [""]
         delimiter = max(",;\t", key=lines[0].count)
         names = all(re.fullmatch(r'[^,;\t"@]+, [^,;\t"@]+', line) for line in lines)
-        if delimiter not in lines[0] or (names and lines[0].partition(",")[0].strip().casefold() not in _HEADS):
+        if delimiter not in lines[0] or (names and not _column(lines[0].partition(",")[0])):
             delimiter = "\x1f"  # one column: a comma is part of "Müller, Anna"
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except FileNotFoundError:
@@ -206,27 +187,24 @@ def _canvas(cells: dict[str, str]) -> Line:
     return _line(name, login if "@" in login else "", ("canvas", cells["ID"]), *ids)
 
 
-def _moodle(cells: dict[str, str], zone: tzinfo | None, problems: list[str]) -> Line:
-    name = cells.get("name") or " ".join(filter(None, (cells.get("first", ""), cells.get("last", ""))))
-    line = _line(name, cells.get("email", ""), *(("id", cells.get(what, "")) for what in ("username", "number")))
-    number = re.search(r"\d+$", cells.get("identifier", ""))
-    line.participant, line.group = number[0] if number else "", cells.get("group", "")
-    extended = _EXTENDED.search(cells.get("status", ""))
-    due = cells.get("due", "") or (extended[1] if extended else "")
-    if zone is not None:
-        line.submitted = _time(cells.get("submitted", ""), zone, line.name, problems)
-        line.due = _time(due, zone, line.name, problems)
-    return line
-
-
-def _listed(cells: list[tuple[str, str]]) -> Line:
-    """One of a list. An id that stands alone may be a whole name: then downloads that write names know it, too."""
+def _listed(cells: list[tuple[str, str]], zone: tzinfo | None, problems: list[str]) -> Line:
+    """One of Moodle's worksheet or of a list. An id that stands alone may be a whole name: then downloads that write names
+    know it, too."""
     first = {what: cell for what, cell in reversed(cells) if cell}
+    number = _PARTICIPANT.fullmatch(first.get("identifier", ""))
+    of_ids = ("id",) if number else ("id", "identifier")
+    ids = [cell.removeprefix("#") for what, cell in cells if what in of_ids and cell]  # Brightspace's "#"
     parts = (first.get(part, "_") for part in ("first", "last"))
     name = first.get("name") or " ".join(part for part in parts if part != "_")  # Brightspace wants two names
-    ids = [cell for own in ("student", "number") for what, cell in cells if what == own and cell]
     email = first.get("email") or next((id for id in ids if "@" in id), "")
-    return _line(name, email, *(("id", id) for id in ids), *([] if name else [("name", id) for id in ids[:1]]))
+    line = _line(name, email, *(("id", id) for id in ids), *([] if name else [("name", id) for id in ids[:1]]))
+    line.participant, line.group = number[1] if number else "", first.get("group", "")
+    if zone is not None:
+        extended = _EXTENDED.search(first.get("status", ""))
+        due = first.get("due", "") or (extended[1] if extended else "")
+        line.submitted = _time(first.get("submitted", ""), zone, line.name, problems)
+        line.due = _time(due, zone, line.name, problems)
+    return line
 
 
 def _no_heading(path: Path, cells: list[str]) -> None:
