@@ -16,7 +16,6 @@ manifest has it, and nothing is looked for. One that cannot be imported is repla
 the tasks that it does not belong to: the course's text lies ready for it (labkit.checks.remote).
 """
 
-import difflib
 import io
 import re
 import tokenize
@@ -188,9 +187,7 @@ def _choose(
     path = released.modules[module]
     usable = [copy for copy in copies if not copy.fault]
     if not usable:
-        like = "" if copies else _lookalike(path, (*submission.files, *submission.left_out), released) or ""
-        if not copies and not like:
-            like = _defines(path, submission.files, released)
+        like = "" if copies else _lookalike(path, submission.files, released)
         package.missing[module], package.lookalikes[module] = _why_missing(path, copies, like), like
         return
     best = min(
@@ -206,9 +203,7 @@ def _choose(
     package.files[f"{week.package}/{path}"] = best.data
     package.course[f"{COURSE}/{week.package}/{path.removesuffix('.py')}{TEXT}"] = released.files[path]
     package.used[module] = best.path
-    like = "" if best.worked else _lookalike(path, submission.files, released) or ""
-    text = submission.files.get(like, b"")
-    if _share(path, text, released) > HALF and plain(text) != plain(released.files[path]):
+    if like := "" if best.worked else _lookalike(path, submission.files, released):
         package.notes.append(f"{shown(best.path)} stands as it was handed out. {_looks_like_it(like)}")
     others = [c.path for c in copies if c is not best and (c.fault or plain(c.data) != plain(best.data))]
     if others:
@@ -232,38 +227,17 @@ def _looks_like_it(like: str) -> str:
     return f"{shown(like)} looks like it: a file counts under its own name only."
 
 
-def _lookalike(path: str, names: Iterable[str], released: Released) -> str | None:
-    """The file that was probably meant: "collectives (1).py", "Collectives.py", "old/my_collectives2.py.txt"."""
-    wanted = path.rsplit("/")[-1].removesuffix(".py")
-    as_word = re.compile(rf"(?<![a-z]){'[^a-z]*'.join(wanted.split('_'))}(?![a-z])")
-    best, best_likeness = None, 0.8
-    for name in names:
-        folders, last = name.split("/")[:-1], name.rsplit("/", 1)[-1]
-        if any(f"/{name}".endswith(f"/{own}") for own in released.names) or set(folders) & {"labkit", "solutions"}:
-            continue
-        stem = last.lower().split(".")[0]
-        likeness = 1.0 if as_word.search(stem) else difflib.SequenceMatcher(None, wanted, stem).ratio()
-        if likeness > best_likeness:
-            best, best_likeness = name, likeness
-    return best
-
-
-def _defines(path: str, files: Mapping[str, bytes], released: Released) -> str:
-    """The file of another name that defines most of what the module does, "topologie final.py"; "" if none does."""
-    best, most = "", HALF
-    for name, data in files.items():
-        known = any(f"/{name}".endswith(f"/{own}") for own in released.names)
-        if not known and name.lower().endswith(".py"):
-            share = _share(path, data, released)
-            if share > most:
-                best, most = name, share
-    return best
-
-
-def _share(path: str, data: bytes, released: Released) -> float:
-    """Of what a module defines, how much a file does."""
+def _lookalike(path: str, files: Mapping[str, bytes], released: Released) -> str:
+    """The file that was probably meant, "collectives (1).py" or "topologie final.py": the one that defines most of what the
+    module does; "" if none does. What is called as a file of the course, or stands as it was handed out, is not meant."""
     wanted = set(_DEFINES.findall(released.files[path]))
-    return len(wanted & set(_DEFINES.findall(data[:MAX_SCANNED]))) / len(wanted) if wanted else 0.0
+    best, most = "", HALF * len(wanted)
+    for name, data in files.items():
+        share = len(wanted & set(_DEFINES.findall(data[:MAX_SCANNED])))
+        known = any(f"/{name}".endswith(f"/{own}") for own in released.names)
+        if share > most and not known and plain(data) != plain(released.files[path]):
+            best, most = name, share
+    return best
 
 
 def _record(submission: Submission, week: Week) -> list[str]:

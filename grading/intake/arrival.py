@@ -40,7 +40,7 @@ class Arrival:
     keys       whose it is, by the platform; a group's own, if `members` has the persons'
     files      one zip: its bytes, or where it lies
     received   when it was handed in, with its zone; None if nothing tells
-    how        "manifest", "canvas", "moodle", "nbgrader", "gradescope", "ilias", "blackboard" or "folder"
+    how        "canvas", "moodle", "nbgrader", "gradescope", "ilias", "blackboard" or "folder"
     source     the download's name
     late       the platform's own mark; None if there is none
     group      what the platform calls the group that handed it in; members: the keys of each of them

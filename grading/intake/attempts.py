@@ -11,11 +11,11 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, tzinfo
+from datetime import datetime
 from pathlib import Path
 
 from grading.intake import stamps
-from grading.intake.archives import FOLDER, BadArchive, Member, file_at, members, open_plain, walk
+from grading.intake.archives import FOLDER, BadArchive, Member, file_at, members, walk
 from grading.intake.arrival import Arrival, Key
 from grading.intake.guesses import ILIAS_LATE, Guess
 from grading.intake.names import clean, shown
@@ -23,7 +23,7 @@ from labkit.checks.handin import MANIFEST, read_manifest
 from labkit.checks.tasks import Week
 
 MAX_ATTEMPT, MAX_FILES = 1 << 30, 20_000  # bytes and files of one attempt
-EXCHANGE_FILES = (stamps.TIMESTAMP, "submission_secret.txt")  # nbgrader's own, beside the student's files
+EXCHANGE_FILES = ("timestamp.txt", "submission_secret.txt")  # nbgrader's own, beside the student's files
 
 
 @dataclass
@@ -81,39 +81,31 @@ def _together(batch: list[Item], own: Guess) -> bool:
     return own.how == "moodle" or (own.how == "blackboard" and own.received == last.received)
 
 
-def arrival(batch: list[Item], to: Path, found: Download, week: Week, zone: tzinfo | None) -> Arrival:
+def arrival(batch: list[Item], to: Path, found: Download, week: Week) -> Arrival:
     """The arrival of what was handed in together, packed into `to`. OSError, TooMuch."""
     first, guess = batch[0], batch[0].guess
     attention = [f"{shown(one.path.name)} {one.guess.doubt}." for one in batch if one.guess.doubt]
     left_out, late = _pack(batch, to)
     made = Arrival(
-        guess.label, list(guess.keys), to, _time(first, zone, attention), guess.how, found.source,
+        guess.label, list(guess.keys), to, _time(first, attention), guess.how, found.source,
         True if late else guess.late, first.group, [list(keys) for keys in first.members],
         attention=attention, download=found.digest,
     )  # fmt: skip
-    if (
-        guess.how == "canvas" and not guess.doubt
-    ):  # by the number of a file of theirs Canvas takes a page back (grading/publish/upload.py)
+    if guess.how == "canvas" and not guess.doubt:  # by a file's number Canvas takes a page back (grading/publish)
         made.keys += [Key("canvas", str(one.guess.order), week.name) for one in batch if one.guess.order]
     made.notes += [f"Not collected: {shown(name)} {why}." for name, why in left_out.items()]
     with open(to, "rb") as file, contextlib.suppress(BadArchive):
         own = next((one for one in members(file) if one.name == MANIFEST and not one.fault), None)
         manifest = read_manifest(own.read(1 << 20)) if own else None
-        if manifest:
-            made.how = "manifest"
         if manifest and manifest.week != week.name:
             made.attention.append(f"`lab handin` packed this as {shown(manifest.week, 40)}, not {week.name}.")
     return made
 
 
-def _time(item: Item, zone: tzinfo | None, attention: list[str]) -> datetime | None:
+def _time(item: Item, attention: list[str]) -> datetime | None:
     """When it was handed in. In nbgrader's exchange a student names the folder and writes the stamp: where others write
     too, the files' own time and owner are compared."""
     name, received = shown(item.path.name), item.guess.received
-    if item.guess.how == "folder" and stat.S_ISDIR(os.lstat(item.path).st_mode):
-        with contextlib.suppress(OSError), open_plain(None, os.fspath(item.path / stamps.TIMESTAMP)) as file:
-            received, why = stamps.read_stamp(file.read(200).decode("utf-8", "replace"), zone)
-            attention += [f"{name}/{stamps.TIMESTAMP} {why}: nothing says when it was handed in."] if why else []
     if item.guess.how == "nbgrader":
         with contextlib.suppress(KeyError, OSError, ValueError):  # no such account on this machine
             owner, claimed = os.lstat(item.path).st_uid, pwd.getpwnam(item.guess.label).pw_uid

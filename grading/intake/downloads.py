@@ -5,10 +5,7 @@ which of its folders the students' are, and whose a name is. What is not recogni
 student. What was handed in together, attempts.py makes an archive of.
 """
 
-import contextlib
 import os
-import stat
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
@@ -19,14 +16,13 @@ from grading.intake.archives import FOLDER, open_plain, walk
 from grading.intake.arrival import Key
 from grading.intake.attempts import Download, Item, TooMuch, arrival, batches
 from grading.intake.guesses import CODE, TITLES, Guess, another_assignments, gradescope, plain, readings
-from grading.intake.names import LEFT_ABOUT, PACKED, clean, noise, other_week, same_letters, shown, some
+from grading.intake.names import LEFT_ABOUT, PACKED, clean, noise, same_letters, shown, some
 from grading.intake.rosters import Line, Roster
 from grading.intake.unpacking import unpacked
 from grading.intake.worksheet import Worksheet
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-STILL_WRITING = 600  # seconds in which an exchange's folder without a timestamp may still become one
 DEEPEST = 3  # folders around the students' own
 METADATA, MAX_METADATA = "submission_metadata.yml", 64 << 20  # Gradescope's, and its bytes
 TEST_STUDENT = "studenttest"  # how Canvas calls files of its own "Student, Test", whom its Student View makes
@@ -71,7 +67,7 @@ def read_download(
     for number, batch in enumerate(whole):
         progress(number, len(whole))
         try:
-            found.arrivals.append(arrival(batch, scratch / f"{number}.zip", found, known.week, known.zone))
+            found.arrivals.append(arrival(batch, scratch / f"{number}.zip", found, known.week))
         except (OSError, TooMuch) as error:
             if isinstance(error, OSError) and (error.filename is None or not _below(error.filename, folder)):
                 raise  # a full disk here is no fault of the attempt
@@ -120,7 +116,7 @@ class _Reader:
             whose = f"{TITLES[how]}'s" if how in TITLES else "a person of the class"
             names = some([clean(entry.name) for entry in rest])
             self.found.notes.append(f"{many} {whose}, and nothing of that was collected: {names}")
-        return self._of_the_week([item for item in items if not self._is_young(item)])
+        return items
 
     def _picked(
         self, tops: list[os.DirEntry], how: str, read: dict[str, list[Guess]]
@@ -234,32 +230,6 @@ class _Reader:
             self.found.notes.append(f"{some(rest)}: {METADATA} says nothing of it, and it was not collected")
         return items
 
-    def _of_the_week(self, items: list[Item]) -> list[Item]:
-        """Of nbgrader's submitted/, STUDENT/week13 in place of STUDENT; without those who have other weeks only."""
-        kept, without = [], []
-        for item in items:
-            inside = _names_in(item.path) if item.guess.how == "folder" else []
-            if not inside:
-                kept.append(item)
-            elif self.week.name in inside and not _modules(self.week) & set(inside):
-                kept.append(replace(item, path=item.path / self.week.name))
-            elif all(other_week(name, self.week) for name in inside):
-                without.append(item.guess.label)
-            else:
-                kept.append(item)
-        if without:
-            self.found.notes.append(f"Other weeks, but nothing of {self.week.name}: {some(without, 20)}")
-        return kept
-
-    def _is_young(self, item: Item) -> bool:
-        """Whether nbgrader is still copying it: it writes the time when it is done with the rest."""
-        if item.guess.how != "nbgrader" or (item.path / stamps.TIMESTAMP).exists():
-            return False
-        young = time.time() - item.path.lstat().st_mtime < STILL_WRITING
-        if young:
-            self.found.notes.append(f"{shown(item.path.name)} is being handed in right now: collect again in a while")
-        return young
-
     def refuse(self, source: Path, folder: Path) -> None:
         """LabError on a download in which nobody is."""
         names = {clean(path.name) for path in folder.iterdir() if not noise(path.name)}
@@ -278,14 +248,6 @@ class _Reader:
 def _exact(item: Item) -> bool:
     """Whether a key of it decides whose it is."""
     return any(key.platform != "name" for key in item.guess.keys)
-
-
-def _names_in(folder: Path) -> list[str]:
-    """What lies in a folder, without what tools leave; nothing in what is none, or cannot be read."""
-    with contextlib.suppress(OSError):
-        if stat.S_ISDIR(os.lstat(folder).st_mode):
-            return [name for name in os.listdir(folder) if not noise(clean(name))]
-    return []
 
 
 def _is_folder(entry: os.DirEntry) -> bool:

@@ -7,7 +7,7 @@
     Blackboard   ASSIGNMENT_LOGIN_attempt_TIME[_FILE]             Learn's Assignment File Download
     ILIAS        LAST_FIRST_LOGIN_NUMBER/                         ilExSubmission::getDirectoryNameFromUserData
     Gradescope   submission_NUMBER/ and submission_metadata.yml   which says whose each folder is
-    a folder     ID/, ID.zip, ID.ipynb, ID.py                     nbgrader's submitted/, or an instructor's own
+    a folder     ID/, ID.zip, ID.ipynb, ID.py                     an instructor's own, or clones of git
 
 A name is in part a student's to choose, and may be read in several ways: `readings` gives them all, and the register's
 people decide which holds (downloads.py).

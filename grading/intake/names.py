@@ -44,14 +44,9 @@ def letters(name: str) -> str:
 
 
 def clean(name: str) -> str:
-    """A name off a disk or out of an archive as text: composed (NFC), and bytes that are not UTF-8 written as \\xe9."""
-    text = name.encode("utf-8", "surrogateescape" if _escaped(name) else "surrogatepass")
+    """A name off a disk or out of an archive as text: composed (NFC), and what is not UTF-8 written as \\xed\\xb3\\xa9."""
+    text = name.encode("utf-8", "surrogatepass")
     return unicodedata.normalize("NFC", text.decode("utf-8", "backslashreplace"))
-
-
-def _escaped(name: str) -> bool:
-    """Whether all lone surrogates in it stand for single bytes, as in names off a disk."""
-    return all("\udc80" <= c <= "\udcff" for c in name if "\ud800" <= c <= "\udfff")
 
 
 def shown(name: str, limit: int = 120) -> str:

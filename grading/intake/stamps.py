@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-TIMESTAMP = "timestamp.txt"  # nbgrader puts it into a submission's folder
 SLACK = timedelta(minutes=5)  # from nbgrader's look at the clock to the end of its copying
 MOST = 20_000  # names of one submission that are looked at, as many as are read
 # Hours from UTC of the abbreviations that mean one offset everywhere. CST, IST, BST and AST do not: they are read where

@@ -2,7 +2,6 @@
 
 import io
 import os
-import time
 import zipfile
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -178,9 +177,7 @@ def test_under_blind_marking_the_number_is_all_there_is(read, download):
     assert not strange.keys and strange.label == "Participant_502", "no name that all of them have"
 
 
-def test_moodles_older_group_folders_are_their_members_and_another_assignments_worksheet_is_refused(read, download):
-    found = read(download({"Team 1-Jane Doe_501_assignsubmission_file_/ring.py": RING}), SHEET)
-    assert [len(one.members) for one in found.arrivals] == [2] and not found.arrivals[0].keys
+def test_another_assignments_worksheet_is_refused(read, download):
     with pytest.raises(LabError, match="another assignment's worksheet"):
         read(download({"Jane Doe_900_assignsubmission_file_/ring.py": RING}), SHEET)
 
@@ -198,38 +195,30 @@ def test_nobody_joins_anothers_attempt_by_a_name_in_moodle(read, download, name)
 STUDENTS = {f"{who}/{name}": text for who in ("anna", "bela", "jdoe") for name, text in MINE.items()}
 
 
-@pytest.mark.parametrize("wrap", ["", "students/", "a/b/", "__MACOSX/../"])
+@pytest.mark.parametrize("wrap", ["", "students/", "a/b/"])
 def test_a_zip_of_a_folder_of_students(read, download, wrap):
-    files = {f"{wrap if '..' not in wrap else ''}{name}": text for name, text in STUDENTS.items()}
-    if "MACOSX" in wrap:
-        files |= {"__MACOSX/anna/._ring.py": "x", "anna/.DS_Store": "x"}
-    found = read(download(files))
-    assert set(who(found)) == {"anna", "bela", "jdoe"} and "" not in who(found).values() and not found.notes
+    files = {f"{wrap}{name}": text for name, text in STUDENTS.items()}
+    found = read(download(files | {"__MACOSX/anna/._ring.py": "x", f"{wrap}anna/.DS_Store": "x"}))
+    assert who(found) == {"anna": "Anna Meier", "bela": "Bela Bartók", "jdoe": "Doe, Jane"} and not found.notes
     assert all(set(files) == set(MINE) for _, files in read.files)
 
 
 def test_a_folder_on_the_disk_with_all_that_lies_about(read, folder):
-    put_all(
-        folder / "anna" / "week91", MINE | {"timestamp.txt": "2026-11-20 17:30:00.5 UTC", "submission_secret.txt": "s"}
-    )
+    put_all(folder / "anna" / "week91", MINE)
     put(folder / "bela.zip", zipped(MINE))
     put(folder / "jane@x.org.ipynb", "{}")
-    put_all(folder / "zoe", MINE)
+    put(folder / "zoe/deep/ring.py", RING)
     put_all(folder / "Meier, Anna", MINE)
     put_all(folder / ".eve", MINE)
-    put_all(folder / "carl" / "week92", {"other.py": ""})
-    put_all(folder / "photos", {"cat.png": ""})
+    put(folder / "photos/cat.png", "")
     put(folder / "grades.csv", "")
     (folder / "empty").mkdir()
     found = read(folder)
     assert who(found) == {
         "anna": "Anna Meier", "bela": "Bela Bartók", "jane@x.org": "Doe, Jane", "zoe": "", "Meier, Anna": "",
     }  # fmt: skip
-    anna = next(one for one in found.arrivals if one.label == "anna")
-    assert anna.received == datetime(2026, 11, 20, 17, 30, 0, 500_000, UTC)
-    assert set(dict(read.files)["anna"]) == set(MINE)
     notes = " ".join(found.notes)
-    assert ".eve" in notes and "carl" in notes and "photos" in notes and "grades.csv" in notes and "empty" in notes
+    assert ".eve" in notes and "3 of 8 names are not" in notes and "empty, grades.csv, photos" in notes
 
 
 def test_downloads_in_which_few_names_or_none_are_known(read, download):
@@ -244,16 +233,15 @@ def test_downloads_in_which_few_names_or_none_are_known(read, download):
 
 def test_gradescopes_export(read, download):
     metadata = (
-        "submission_311001:\n  :submitters:\n  - :name: Jane Doe\n    :email: jane@x.org\n"
-        "  :created_at: 2026-11-20 17:30:00.0 Z\nsubmission_311002:\n  :submitters:\n  - :name: Li Wei\n"
-        "    :sid: l_wei\n  - :name: Anna Meier\n    :sid: anna\n"
+        "submission_1:\n  :submitters:\n  - :name: Jane Doe\n    :email: jane@x.org\n  :created_at: 2026-11-20 17:30:00.0 Z\n"
+        "submission_2:\n  :submitters:\n  - :name: Li Wei\n    :sid: l_wei\n  - :name: Anna Meier\n    :sid: anna\n"
     )
-    files = {f"assignment_5_export/submission_31100{n}/ring.py": RING for n in (1, 2, 3)}
+    files = {f"assignment_5_export/submission_{n}/ring.py": RING for n in (1, 2, 3)}
     found = read(download({**files, "assignment_5_export/submission_metadata.yml": metadata}))
     jane, group = found.arrivals
     assert who(found)["Jane Doe"] == "Doe, Jane" and jane.received == datetime(2026, 11, 20, 17, 30, tzinfo=UTC)
     assert [owner(keys)[1] for keys in group.members] == ["Wei, Li", "Anna Meier"]
-    assert "submission_311003" in found.notes[0]
+    assert "submission_3" in found.notes[0]
 
 
 def test_ilias_export(read, download):
@@ -311,14 +299,13 @@ def test_the_exchange_with_its_history(tmp_path, inbound, read, named):
     assert "IST" in odd.attention[0] and len(found.arrivals) == 3 and not found.notes
 
 
-@pytest.mark.parametrize("copied", [False, True])
-def test_what_a_student_plants_in_an_exchange_hides_nobody_and_has_no_owner(tmp_path, inbound, read, copied):
+@pytest.mark.parametrize("mode", [0o733, 0o755])  # the exchange, or an instructor's copy of it
+def test_what_a_student_plants_in_an_exchange_hides_nobody_and_has_no_owner(tmp_path, inbound, read, mode):
     inbound("anna", MINE)
     put(inbound.root / "submission_metadata.yml", "submission_1:\n  :submitters:\n  - :sid: bela\n")
     put_all(inbound.root / "submission_1", {"ring.py": "forged"})
     put_all(inbound.root / "bela", {"ring.py": "forged"})
-    if copied:  # by the instructor, for whose folder's mode nothing tells of an exchange
-        inbound.root.chmod(0o755)
+    inbound.root.chmod(mode)
     found = read(tmp_path / "exchange")
     assert who(found) == {"anna": "Anna Meier"} and "bela, submission_1, submission_metadata.yml" in found.notes[0]
 
@@ -342,17 +329,7 @@ def test_a_change_does_not_hide_behind_many_files(tmp_path, monkeypatch):
     early = stamps.changed(tmp_path / "in")
     assert stamps.changed(tmp_path / "in") == early, "of what nobody touches it stays"
     monkeypatch.setattr(stamps, "MOST", 10)
-    assert stamps.changed(tmp_path / "in") > early and stamps.changed(tmp_path / "none") is None
-
-
-def test_a_submission_that_is_still_being_copied_waits(tmp_path, inbound, read):
-    place = inbound("anna", {"ring.py": "ha"})
-    inbound("bela", MINE)
-    (place / "timestamp.txt").unlink()
-    found = read(tmp_path / "exchange")
-    assert list(who(found)) == ["bela"] and "anna" in found.notes[0]
-    os.utime(place, (time.time() - 3600,) * 2)
-    assert len(read(tmp_path / "exchange").arrivals) == 2
+    assert stamps.changed(tmp_path / "in") > early
 
 
 def test_a_submission_in_somebody_elses_name_is_reported(tmp_path, inbound, read, monkeypatch):
@@ -424,11 +401,10 @@ def test_what_is_no_download_is_one_sentence(tmp_path, read, make, sentence):
 
 def test_the_same_files_make_the_same_archive(read, folder, download):
     put_all(folder / "anna", MINE)
-    first = read(folder).arrivals[0].files.read_bytes()
-    assert read(download(STUDENTS)).arrivals[0].files.read_bytes() == first
-    whole = zipped(MINE)
-    put(folder / "bela.zip", whole)
-    assert read(folder).arrivals[1].files.read_bytes() == whole, "a student's own is kept as it came"
+    whole = put(folder / "bela.zip", zipped(MINE)).read_bytes()
+    anna, bela = (one.files.read_bytes() for one in read(folder).arrivals)
+    assert read(download(STUDENTS)).arrivals[0].files.read_bytes() == anna
+    assert bela == whole, "a student's own is kept as it came"
 
 
 # -- any names --------------------------------------------------------------------------------------------------------
