@@ -64,7 +64,7 @@ def grade(root: Path, week: Week, seed: int, *, unsandboxed: bool) -> Mark:
         folder = Path(scratch)
         folder.chmod(0o755)  # the sandbox's user is another one
         path, found = folder / "submission.zip", Download("Gradescope")
-        one = arrival([Item(root / "submission", plain("student", True))], path, found, week, None)
+        one = arrival([Item(root / "submission", plain("student", True))], path, found, week)
         entry = Entry(1, path, (), tuple(one.notes), tuple(one.attention))
         (mark,) = running.again(week, [entry], seed, folder / "work", isolation=how)
         return mark

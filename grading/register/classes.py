@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from grading.files import put
 from grading.register import schema
 from grading.register.people import Imported, import_roster, key_of, propose, resolve
-from grading.register.rules import FILE, TEMPLATE, Rules, load_written
+from grading.register.rules import FILE, TEMPLATE, OfAll, Rules, load_written
 from grading.register.schema import Class
 from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError
@@ -92,10 +92,8 @@ def read_rules(cls: Class, path: Path) -> Rules:
         excused[week] = {who for who in found if who is not None}
     if faults:
         raise LabError("\n".join(faults))
-    rules = Rules(policy=written.attempts.policy, extensions=extensions, excused=excused)
-    for name in ("zone", "late", "deadlines", "full_points", "comments"):
-        setattr(rules, name, getattr(written, name))
-    return rules
+    of_all = {name: getattr(written, name) for name in OfAll.model_fields}
+    return Rules(**of_all, extensions=extensions, excused=excused)
 
 
 def _zone(name: str) -> None:

@@ -94,7 +94,7 @@ def final(cls: Class, theirs: Sequence[Attempt], until: datetime | None, marks: 
     in_order = sorted(theirs, key=lambda one: (times[one.id] if known else 0, one.id))
     costs = [lateness(rules, times[one.id], until) for one in in_order]
     marked = [marks.get(one.id) for one in in_order]
-    if rules.policy == "last":
+    if rules.attempts.policy == "last":
         chosen = max(range(len(in_order)), key=lambda n: (costs[n].factor > 0, n))
     else:
         worth = [-1 if mark is None else _compared(mark, rules) * cost.factor for mark, cost in zip(marked, costs)]
@@ -107,7 +107,7 @@ def final(cls: Class, theirs: Sequence[Attempt], until: datetime | None, marks: 
     if one.late and not one.timed:
         said.append(NO_TIME)
     unsure = [str(n) for n, mark in enumerate(marked, 1) if mark is not None and not mark.complete]
-    best = rules.policy == "best" and len(in_order) > 1
+    best = rules.attempts.policy == "best" and len(in_order) > 1
     if unsure and best:
         said.append(f"Attempt {', '.join(unsure)} could not be graded to its end, so this may change.")
     return Counted(
@@ -123,7 +123,7 @@ def final(cls: Class, theirs: Sequence[Attempt], until: datetime | None, marks: 
 
 
 def _how(rules: Rules, costs: Sequence[Lateness], chosen: int) -> str:
-    if rules.policy == "best":
+    if rules.attempts.policy == "best":
         return "with most automatic points" + (
             " after what lateness costs" if any(cost.factor < 1 for cost in costs) else ""
         )

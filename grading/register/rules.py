@@ -32,7 +32,6 @@ the line that is right.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -76,17 +75,22 @@ class Late(Config):
     closes_after_days: float | None = Field(default=None, gt=0)
 
 
-class Written(Config):
-    """course.toml as it is written (see the module's text)."""
+class OfAll(Config):
+    """The rules in which nobody is named."""
 
     zone: str = ""
     attempts: Attempts = Attempts()
     late: Late = Late()
     deadlines: dict[str, datetime] = Field(default={})
-    extensions: dict[str, dict[str, datetime]] = Field(default={})
     full_points: dict[str, list[str]] = Field(default={})
-    excused: dict[str, list[str]] = Field(default={})
     comments: dict[str, str] = Field(default={})
+
+
+class Written(OfAll):
+    """course.toml as it is written (see the module's text)."""
+
+    extensions: dict[str, dict[str, datetime]] = Field(default={})
+    excused: dict[str, list[str]] = Field(default={})
 
     @model_validator(mode="after")
     def _whole(self) -> "Written":
@@ -104,20 +108,13 @@ class Written(Config):
         return self
 
 
-@dataclass
-class Rules:
+class Rules(OfAll):
     """A class's rules, with persons' numbers in place of names.
 
     extensions   person -> week -> deadline;   excused: week -> persons"""
 
-    zone: str = ""
-    policy: str = "last"
-    late: Late = field(default_factory=Late)
-    deadlines: dict[str, datetime] = field(default_factory=dict)
-    extensions: dict[int, dict[str, datetime]] = field(default_factory=dict)
-    excused: dict[str, set[int]] = field(default_factory=dict)
-    full_points: dict[str, list[str]] = field(default_factory=dict)
-    comments: dict[str, str] = field(default_factory=dict)
+    extensions: dict[int, dict[str, datetime]] = Field(default={})
+    excused: dict[str, set[int]] = Field(default={})
 
     @property
     def grace(self) -> timedelta:
@@ -162,8 +159,6 @@ def _hint(path: Path, said: str) -> str:
     bare = re.fullmatch(r"""\[extensions\.([^\]"']+)\].*""", line)
     if bare and not re.fullmatch(r"[\w-]+", bare[1], re.A):
         return f'; a name with more than A-Z a-z 0-9 - _, a space say, needs quotes: [extensions."{bare[1].strip()}"]'
-    if "'ids' is not a known key" in said or "'roster' is not a known key" in said:
-        return "; who somebody is stands in class.db now: `grade init --migrate OLD_FOLDER` takes an old class over"
     if "valid datetime" in said or re.match(r"\S+\s*=\s*\d{4}-\d\d?-\d\d?", line):
         return f"; a time is written with its offset from UTC: {EXAMPLE}"
     return ""

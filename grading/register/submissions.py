@@ -5,34 +5,34 @@ not to count is withdrawn, and can be brought back.
 """
 
 import hashlib
+import io
 import json
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 from grading.files import put
 from grading.intake.arrival import PLATFORM, Arrival, Key
 from grading.intake.names import clean
-from grading.register.people import Person, exactly, keys_of, learn, owner, person, propose
+from grading.register.people import Person, exactly, keys_of, learn, owner, person
 from grading.register.schema import Class
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-CHUNK = 1 << 20
 BY_HAND = "by hand"  # who says when it was handed in, beside PLATFORM and GIVEN
 
 
 @dataclass(frozen=True)
 class Added:
-    """What became of an arrival. id: the submission's number; members: whose it is, as far as is known; proposed: who
-    may be meant, where nobody is known; withdrawn: it is here already, and does not count."""
+    """What became of an arrival. id: the submission's number; members: whose it is, as far as is known; withdrawn: it
+    is here already, and does not count."""
 
     id: int
     new: bool
     members: list[Person]
-    proposed: Person | None = None
     withdrawn: bool = False
 
 
@@ -119,8 +119,6 @@ READ: dict[str, Callable] = {
 def add_submission(cls: Class, week: Week, arrival: Arrival) -> Added:
     """Keep an arrival, unless it is here already; then what the platform says of it now is taken over: whose it is,
     when it came, whether it is late. An unknown author's is kept, and belongs to nobody."""
-    if arrival.received is not None and arrival.received.tzinfo is None:
-        raise ValueError(f"{arrival.received} has no zone")
     digest = _digest(arrival.files)
     with cls.writing():
         seats = _seats(cls, week.name, arrival)
@@ -135,9 +133,7 @@ def add_submission(cls: Class, week: Week, arrival: Arrival) -> Added:
             if found is not None:
                 learn(cls, found, keys)
     kept = attempt(cls, number)
-    nobody = None if kept.members else propose(cls, arrival.label)
-    people = [person(cls, id) for id in kept.members]
-    return Added(number, known is None, people, nobody, kept.withdrawn is not None)
+    return Added(number, known is None, [person(cls, id) for id in kept.members], kept.withdrawn is not None)
 
 
 def end_collection(cls: Class, week: Week, download: str) -> None:
@@ -256,7 +252,8 @@ def keep(cls: Class, week: Week, arrival: Arrival, seats: Seats, digest: str = "
         cls.db.executemany("INSERT INTO author (submission, platform, assignment, value) VALUES (?, ?, ?, ?)", exact)
         path = cls.archive(week, number)
         path.parent.mkdir(parents=True, exist_ok=True)
-        put(path, _copied(arrival.files), 0o600)  # in place before the row is: no row without an archive
+        with _opened(arrival.files) as file:  # in place before the row is: no row without an archive
+            put(path, partial(shutil.copyfileobj, file), 0o600)
         _sit(cls, number, seats)
     return number
 
@@ -305,22 +302,12 @@ def _say_who_is_gone(cls: Class, known: Attempt, source: str) -> None:
 
 
 def _digest(files: bytes | Path) -> str:
-    if isinstance(files, bytes):
-        return hashlib.sha256(files).hexdigest()
-    with open(files, "rb") as file:
+    with _opened(files) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _copied(files: bytes | Path):
-    if isinstance(files, bytes):
-        return files
-
-    def copy(to: IO[bytes]) -> None:
-        with open(files, "rb") as file:
-            while chunk := file.read(CHUNK):
-                to.write(chunk)
-
-    return copy
+def _opened(files: bytes | Path) -> io.BytesIO | io.BufferedReader:
+    return io.BytesIO(files) if isinstance(files, bytes) else open(files, "rb")
 
 
 # -- what an instructor decides ---------------------------------------------------------------------------------------
@@ -351,8 +338,6 @@ def leave_out(cls: Class, number: int, who: Person, undo: bool = False) -> None:
 def retime(cls: Class, number: int, received: datetime | None) -> Attempt:
     """Say when an attempt was handed in; None: the platform's time holds no more, and it has none."""
     attempt(cls, number)
-    if received is not None and received.tzinfo is None:
-        raise ValueError(f"{received} has no zone")
     with cls.writing():
         cls.db.execute(
             "UPDATE submission SET received = ?, timed = ? WHERE id = ?",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grading.intake import submission as reading
 from grading.intake.archives import MAX_DIRECTORY
 from grading.intake.submission import BESIDE, EMPTY, NOT_OPENED, Submission, read_submission
-from labkit.checks.handin import MANIFEST
+from labkit.checks.handin import MANIFEST, read_manifest
 from tests.grading.intake.handed_in import COST, MINE, PACKAGE, RING, put, zipped
 
 MB = 1 << 20
@@ -257,3 +257,13 @@ def test_of_two_manifests_the_newest_holds_and_a_loose_file_stays_beside(read):
 def test_a_manifest_that_does_not_fit_says_nothing(read, files):
     found = read(files)
     assert found.manifest is None and found.files[f"{PACKAGE}/cost.py"] == COST.encode()
+
+
+LEAF = st.none() | st.text() | st.integers()
+
+
+@given(st.recursive(LEAF, lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=4))
+def test_no_manifest_breaks_the_reader(found):
+    whole = {"format": 1, "week": "w", "made": "2026-11-20T18:00:00+00:00", "files": {}, "versions": {}}
+    for key in whole:
+        read_manifest(json.dumps({**whole, key: found}).encode())

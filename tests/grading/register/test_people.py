@@ -5,13 +5,13 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grading.intake.arrival import Key
-from grading.intake.names import in_moodles_files, letters
+from grading.intake.names import forms, in_moodles_files, letters
 from grading.register.classes import init_class, open_class
-from grading.register.deadlines import due, is_excused
+from grading.register.deadlines import is_excused
 from grading.register.people import called, everybody, key_of, owner, propose, resolve, who
 from grading.register.problems import UNKNOWN, problems
 from grading.register.standing import MISSING, standings
@@ -87,18 +87,16 @@ def test_a_roster_that_does_not_tell_people_apart_is_refused(tmp_path, text, wor
 
 
 # -- course.toml against the roster -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["anna@x.org", "S001", "4501", "Müller, Anna", "Anna Müller", "Mu\u0308ller, Anna"])
+@pytest.mark.parametrize("name", ["anna@x.org", "4501", "Anna Müller", "Mu\u0308ller, Anna"])
 def test_every_name_of_one_person_extends_and_excuses_the_same_one(tmp_path, name):
     """Whatever they are called by: for lateness, for zeros, and for an excuse."""
     rules = f'{DEADLINE}[extensions."{name}"]\nweek13 = {AFTER.isoformat()}\n[excused]\nweek14 = ["{name}"]\n'
     with opened(tmp_path / "c", rules=rules) as cls:
-        anna, others = resolve(cls, "anna@x.org"), [resolve(cls, key) for key in ("sean@x.org", "jane@x.org")]
-        assert due(cls, anna.id, "week13") == AFTER and [due(cls, one.id, "week13") for one in others] == [DUE, DUE]
-        assert is_excused(cls, anna.id, "week14") and not any(is_excused(cls, one.id, "week14") for one in others)
         hand_in(cls, "mülleranna_4501", canvas("mülleranna", "4501"), received=AFTER)
-        by_id = {one.person.id: one for one in standings(cls, WEEK, now=AFTER)}
-        assert by_id[anna.id].factor == 1 and not by_id[anna.id].late
-        assert by_id[others[0].id].state == MISSING
+        jane, anna, sean = standings(cls, WEEK, now=AFTER)
+        assert anna.due == AFTER and jane.due == sean.due == DUE
+        assert anna.factor == 1 and not anna.late and jane.state == MISSING
+        assert [is_excused(cls, one.person.id, "week14") for one in (jane, anna, sean)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,6 @@ def test_every_name_of_one_person_extends_and_excuses_the_same_one(tmp_path, nam
         ('[excused]\nweek133 = ["S001"]\n', "there is no week 'week133'; did you mean 'week13'", CANVAS),
         ('[full_points]\nweek13 = ["13.99"]\n', "week13 has no task '13.99' with points", CANVAS),
         ("[extensions.Sean OBrien]\n", 'needs quotes: [extensions."Sean OBrien"]', CANVAS),
-        ('[ids]\nanna = "S001"\n', "grade init --migrate", CANVAS),
     ],
 )
 def test_what_cannot_be_meant_opens_no_class_and_the_refusal_has_the_right_line(tmp_path, rules, right, roster):
@@ -149,7 +146,7 @@ def test_where_names_are_all_there_is_another_spelling_is_nobody_until_it_is_sai
 def test_a_name_never_decides_where_there_are_keys(tmp_path):
     with opened(tmp_path / "c", MOODLE) as cls:
         added = hand_in(cls, "Sean OBrien", moodle("Sean OBrien", "501"))
-        assert not added.members and added.proposed.email == "sean@x.org"
+        assert not added.members and propose(cls, "Sean OBrien").email == "sean@x.org"
         exact = hand_in(cls, "Sean O'Brien", [Key("name", "Sean O'Brien")], b"else")
         assert not exact.members, "not even the whole name"
         assert len(unknown(cls)) == 2
@@ -157,17 +154,6 @@ def test_a_name_never_decides_where_there_are_keys(tmp_path):
         assert again.id == added.id and not again.new and [one.email for one in again.members] == ["sean@x.org"]
         found, why = owner(cls, [Key("email", "sean@x.org"), Key("id", "max1@x.org")])
         assert found is None and "several" in why, "keys of two people name neither"
-
-
-def test_a_name_that_was_said_to_be_somebodys_decides_nothing_once_another_is_called_so(tmp_path):
-    with opened(tmp_path / "c", "student,name\na1,Max Meier\n") as cls:
-        hand_in(cls, "Max Meier", [Key("name", "Max Meier")])
-        who(cls, "Max Meier", ["a1"])
-        assert hand_in(cls, "Max Meier", [Key("name", "Max Meier")], b"second").members
-        roster = tmp_path / "roster.csv"
-        roster.write_text("student,name\na1,Max Meier\na2,Max Meier\n")
-        init_class(cls.folder, roster, "", WEEKS)
-        assert not hand_in(cls, "Max Meier", [Key("name", "Max Meier")], b"third").members
 
 
 def test_a_name_of_canvas_beside_anothers_number_is_a_groups_until_it_is_said(tmp_path):
@@ -204,58 +190,54 @@ def test_who_can_be_said_again_and_says_nothing_against_the_roster(tmp_path):
         hand_in(cls, "mülleranna", canvas("mülleranna", "4501"), b"hers")
         with pytest.raises(LabError, match="a key that the roster has"):
             who(cls, "mülleranna", ["jane@x.org"])
-        with pytest.raises(LabError, match="did you mean 'Samm'|no submission is called"):
+        with pytest.raises(LabError, match="no submission is called"):
             who(cls, "Samm", ["jane@x.org"])
+        roster = tmp_path / "two.csv"
+        roster.write_text("student,name\na1,Sam\na2,Sam\n")
+        init_class(cls.folder, roster, "", WEEKS)
+        assert not hand_in(cls, "Sam", [Key("name", "Sam")], b"third").members, "two are called so now"
 
 
 # -- names that strangers chose ---------------------------------------------------------------------------------------
 SIGNS = "'\u2019-. ,_\u0301\u093f\u0e35\xf6\xd6\xdf\ufb01\u0130\u0131\xd8"  # dropped, joined, folded, or of two forms
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")) | st.sampled_from(SIGNS), min_size=1, max_size=12)
 NAME = TEXT.map(lambda text: unicodedata.normalize("NFC", text).strip()).filter(
-    lambda text: letters(text) and '"' not in text
+    lambda text: letters(text) and not set('"@') & set(text)
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def class_of(scratch, head, lines):
+    return opened(Path(scratch) / "c", "\n".join([head, *lines]) + "\n")
+
+
+@settings(max_examples=60)
 @given(names=st.lists(NAME, min_size=2, max_size=5, unique=True), data=st.data())
 def test_names_propose_and_keys_decide_whatever_the_names_are(names, data):
-    with tempfile.TemporaryDirectory() as scratch:
-        lines = [f'{n},"{name}",s{n}@x.org' for n, name in enumerate(names)]
-        roster = "student,name,email\n" + "\n".join(lines) + "\n"
-        with opened(Path(scratch) / "c", roster) as cls:
-            people = {one.email: one for one in everybody(cls)}
-            assert len(people) == len(names)
-            chosen = data.draw(st.integers(0, len(names) - 1))
-            name, email = names[chosen], f"s{chosen}@x.org"
-            for mangled in (name, in_moodles_files(name), name.upper(), unicodedata.normalize("NFD", name)):
-                assert owner(cls, [Key("name", mangled)])[0] is None
-                close = propose(cls, mangled)
-                same = [n for n, other in enumerate(names) if letters(mangled) in _forms(other)]
-                if len(same) == 1:
-                    assert close == people[f"s{same[0]}@x.org"], "who alone has these letters"
-                elif same:
-                    assert close is None
-            found, _ = owner(cls, [Key("name", data.draw(NAME)), Key("email", email.upper())])
-            assert found == people[email].id
-            assert resolve(cls, email) == people[email] == resolve(cls, str(chosen))
+    lines = [f'{n},"{name}",s{n}@x.org' for n, name in enumerate(names)]
+    with tempfile.TemporaryDirectory() as scratch, class_of(scratch, "student,name,email", lines) as cls:
+        people = {one.email: one for one in everybody(cls)}
+        assert len(people) == len(names)
+        chosen = data.draw(st.integers(0, len(names) - 1))
+        name, email = names[chosen], f"s{chosen}@x.org"
+        for mangled in (name, in_moodles_files(name), name.upper(), unicodedata.normalize("NFD", name)):
+            assert owner(cls, [Key("name", mangled)])[0] is None
+            same = [n for n, other in enumerate(names) if letters(mangled) in forms(other)]
+            if same:  # who alone has these letters
+                assert propose(cls, mangled) == (people[f"s{same[0]}@x.org"] if len(same) == 1 else None)
+        found, _ = owner(cls, [Key("name", data.draw(NAME)), Key("email", email.upper())])
+        assert found == people[email].id
+        assert resolve(cls, email) == people[email] == resolve(cls, str(chosen))
 
 
-def _forms(name):
-    last, comma, first = name.partition(",")
-    return [letters(name), *([letters(f"{first} {last}")] if comma else [])]
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(names=st.lists(NAME, min_size=2, max_size=4, unique=True))
 def test_names_alone_are_ids_whole_and_exact(names):
-    assume(not any(name in ("student", "Student", "Full name") for name in names))
-    with tempfile.TemporaryDirectory() as scratch:
-        roster = "Identifier,Full name\n" + "".join(f'Participant {n},"{name}"\n' for n, name in enumerate(names))
-        with opened(Path(scratch) / "c", roster) as cls:
-            people = {one.name: one.id for one in everybody(cls)}
-            for name in names:
-                alone = sum(letters(name) in _forms(other) for other in names) == 1
-                found, _ = owner(cls, [Key("name", name)])
-                assert found == (people[unicodedata.normalize("NFC", name)] if alone else None)
-                other, _ = owner(cls, [Key("name", f"{name}x")])
-                assert other is None or f"{name}x" in names
+    lines = [f'Participant {n},"{name}"' for n, name in enumerate(names)]
+    with tempfile.TemporaryDirectory() as scratch, class_of(scratch, "Identifier,Full name", lines) as cls:
+        people = {one.name: one.id for one in everybody(cls)}
+        for name in names:
+            alone = sum(letters(name) in forms(other) for other in names) == 1
+            found, _ = owner(cls, [Key("name", name)])
+            assert found == (people[name] if alone else None)
+            other, _ = owner(cls, [Key("name", f"{name}x")])
+            assert other is None or f"{name}x" in names
