@@ -15,7 +15,6 @@ from grading.register.classes import open_class
 from grading.register.marks import add_mark, newest_marks
 from grading.register.people import resolve
 from grading.register.submissions import attempts
-from labkit.checks.outcome import number
 from tests.grading.aclassroom import grade
 from tests.grading.publish.aclass import WEEK, mark, zipped
 
@@ -220,25 +219,3 @@ def test_a_name_in_course_toml_that_is_nobodys_stops_every_command_with_the_righ
     (folder / "course.toml").write_text(RULES.replace("Anna Müller", "Anna Müler"))
     for words in (("status", "week13"), ("publish", "week13"), ("why", "week13", "anna@x.org"), ("mark", "week13")):
         assert '[extensions."anna@x.org"]' in grade(folder, *words, status=2)
-
-
-def test_why_answers_from_the_same_standing(term):
-    folder, _ = term
-    grade(folder, "mark", "week13")
-    type_points(folder, {"sean@x.org": 20})
-    said = grade(folder, "why", "week13", "sean@x.org")
-    total = number(round(0.9 * (AUTO + 20), 6))
-    assert f"submission {submission(folder, 'sean@x.org')} counts, total {total}, complete" in said and "10 %" in said
-
-
-def test_a_student_is_forgotten_and_nobody_else(term):
-    folder, system = term
-    grade(folder, "mark", "week13")
-    type_points(folder, dict.fromkeys(PEOPLE, 10))
-    grade(folder, "publish", "week13", status=None)
-    before, gone = exported(folder, system), submission(folder, "sean@x.org")
-    grade(folder, "forget", "sean@x.org", "--yes", status=1)
-    grade(folder, "publish", "week13", status=None)
-    assert exported(folder, system) == {name: total for name, total in before.items() if name != "sean@x.org"}
-    assert str(gone) not in {path.stem for path in (folder / "submitted" / "week13").glob("*.zip")}
-    assert not any(row[0] == gone for row in typed(folder, WEEK))
