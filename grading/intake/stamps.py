@@ -8,7 +8,6 @@ In a copy of an exchange it tells of the copying, and nothing checks the claim.
 
 import os
 import re
-import stat
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -60,11 +59,6 @@ def _zone(called: str, at: datetime, own: tzinfo | None) -> tzinfo:
     return timezone(timedelta(hours=ZONES[called]))
 
 
-def open_to_all(folder: Path) -> bool:
-    """Whether every account of this machine may write into it, as into an exchange's inbound folder."""
-    return bool(os.stat(folder).st_mode & stat.S_IWOTH)
-
-
 def changed(path: Path) -> datetime | None:
     """When a file, or anything in a folder, was last changed by whatever means; None if that cannot be read. Now, if
     there is more than anybody looks at: what was changed last may be in the rest."""
@@ -78,10 +72,3 @@ def changed(path: Path) -> datetime | None:
         return datetime.fromtimestamp(latest, UTC)
     except (OSError, ValueError, OverflowError):
         return None
-
-
-def settled(claim: datetime | None, put: datetime | None) -> tuple[datetime | None, bool]:
-    """(the time that counts, whether it is the claim), from what a student says and from when it was put there (None
-    where that tells nothing): a claim that the files' own time contradicts does not count."""
-    believed = put is None or (claim is not None and claim + SLACK >= put)
-    return (claim, True) if believed else (put, False)

@@ -28,7 +28,7 @@ from grading.register.marks import HandMark, add_hand_mark, add_mark
 from grading.register.people import Person, key_of, learn, resolve
 from grading.register.rules import FILE
 from grading.register.schema import Class
-from grading.register.submissions import BY_HAND, Attempt, attempt, keep, rename, withdraw
+from grading.register.submissions import Attempt, attempt, keep, rename, withdraw
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -51,7 +51,7 @@ class _Old:
 def migrate(old: Path, folder: Path, roster: Path | None, zone: str) -> Iterator[str]:
     """Make a class in `folder` of what is in `old`; sentences on what was taken over, and on what is to be looked at.
 
-    roster   the class's; None: the one that course.toml names, else those who handed something in
+    roster   the class's; None: the one that course.toml names
     LabError for what is no such folder, and for names in course.toml that no person has"""
     if not any((old / name).is_dir() for name in ("submitted", "marks")):
         raise LabError(f"{old} holds neither submitted/ nor marks/: name a class's folder of the former program")
@@ -59,10 +59,11 @@ def migrate(old: Path, folder: Path, roster: Path | None, zone: str) -> Iterator
         raise LabError(f"{folder} is a class's folder already: name a new one")
     rules = tomllib.loads((old / FILE).read_text(encoding="utf-8")) if (old / FILE).is_file() else {}
     named = rules.pop("roster", {}).get("file", "")
-    roster = roster or (old / named if named else None)
+    if roster is None and not named:
+        raise LabError(f"who was in the class? grade init {folder} --migrate {old} --roster FILE --zone {zone}")
     ids: dict[str, str] = rules.pop("ids", {})
     try:
-        yield from _taken(old, folder, roster, zone, rules, ids)
+        yield from _taken(old, folder, roster or old / named, zone, rules, ids)
     except BaseException:
         for path in [*folder.glob(f"{schema.FILE}*"), folder / FILE]:  # else the next try would find half a class
             path.unlink(missing_ok=True)
@@ -70,14 +71,8 @@ def migrate(old: Path, folder: Path, roster: Path | None, zone: str) -> Iterator
 
 
 def _taken(
-    old: Path, folder: Path, roster: Path | None, zone: str, rules: dict[str, Any], ids: dict[str, str]
+    old: Path, folder: Path, roster: Path, zone: str, rules: dict[str, Any], ids: dict[str, str]
 ) -> Iterator[str]:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if roster is None:
-        roster = folder / "everybody.csv"
-        students = {_id(one["student"], ids) for one, _, _ in _receipts(old, "*")}
-        put(roster, "\n".join(["student", *(f'"{name}"' for name in sorted(students))]).encode())
-        yield f"no roster is named, so the class is who handed something in: {roster}"
     init_class(folder, roster, zone)
     (folder / FILE).unlink()  # the template, until names can be resolved
     with open_class(folder) as cls, cls.writing():
@@ -157,7 +152,7 @@ def _rules(cls: Class, rules: dict[str, Any], zone: str, ids: Mapping[str, str])
     lines = [f"zone = {_toml(zone)}"]
     for table, entries in {**rules, "excused": excused}.items():
         if entries:
-            lines += ["", f"[{table}]", *(f"{_toml_key(name)} = {_toml(value)}" for name, value in entries.items())]
+            lines += ["", f"[{table}]", *(f"{_toml(name)} = {_toml(value)}" for name, value in entries.items())]
     for name, entries in extensions.items():
         lines += ["", f"[extensions.{_toml(name)}]", *(f"{week} = {_toml(due)}" for week, due in entries.items())]
     return "\n".join(lines) + "\n"
@@ -165,10 +160,6 @@ def _rules(cls: Class, rules: dict[str, Any], zone: str, ids: Mapping[str, str])
 
 def _toml(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else json.dumps(value, ensure_ascii=False)
-
-
-def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[\w-]+", name, re.A) else _toml(name)
 
 
 # -- submissions and marks --------------------------------------------------------------------------------------------
@@ -228,8 +219,6 @@ def _keep(cls: Class, week: Week, one: _Old, ids: Mapping[str, str], people: Map
         timed=GIVEN if timed == "given" else PLATFORM,
     )
     added = keep(cls, week, arrival, seats)
-    if timed == "given" and late is not None:  # it was settled with the mark when it was collected
-        cls.db.execute("UPDATE submission SET timed = ? WHERE id = ?", (BY_HAND, added))
     names = one.path.with_suffix(".names.json")
     for before, after in (json.loads(names.read_text(encoding="utf-8")) if names.is_file() else {}).items():
         rename(cls, added, before, after)

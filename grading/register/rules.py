@@ -1,33 +1,7 @@
 """course.toml, what an instructor writes by hand: deadlines, what lateness costs, extensions, excuses.
 
-    zone = "Europe/Berlin"                  # of the times that a platform writes without their offset from UTC
-
-    [attempts]                              # every table may be left out
-    policy = "best"                         # or "last", which also holds without this table
-
-    [deadlines]
-    week13 = 2026-11-20T23:59:00+01:00      # with the offset from UTC
-
-    [late]                                  # without this table lateness costs nothing
-    grace_minutes = 10                      # so much later still counts as in time
-    per_day = 0.1                           # of the points, for each day begun after the deadline
-    most = 0.5                              # never more than this
-    closes_after_days = 14                  # what comes later than that counts nothing
-
-    [extensions."sean@example.org"]         # a student's own deadline, by an e-mail, an id, or the roster's whole name
-    week13 = 2026-11-27T23:59:00+01:00
-
-    [full_points]                           # of these tasks everybody who handed in has all points: cancelled, or wrong
-    week13 = ["13.4"]
-
-    [excused]                               # joined late, or was ill: the week is neither a zero nor possible points
-    week13 = ["Jonas Joiner"]
-
-    [comments]                              # sentences for markers: #units in formgrader's comment stands for this one
-    units = "State the unit of every number."
-
-Each name in it is exactly one person of the roster when the class is opened; else nothing is done, and the refusal has
-the line that is right.
+Every table may be left out (docs/instructors.md has an example). Each name in it is exactly one person of the roster when
+the class is opened; else nothing is done, and the refusal has the line that is right.
 """
 
 import re
@@ -69,14 +43,18 @@ class Attempts(Config):
 class Late(Config):
     """How much lateness costs; fractions of the points."""
 
-    grace_minutes: float = Field(default=0, ge=0)
-    per_day: float = Field(default=0, ge=0, le=1)
-    most: float = Field(default=1, ge=0, le=1)
-    closes_after_days: float | None = Field(default=None, gt=0)
+    grace_minutes: float = Field(default=0, ge=0)  # so much later still counts as in time
+    per_day: float = Field(default=0, ge=0, le=1)  # for each day begun after the deadline
+    most: float = Field(default=1, ge=0, le=1)  # never more than this
+    closes_after_days: float | None = Field(default=None, gt=0)  # what comes later than that counts nothing
 
 
 class OfAll(Config):
-    """The rules in which nobody is named."""
+    """The rules in which nobody is named.
+
+    zone         "Europe/Berlin": of the times that a platform writes without their offset from UTC
+    full_points  week -> tasks of which everybody who handed in has all points: cancelled, or wrong
+    comments     word -> sentence: #word in formgrader's comment stands for it"""
 
     zone: str = ""
     attempts: Attempts = Attempts()

@@ -162,15 +162,6 @@ def test_a_file_stays_renamed_and_its_mark_holds(old, tmp_path):
         assert next(s for s in standings(cls, WEEK) if s.counted).mark.points == 10
 
 
-def test_without_a_roster_the_class_is_who_handed_in(old, tmp_path):
-    (old.root / "course.toml").unlink()
-    old.collected("anna")
-    old.collected("Ben Carter")
-    taken_over(old, tmp_path)
-    with open_class(tmp_path / "new", WEEKS) as cls:
-        assert {one.person.name: one.mark.points for one in standings(cls, WEEK)} == {"anna": 10, "Ben Carter": 10}
-
-
 def test_names_that_are_unknown_and_folders_that_are_none_are_refused_and_leave_nothing(old, tmp_path):
     (old.root / "submitted").mkdir()
     text = (old.root / "course.toml").read_text()
@@ -178,6 +169,9 @@ def test_names_that_are_unknown_and_folders_that_are_none_are_refused_and_leave_
     with pytest.raises(LabError, match="speaks of nobody"):
         taken_over(old, tmp_path)
     assert not (tmp_path / "new" / "class.db").exists()
+    (old.root / "course.toml").write_text(text.replace('[roster]\nfile = "roster.csv"', ""))
+    with pytest.raises(LabError, match="--roster FILE"):
+        taken_over(old, tmp_path)
     (old.root / "course.toml").write_text(text)
     taken_over(old, tmp_path)
     with pytest.raises(LabError, match="already"):
