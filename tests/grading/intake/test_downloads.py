@@ -113,9 +113,7 @@ def test_canvas_attempts_of_two_downloads_in_order(read, folder):
     assert not any(one.notes for one in found.arrivals), "the standing says what lateness costs, by the own deadline"
 
 
-@pytest.mark.parametrize(
-    "name", ["x_4501_4507_9_ring.py", "x_4501_1_4507_9_ring.py", "li_4507_9_x_4501_1_ring.py", "x_4501_4999_9_ring.py"]
-)
+@pytest.mark.parametrize("name", ["x_4501_4507_9_ring.py", "li_4507_9_x_4501_1_ring.py", "x_4501_4999_9_ring.py"])
 def test_nobody_joins_anothers_attempt_by_a_name_in_canvas(read, download, name):
     found = read(download({name: "stolen", "doe_4501_100_ring.py": RING}))
     assert who(found) == {name: "", "doe_4501": "Doe, Jane"} and found.arrivals[-1].attention

@@ -104,12 +104,10 @@ def test_every_name_of_one_person_extends_and_excuses_the_same_one(tmp_path, nam
     [
         (f'[extensions."Sean OBrien"]\nweek13 = {AFTER.isoformat()}\n', '[extensions."sean@x.org"]', CANVAS),
         ('[excused]\nweek13 = ["Sean OBrien"]\n', '[excused] week13 = ["sean@x.org"]', CANVAS),
-        ('[excused]\nweek13 = ["shean@x.org"]\n', '[excused] week13 = ["sean@x.org"]', CANVAS),
         ('[excused]\nweek13 = ["S0033"]\n', '[excused] week13 = ["jane@x.org"]', CANVAS),
         ('[excused]\nweek13 = ["nobody at all"]\n', '[excused] week13 = ["E-MAIL OR ID"]', CANVAS),
         ('[excused]\nweek13 = ["Max Meier"]\n', "name one of max1@x.org", MOODLE),
         ("[extensions.S001]\nweek13 = 2026-11-01T12:00:00Z\n", "is before the deadline", CANVAS),
-        ("[extensions.S001]\nweek14 = 2026-12-01T12:00:00Z\n", "extends nothing", CANVAS),
         ("[extensions.S001]\nweek13 = 2026-12-01T12:00:00\n", "needs its offset from UTC", CANVAS),
         ('[excused]\nweek133 = ["S001"]\n', "there is no week 'week133'; did you mean 'week13'", CANVAS),
         ('[full_points]\nweek13 = ["13.99"]\n', "week13 has no task '13.99' with points", CANVAS),
