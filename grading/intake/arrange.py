@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from grading.intake.extras import MAX_MODULE, lay_extras
 from grading.intake.names import is_notebook, other_week, shown, some
 from grading.intake.notebook import NO_NOTEBOOK, grade_cells
-from grading.intake.released import Released, released_week
+from grading.intake.released import Released, plain, released_week
 from grading.intake.submission import Submission
 from grading.intake.wrong_week import another_week
 from labkit.checks.remote import COURSE, TEXT
@@ -133,11 +133,6 @@ def _elsewhere(prefix: str, path: str, names: Iterable[str], week: Week) -> bool
     if any(folder in ("labkit", "grading", "tests") or other_week(folder, week) for folder in folders):
         return True
     return any("/".join([*folders[depth:], path]) in names for depth in range(len(folders)))
-
-
-def plain(data: bytes) -> bytes:
-    """Without what editors change by themselves: a byte order mark, line ends, blanks at the end."""
-    return data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").rstrip()
 
 
 def _unreadable(data: bytes) -> str:

@@ -20,6 +20,7 @@ from grading.intake.names import LEFT_ABOUT, PACKED, clean, noise, same_letters,
 from grading.intake.rosters import Line, Roster
 from grading.intake.unpacking import unpacked
 from grading.intake.worksheet import Worksheet
+from grading.intake.wrong_week import modules
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -233,7 +234,7 @@ class _Reader:
     def refuse(self, source: Path, folder: Path) -> None:
         """LabError on a download in which nobody is."""
         names = {clean(path.name) for path in folder.iterdir() if not noise(path.name)}
-        if own := sorted({*_modules(self.week), self.week.package} & names):
+        if own := sorted({*modules(self.week), self.week.package} & names):
             raise LabError(
                 f"{source} holds {own[0]} itself and looks like one submission: put it into a folder as ID.zip, where "
                 "ID is the student's, and collect that folder"
@@ -267,7 +268,3 @@ def _is_work(entry: os.DirEntry) -> bool:
         return any(member.name.lower().endswith((*CODE, *PACKED)) for member in walk(top))
     finally:
         os.close(top)
-
-
-def _modules(week: Week) -> set[str]:
-    return {f"{module.split('.')[0]}.py" for task in week.tasks for module in task.modules}

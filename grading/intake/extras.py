@@ -11,7 +11,7 @@ import importlib.util
 import re
 
 from grading.intake.names import other_week, some
-from grading.intake.released import Released
+from grading.intake.released import Released, plain
 from grading.intake.submission import Submission
 from grading.tree import RESULTS
 from labkit.checks.tasks import Week
@@ -41,7 +41,7 @@ def lay_extras(
             continue
         where = name[len(root) :] if name.startswith(root) else None
         if where in released.files and where not in released.modules.values():
-            if where.endswith(".py") and _lines(data) != _lines(released.files[where]):
+            if where.endswith(".py") and plain(data) != plain(released.files[where]):
                 ours.append(where)
             continue
         target = _target(name, where, above, released, week)
@@ -100,7 +100,3 @@ def _of_course(name: str, week: Week) -> bool:
         folder in ("labkit", "tests", "results", "solutions") or other_week(folder, week)
         for folder in name.split("/")[:-1]
     )
-
-
-def _lines(data: bytes) -> list[bytes]:
-    return [line.rstrip() for line in data.rstrip().splitlines()]

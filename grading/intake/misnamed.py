@@ -3,9 +3,8 @@
 import difflib
 from pathlib import PurePosixPath
 
-from grading.intake.arrange import plain
 from grading.intake.names import harmless, shown
-from grading.intake.released import released_week
+from grading.intake.released import plain, released_week
 from grading.intake.submission import Submission
 from labkit.checks.tasks import Week
 from labkit.errors import LabError

@@ -80,3 +80,8 @@ def _released(week: Week, stamps: tuple) -> Released:
                 + (", or git does not track it" if tracked is not None else "")
             )
     return Released(files, frozenset(name for name, _, _ in stamps), modules)
+
+
+def plain(data: bytes) -> bytes:
+    """Without what editors change by themselves: a byte order mark, line ends, blanks at the end."""
+    return data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").rstrip()

@@ -40,7 +40,7 @@ def another_week(read: Submission, week: Week) -> tuple[str, bool]:
     names = {os.path.basename(path) for path in (*read.files, *read.left_out)}
 
     def share(one: Week) -> float:
-        return len(names & _modules(one)) / len(_modules(one))
+        return len(names & modules(one)) / len(modules(one))
 
     own = share(week)
     best = max((one for one in find_weeks() if one.package != week.package), key=share, default=None)
@@ -53,5 +53,6 @@ def _is_feedback(read: Submission) -> bool:
     return bool(names) and all(re.fullmatch(r"(.*_)?(week\d+|capstone)\.html", name) for name in names)
 
 
-def _modules(week: Week) -> set[str]:
+def modules(week: Week) -> set[str]:
+    """The files that its automatic tasks are in, without their folders."""
     return {f"{module.split('.')[-1]}.py" for task in week.tasks for module in task.modules if task.kind == "auto"}

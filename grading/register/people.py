@@ -16,7 +16,7 @@ from pathlib import Path
 from grading.intake.arrival import Key
 from grading.intake.names import clean, forms, letters, shown, some
 from grading.intake.rosters import read_roster
-from grading.register.schema import Class, writing
+from grading.register.schema import Class
 from labkit.errors import LabError
 
 TYPED = ("id", "email", "canvas", "nbgrader", "name")  # what a person may be called by where people type it
@@ -177,7 +177,7 @@ def numbered(cls: Class, label: str) -> Person | None:
 def learn(cls: Class, who: int, keys: Iterable[Key], origin: str = "learned") -> None:
     """Keep keys as a person's: of the roster, as an instructor said ("who"), or beside a key that is known ("learned":
     then no names). A key that is somebody else's stays theirs."""
-    with writing(cls.db):
+    with cls.writing():
         for key in keys:
             if key.row[2] and (key.platform != "name" or origin != "learned"):
                 cls.db.execute(
@@ -206,7 +206,7 @@ def who(cls: Class, label: str, whose: Sequence[str], week: str = "") -> list[Pe
         more = f"; did you mean {close[0]!r}?" if close else more
         raise LabError(f"no submission is called {shown(label)!r}{more}")
     rows = [row for row in rows if row["person"] is None] or rows
-    with writing(cls.db):
+    with cls.writing():
         for row in rows:
             keys = keys_of(row["keys"])
             for key in keys:
@@ -235,7 +235,7 @@ def who(cls: Class, label: str, whose: Sequence[str], week: str = "") -> list[Pe
 def settle(cls: Class) -> int:
     """Give every submission that has no owner yet to the one whom its keys tell by now; how many were given."""
     given = 0
-    with writing(cls.db):
+    with cls.writing():
         rows = cls.db.execute("SELECT submission, seat, keys FROM member WHERE person IS NULL").fetchall()
         for row in rows:
             found, _ = owner(cls, keys_of(row["keys"]))
@@ -289,7 +289,7 @@ def import_roster(cls: Class, path: Path) -> Imported:
                 both = f"{shown(taken[key.row])} and {shown(line.name)}"
                 raise LabError(f"{path}: {key.value!r} is {both}: give each an id or an e-mail of their own")
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    with writing(cls.db):
+    with cls.writing():
         before, here = everybody(cls), set[int]()
         for line in lines:
             known = {found for key in line.keys if (found := _owner(cls, key)) is not None}
