@@ -40,7 +40,7 @@ _COLUMNS = {
     "due": ("extensiongranteduntil", "verlängerungzugelassenbis"),
 }  # fmt: skip
 _CALLED = {name: what for what, names in _COLUMNS.items() for name in names}
-_PARTICIPANT = re.compile(r"(?:Participant|Teilnehmer[^\d\s]*)\s*(\d+)")
+_PARTICIPANT = re.compile(r"(?:Participant|Teilnehm)\D*(\d+)")
 _STAFF = ("ta", "instructor", "reader", "staff", "teacher")  # Gradescope's and others' roles beside Student
 # Of a status, "Submitted for grading - Extension granted until: Friday, 20 November 2026, 6:00 PM", the part with a year:
 # translations have had several words before it, and no other part has a time.
