@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from grading.intake.arrival import GIVEN, Key
 from grading.mark import Mark
 from grading.register import schema
-from grading.register.classes import init_class, open_class
+from grading.register.classes import open_class
 from grading.register.counting import counting, current_marks
 from grading.register.marks import add_mark, changes, marks_of
 from grading.register.people import everybody, resolve
@@ -238,12 +238,11 @@ class Store(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         self.scratch = tempfile.TemporaryDirectory()
-        roster = Path(self.scratch.name) / "roster.csv"
-        roster.write_text("student,name,email\n" + "".join(f"s{n},Name {n},s{n}@x.org\n" for n in range(3)))
-        self.folder = Path(self.scratch.name) / "c"
-        init_class(self.folder, roster, "Europe/Berlin", WEEKS)
-        (self.folder / "course.toml").write_text(DEADLINE)
-        self.opened = open_class(self.folder, WEEKS)
+        self.enter()
+
+    def enter(self):
+        roster = "student,name,email\n" + "".join(f"s{n},Name {n},s{n}@x.org\n" for n in range(3))
+        self.opened = opened(Path(self.scratch.name) / "c", roster, DEADLINE)
         self.cls = self.opened.__enter__()
 
     def teardown(self):
@@ -294,8 +293,7 @@ class Store(RuleBasedStateMachine):
     def open_again(self):
         before = standings(self.cls, WEEK, AFTER)
         self.opened.__exit__(None, None, None)
-        self.opened = open_class(self.folder, WEEKS)
-        self.cls = self.opened.__enter__()
+        self.enter()
         assert standings(self.cls, WEEK, AFTER) == before
 
     @invariant()
