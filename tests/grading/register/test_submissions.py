@@ -1,8 +1,13 @@
 """What arrives: known or new, whose, and when; and what a kill leaves."""
 
 import hashlib
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import tempfile
+import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -22,7 +27,18 @@ from grading.register.people import everybody, resolve
 from grading.register.standing import standings
 from grading.register.submissions import attempt, attempts, end_collection, leave_out, rename, retime, withdraw
 from labkit.errors import LabError
-from tests.grading.register.storing import AFTER, BEFORE, DEADLINE, WEEK, WEEKS, canvas, give_mark, hand_in, opened
+from tests.grading.register.storing import (
+    AFTER,
+    BEFORE,
+    DEADLINE,
+    ROOT,
+    WEEK,
+    WEEKS,
+    canvas,
+    give_mark,
+    hand_in,
+    opened,
+)
 
 ANNA = canvas("mülleranna", "4501")
 HOUR = timedelta(hours=1)
@@ -229,6 +245,37 @@ def test_one_transaction_holds_whole_or_not_at_all(cls):
     with pytest.raises(sqlite3.IntegrityError):
         breaks()
     assert not marks_of(cls, number)
+
+
+WRITER = """
+import sys
+from tests.grading.register.storing import *
+with open_class(sys.argv[1], WEEKS) as cls:
+    print("open", flush=True)
+    for n in range(10_000):
+        number = hand_in(cls, "a", canvas("a", "4501"), f"{n}".encode()).id
+        give_mark(cls, number, n % 100)
+        print(number, flush=True)
+"""
+
+
+def test_a_kill_at_any_moment_loses_nothing_that_was_reported(tmp_path):
+    with opened(tmp_path / "c"):
+        pass
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, tmp_path / "c"], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert writer.stdout.readline() == "open\n"
+    time.sleep(0.15)
+    os.kill(writer.pid, signal.SIGKILL)
+    reported = [int(line) for line in writer.stdout.read().splitlines()]
+    writer.wait()
+    with opened(tmp_path / "c") as cls:
+        here = attempts(cls, "week13")
+        assert set(reported) <= set(current_marks(cls, "week13")) and len(here) - len(reported) in (0, 1)
+        assert all(cls.archive(WEEK, one.id).is_file() for one in here)
+        assert cls.db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        hand_in(cls, "b", canvas("b", "4502"), b"goes on")
 
 
 class Store(RuleBasedStateMachine):
