@@ -29,7 +29,7 @@ from grading.marking.cells import read_notebook
 from grading.publish.page import here
 from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
-from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
+from grading.sandbox.runner import BUDGET, DEADLINE, MAX_TEXT, SandboxRunner, parts_of
 from labkit.checks import boundary, expected
 from labkit.checks.outcome import Outcome, number
 from labkit.checks.pytest_run import run_checks
@@ -85,7 +85,7 @@ def grade(
     begin, used = time.monotonic(), _used()
     submission = read_submission(entry.path, entry.renamed) if submission is None else submission
     package = arrange(submission, week)
-    outcome, processor = run(package, week, settings, box)
+    outcome, _, processor = run(package, week, settings, settings.tasks or [week.name], box)
     explained(outcome, week, package.missing)
     graded = {module for task in week.tasks if task.kind != "stretch" for module in task.modules}
     missing = list(dict.fromkeys(why for module, why in package.missing.items() if module in graded))
@@ -96,72 +96,72 @@ def grade(
         notes.append(f"Handed in beside the notebook: {some(beside)}. It is read with the written task.")
     if folders := runs(week, submission.files):
         notes.append(f"Handed in with the record of a run: {some(folders)}. It is read with the written task.")
-    attention, seconds = [*entry.attention, *submission.attention], time.monotonic() - begin
-    core_seconds = _used() - used + processor
-    mark = make(entry, submission.digest, notes, attention, week, outcome, settings, seconds, core_seconds)
+    data = outcome.to_json()
+    for case in (case for task in data["tasks"] for case in task["cases"]):  # a student's page is made of these
+        case["text"], case["cause"] = here(case["text"]), [here(cause) for cause in case["cause"]]
+    attention = [*entry.attention, *submission.attention]
+    attention += [f"{case.task} {case.behaviour}: {case.text}" for case in outcome.faults]
+    if settings.isolation == UNSANDBOXED:
+        attention.append("graded UNSANDBOXED: the submission's code could do anything, also to this mark")
     absent = [module for module in package.missing if module in graded]
-    mark.missing = {f"{module.replace('.', '/')}.py": package.lookalikes[module] for module in absent}
-    mark.unanswered = unanswered(week, submission.files)
-    return mark
+    return Mark(
+        **_about(entry, submission.digest, week, settings),
+        points=data["points"],
+        possible=data["possible"],
+        complete=not outcome.faults,
+        attention=attention,
+        notes=notes,
+        missing={f"{module.replace('.', '/')}.py": package.lookalikes[module] for module in absent},
+        unanswered=unanswered(week, submission.files),
+        tasks=data["tasks"],
+        seconds=round(time.monotonic() - begin, 3),
+        core_seconds=round(_used() - used + processor, 3),
+    )
 
 
-def run(package: Package, week: Week, settings: Settings, box: Box | None = None) -> tuple[Outcome, float]:
-    """The week's checks on a package: the outcome, and seconds of processor used in the sandbox."""
+def run(
+    package: Package,
+    week: Week,
+    settings: Settings,
+    asked: Sequence[str],
+    box: Box | None = None,
+    deadline: float | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+) -> tuple[Outcome, dict[str, float], float]:
+    """Checks on a package: the outcome, the longest call of each function in the sandbox, and seconds of processor there.
+
+    asked      the week's name, tasks' ids
+    deadline   seconds for a call; of the reference `GENEROUS`"""
     expected.remember(settings.expected)
-    asked = settings.tasks or [week.name]
     with laid_out(package, box.folder if box else settings.work / f"{os.getpid()}") as folder:
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:
-                return run_checks(asked, weeks=[week], runner=runner, seed=settings.seed), 0.0
+                outcome = run_checks(
+                    asked, weeks=[week], runner=runner, seed=settings.seed, deadline=deadline, progress=progress
+                )
+            return outcome, {}, 0.0
         with SandboxRunner(
             folder,
             parts=parts_of(week),
             reference=settings.seconds,
             limits=settings.limits,
             budget=budget(settings),
+            deadline=deadline or DEADLINE,
             box=box,
             precompile=True,
         ) as sandboxed:
-            outcome = run_checks(asked, weeks=[week], runner=sandboxed, seed=settings.seed)
+            outcome = run_checks(asked, weeks=[week], runner=sandboxed, seed=settings.seed, progress=progress)
         # A verdict's text may quote what came back: it is a student's, of any length, and terminals obey some of it.
         outcome.cases = [
             replace(case, text=clean(case.text, MAX_TEXT), cause=tuple(clean(cause, MAX_TEXT) for cause in case.cause))
             for case in outcome.cases
         ]
-        return outcome, sandboxed.processor
+        return outcome, sandboxed.seconds, sandboxed.processor
 
 
 def budget(settings: Settings) -> float:
     """Seconds that a submission may take."""
     return max(BUDGET, 10 * settings.total)
-
-
-def reference(
-    package: Package,
-    week: Week,
-    settings: Settings,
-    box: Box | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
-    stretch: Sequence[str] = (),
-) -> tuple[Outcome, dict[str, float]]:
-    """The week's own solutions through the same machinery: the outcome, and the longest call of each function. What
-    was expected of it is in `labkit.checks.expected` afterwards.
-
-    stretch  tasks without points that are judged as well"""
-    expected.forget()
-    asked = [week.name, *stretch]
-    with laid_out(package, box.folder if box else settings.work / "reference") as folder:
-        if settings.isolation == UNSANDBOXED:
-            with LocalRunner(folder, reference=week.folder.parent) as runner:
-                outcome = run_checks(
-                    asked, weeks=[week], runner=runner, seed=settings.seed, deadline=GENEROUS, progress=progress
-                )
-                return outcome, {}
-        with SandboxRunner(
-            folder, parts=parts_of(week), limits=settings.limits, deadline=GENEROUS, box=box, precompile=True
-        ) as sandboxed:
-            outcome = run_checks(asked, weeks=[week], runner=sandboxed, seed=settings.seed, progress=progress)
-            return outcome, sandboxed.seconds
 
 
 @contextmanager
@@ -190,49 +190,12 @@ def _empty(folder: Path) -> None:
 def explained(outcome: Outcome, week: Week, missing: dict[str, str]) -> None:
     """Where a task's module is missing, its cases say so: a hole in the course's own text is not what was handed in.
     Nobody asks for a stretch task: one whose module is not there, nor any that looks like it, was not attempted."""
-    for number_, case in enumerate(outcome.cases):
+    for place, case in enumerate(outcome.cases):
         task = week.task(case.task)
         why = [missing[module] for module in task.modules if module in missing]
-        if (
-            task.kind == "stretch"
-            and case.verdict == NOT_ATTEMPTED
-            and all(sentence.endswith(NOWHERE) for sentence in why)
-        ):
-            continue
-        if why and case.verdict in (NOT_ATTEMPTED, NO_RESULT):
-            outcome.cases[number_] = replace(case, verdict=NO_RESULT, text=" ".join(why), cause=())
-
-
-def make(
-    entry: Entry,
-    digest: str,
-    notes: list[str],
-    attention: list[str],
-    week: Week,
-    outcome: Outcome,
-    settings: Settings,
-    seconds: float,
-    core_seconds: float,
-) -> Mark:
-    """A Mark from an outcome."""
-    data = outcome.to_json()
-    for case in (case for task in data["tasks"] for case in task["cases"]):  # a student's page is made of these
-        case["text"], case["cause"] = here(case["text"]), [here(cause) for cause in case["cause"]]
-    attention = attention + [f"{case.task} {case.behaviour}: {case.text}" for case in outcome.faults]
-    if settings.isolation == UNSANDBOXED:
-        attention.append("graded UNSANDBOXED: the submission's code could do anything, also to this mark")
-    return Mark(
-        **_about(entry, digest, week, settings),
-        points=data["points"],
-        possible=data["possible"],
-        complete=not outcome.faults,
-        attention=attention,
-        notes=notes,
-        tasks=data["tasks"],
-        seconds=round(seconds, 3),
-        core_seconds=round(core_seconds, 3),
-        finished=now(),
-    )
+        nowhere = task.kind == "stretch" and all(sentence.endswith(NOWHERE) for sentence in why)
+        if why and (case.verdict == NO_RESULT or (case.verdict == NOT_ATTEMPTED and not nowhere)):
+            outcome.cases[place] = replace(case, verdict=NO_RESULT, text=" ".join(why), cause=())
 
 
 def _about(entry: Entry, digest: str, week: Week, settings: Settings) -> dict[str, Any]:
@@ -247,6 +210,7 @@ def _about(entry: Entry, digest: str, week: Week, settings: Settings) -> dict[st
         "environment": environment_hash(settings.isolation),
         "key": key(digest, week, settings),
         "isolation": settings.isolation,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
@@ -264,7 +228,6 @@ def failed(entry: Entry, week: Week, settings: Settings, why: str) -> Mark:
         complete=False,
         attention=[f"{FAULT}: {why}"],
         tasks=tasks,
-        finished=now(),
     )
 
 
@@ -347,7 +310,3 @@ def _hash(value: Any) -> str:
 def _used() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

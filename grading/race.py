@@ -7,11 +7,12 @@ the class's secret seed.
 """
 
 import argparse
-import ast
 import hashlib
 import hmac
+import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +36,7 @@ from labkit.checks.tasks import Week
 from labkit.errors import LabError, run_command
 
 LONGEST = 24  # characters of a pseudonym
-FIRST = (
-    "amber", "brisk", "calm", "deft", "eager", "fleet", "grand", "hazel", "keen", "lucid", "mild", "noble", "quick",
-)  # fmt: skip
-SECOND = (
-    "badger", "curlew", "dipper", "egret", "falcon", "heron", "ibis", "kestrel", "lynx", "marten", "otter", "wren",
-)  # fmt: skip
+SAYS = re.compile(r"""^PSEUDONYM\s*=\s*(["'])(.+)\1""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -96,51 +92,35 @@ def _run(week: Week, package: Package, seed: int) -> Result:
 def pseudonyms(week: Week, packages: Mapping[int, Package], seed: int, taken: Iterable[str]) -> dict[int, str]:
     """{submission: pseudonym}, all different, and none of those that are taken: people's names and keys."""
     wanted = {number: _wanted(week, package) for number, package in packages.items()}
-    people = {name.casefold() for name in taken}
-    said = [name.casefold() for name in wanted.values()]
-    found: dict[int, str] = {}
-    for number in sorted(packages):
-        name, n = wanted[number], 0
-        if not name or said.count(name.casefold()) > 1 or name.casefold() in people:
-            name = ""
-        while not name or name in found.values():
-            name, n = _made(number, seed, n), n + 1
-        found[number] = name
-    return found
+    refused = {"", *(name.casefold() for name in taken)}
+    said = Counter(name.casefold() for name in wanted.values())
+    return {
+        number: name if said[name.casefold()] == 1 and name.casefold() not in refused else _made(number, seed)
+        for number, name in wanted.items()
+    }
 
 
-def _made(number: int, seed: int, n: int) -> str:
-    digest = hmac.new(str(seed).encode(), f"{number} {n}".encode(), hashlib.sha256).digest()
-    name = f"{FIRST[digest[0] % len(FIRST)]} {SECOND[digest[1] % len(SECOND)]}"
-    return name if n == 0 else f"{name} {digest[2]}"
+def _made(number: int, seed: int) -> str:
+    return f"entry {hmac.new(str(seed).encode(), str(number).encode(), hashlib.sha256).hexdigest()[:8]}"
 
 
 def _wanted(week: Week, package: Package) -> str:
     """What the entry's file says, read as text."""
     for module in {module for task in week.tasks for module in task.modules}:
         text = package.files.get(f"{week.package}/{module.replace('.', '/')}.py", b"").decode(errors="replace")
-        if "PSEUDONYM" not in text:
-            continue
-        try:
-            nodes = ast.parse(text).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        for node in nodes:
-            if (
-                isinstance(node, ast.Assign)
-                and [target.id for target in node.targets if isinstance(target, ast.Name)] == ["PSEUDONYM"]
-                and isinstance(node.value, ast.Constant)
-                and isinstance(node.value.value, str)
-            ):
-                return " ".join(clean(node.value.value[:LONGEST], LONGEST).split())
+        if said := SAYS.search(text):
+            return " ".join(clean(said[2][:LONGEST], LONGEST).split())
     return ""
 
 
 def class_table(week: Week, ranked: Sequence[Placed]) -> Any:
     """The table that may be shown to the class: pseudonyms alone."""
-    laps = [(p, {lap.track: lap.seconds for lap in p.result.laps}) for p in ranked if p.result]
-    par = {lap.track: lap.par for p in ranked[:1] if p.result for lap in p.result.laps}
-    rows = [(p.pseudonym, p.result.score, times) for p, times in laps if p.result and p.result.score]
+    rows: list[tuple[str, float, dict[str, float | None]]] = []
+    par: dict[str, float | None] = {}
+    for placed in ranked:
+        if placed.result and placed.result.score:
+            par = {lap.track: lap.par for lap in placed.result.laps}
+            rows.append((placed.pseudonym, placed.result.score, {lap.track: lap.seconds for lap in placed.result.laps}))
     return table(race_of(week), [*rows, ("par", 1.0, par)] if rows else rows)
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from grading import history, judge
 from grading.files import locked, put
@@ -38,6 +37,7 @@ from grading.register.submissions import Attempt, attempts
 from grading.sandbox.box import Box, Limits
 from labkit.checks import expected
 from labkit.checks.tasks import Week
+from labkit.checks.verdict import PASSED
 from labkit.errors import LabError
 
 WORK, LOCK = ".work", ".lock"
@@ -266,23 +266,19 @@ def _time(
 ) -> None:
     """Grade the reference; how long it took, or why not, into the file."""
     try:
-        package = arrange(reference_submission(week), week)
-        outcome, seconds = judge.reference(
-            package, week, settings, box, lambda done, total, what: tell(done, total), stretch
+        package, asked = arrange(reference_submission(week), week), [week.name, *stretch]
+        outcome, seconds, _ = judge.run(
+            package, week, settings, asked, box, judge.GENEROUS, lambda done, total, what: tell(done, total)
         )
-        worst = [
-            f"{case.task} {case.behaviour}: {case.verdict}: {case.text}"
-            for case in outcome.cases
-            if case.verdict != "passed"
-        ]
-        _write(
-            path,
-            {"key": key, "stretch": stretch, "seconds": seconds, "total": outcome.seconds, "expected": expected.known()}
-            if outcome.full
-            else {"error": worst[0] if worst else "a task has no cases"},
-        )
+        found = {"key": key, "stretch": stretch, "seconds": seconds, "total": outcome.seconds}
+        found["expected"] = expected.known()
+        if not outcome.full:
+            failed = (case for case in outcome.cases if case.verdict != PASSED)
+            worst = (f"{case.task} {case.behaviour}: {case.verdict}: {case.text}" for case in failed)
+            found = {"error": next(worst, "a task has no cases")}
     except Exception as error:
-        _write(path, {"error": f"{type(error).__name__}: {error}"})
+        found = {"error": f"{type(error).__name__}: {error}"}
+    put(path, json.dumps(found).encode(), 0o600)
 
 
 def reference_submission(week: Week) -> Submission:
@@ -353,10 +349,6 @@ def _locked(cls: Class, week: Week) -> Iterator[Path]:
             yield own
         finally:
             shutil.rmtree(own / "run", ignore_errors=True)
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    put(path, json.dumps(data).encode(), 0o600)
 
 
 __all__ = ["SANDBOXED", "UNSANDBOXED", "Progress", "Report", "Wishes", "again", "chosen_numbers", "class_seed", "run"]

@@ -1,8 +1,7 @@
 """What the instructor sees: one line a submission while it works, with the time that is left; the class's table at the
 end."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -11,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grading import history
-from grading.intake.names import count, printable
+from grading.intake.names import count, printable, some
 from grading.intake.names import shown as name_of
 from grading.mark import UNSANDBOXED, Mark
 from grading.run import Progress as Step
@@ -19,15 +18,14 @@ from grading.run import Report
 from labkit.checks.verdict import PASSED, VERDICTS
 
 NAMED = 6  # students in one line
-EVERY = 10.0  # seconds between two lines on the reference
 MEASURED = "measuring how long the course's own solutions take here, once for a week and a machine"
 
 
 @contextmanager
 def shown(console: Console) -> Iterator[Callable[[Step], None]]:
-    """Progress: a bar on a terminal, else a line for each submission, and now and then one on the reference."""
+    """Progress: a bar on a terminal, else a line for each submission."""
     if not console.is_terminal:
-        yield _lines(console)
+        yield lambda step: _line(step, console)
         return
     with Progress(
         TextColumn("{task.description}"),
@@ -62,31 +60,15 @@ def expectation(step: Step) -> str:
     return f"{many} to grade: about {about} if each takes as long as the course's own solutions; {longer}"
 
 
-def _lines(console: Console) -> Callable[[Step], None]:
-    began = last = time.monotonic()
-
-    def line(step: Step) -> None:
-        nonlocal began, last
-        now = time.monotonic()
-        if step.mark is not None:
-            mark = step.mark
-            console.print(
-                Text(
-                    f"{step.done} of {step.total}  submission {mark.submission}: {mark.points} of {mark.possible} in "
-                    f"{mark.seconds:.0f} s"
-                )
-            )
-        elif step.expected is not None:
-            console.print(Text(expectation(step)), soft_wrap=True)
-        elif step.entry is None and not step.total:
-            began = last = now
-            console.print(Text(MEASURED), soft_wrap=True)
-        elif step.entry is None and step.done and now - last >= EVERY:
-            last = now
-            left = (now - began) / step.done * (step.total - step.done)
-            console.print(Text(f"{step.done} of {step.total} checks of the course's own solutions, {left:.0f} s left"))
-
-    return line
+def _line(step: Step, console: Console) -> None:
+    if step.mark is not None:
+        mark = step.mark
+        points = f"{mark.points} of {mark.possible} in {mark.seconds:.0f} s"
+        console.print(Text(f"{step.done} of {step.total}  submission {mark.submission}: {points}"))
+    elif step.expected is not None:
+        console.print(Text(expectation(step)), soft_wrap=True)
+    elif step.entry is None and not step.total:
+        console.print(Text(MEASURED), soft_wrap=True)
 
 
 def class_table(report: Report, console: Console) -> None:
@@ -140,14 +122,9 @@ def notes(report: Report) -> list[str]:
     """The notes of all marks, each with those whom it concerns: what many have in common is one line."""
     whom: dict[str, list[str]] = {}
     for mark in report.all:
-        for note in mark.notes:
+        for note in dict.fromkeys(mark.notes):
             whom.setdefault(note, []).append(called(report, mark.submission))
-    return [f"{_names(names)}: {note}" for note, names in whom.items()]
-
-
-def _names(names: Sequence[str]) -> str:
-    names = list(dict.fromkeys(names))
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    return [f"{some(names, NAMED)}: {note}" for note, names in whom.items()]
 
 
 def verdicts(mark: Mark) -> str:

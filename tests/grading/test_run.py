@@ -13,7 +13,6 @@ import pytest
 from grading import judge, pool
 from grading import run as running
 from grading.benchmarks.kills import left
-from grading.intake.arrange import arrange
 from grading.intake.arrival import Arrival, Key
 from grading.mark import SANDBOXED, UNSANDBOXED
 from grading.register.classes import init_class, open_class
@@ -305,23 +304,6 @@ def test_only_those_who_are_named_are_judged_and_nothing_to_grade_is_one_sentenc
     assert [m.submission for m in course.run(numbers=(second,), **UNSHUT).made] == [second]
     with pytest.raises(LabError, match=f"no submission {gone}"):
         course.run(numbers=(gone,))
-
-
-def test_the_reference_is_compiled_once_as_submissions_are(course, monkeypatch):
-    week = course.week
-    asked = {}
-
-    class Asked(Exception):
-        pass
-
-    def sandbox(folder, **options):
-        asked.update(options)
-        raise Asked
-
-    monkeypatch.setattr(judge, "SandboxRunner", sandbox)
-    with pytest.raises(Asked):
-        judge.reference(arrange(running.reference_submission(week), week), week, judge.Settings(1, work=course.folder))
-    assert asked["precompile"]
 
 
 def test_the_seed_is_made_once_and_two_runs_at_once_are_refused(course):
