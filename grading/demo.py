@@ -21,13 +21,14 @@ from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError, run_command
 
 WEEK = "week13"
-# What a student might have written: (file, the reference's line, theirs).
-WRONG = ("collectives.py", "return finish_(chunk[r], op, N)", "return finish_(chunk[(r + 1) % N], op, N)")
-HANGING = (
-    "collectives.py",
-    "        group.sendrecv(chunk[(r - s) % N], dst=right, src=left, out=chunk[(r - s - 1) % N])\n",
-    "        group.send(chunk[(r - s) % N], dst=right)\n        group.recv(left, out=chunk[(r - s - 1) % N])\n",
-)
+# What a student might have written in collectives.py: the reference's text, theirs.
+MISTAKES = {
+    "wrong": ("return finish_(chunk[r], op, N)", "return finish_(chunk[(r + 1) % N], op, N)"),
+    "hanging": (
+        "        group.sendrecv(chunk[(r - s) % N], dst=right, src=left, out=chunk[(r - s - 1) % N])\n",
+        "        group.send(chunk[(r - s) % N], dst=right)\n        group.recv(left, out=chunk[(r - s - 1) % N])\n",
+    ),
+}
 
 
 def demo(out: Path, jobs: int = 2) -> Path:
@@ -52,7 +53,7 @@ def demo(out: Path, jobs: int = 2) -> Path:
     console.print(f"\nGrading: {WEEK} is released to students, and four submissions come back.", style="bold")
     with tempfile.TemporaryDirectory(prefix="grade-demo-") as students:  # outside the course, as every release
         release(Path(students, "tree"), [WEEK], source=week.folder.parent)
-        archives = dict(submissions(Path(students, "tree") / week.package, week))
+        archives = dict(submissions(Path(students, "tree"), week))
     (out / "roster.csv").write_text("\n".join(["student", *archives]))
     why = isolation.missing()
     if why:
@@ -99,20 +100,19 @@ def offer(pages: dict[Path, str]) -> None:
 
 def submissions(released: Path, week: Week) -> Iterator[tuple[str, bytes]]:
     """The four of them: who, and the zip that they hand in."""
-    solved = {
-        path.name: path.read_text(encoding="utf-8") for path in week.folder.glob("*.py") if path not in week.tests
-    }
-    names = {f"{module}.py" for task in week.tasks if task.kind == "auto" for module in task.modules}
-    for student, edit in (("reference", None), ("blank", None), ("wrong", WRONG), ("hanging", HANGING)):
-        files = {week.notebook.name: (released / week.notebook.name).read_bytes()}
-        for name in sorted(names):
-            text = (released / name).read_text(encoding="utf-8") if student == "blank" else solved[name]
-            if edit is not None and edit[0] == name:
-                if edit[1] not in text:
-                    raise LabError(f"the demo's {student} submission changes a line of {name} that is gone")
-                text = text.replace(edit[1], edit[2])
-            files[name] = text.encode()
-        yield student, zipped(files)
+    from grading.run import reference_submission
+
+    solved = reference_submission(week).files
+    blank = {path: (released / path).read_bytes() for path in solved}
+    solved |= {path: data for path, data in blank.items() if path.endswith(".ipynb")}
+    yield "reference", zipped(solved)
+    yield "blank", zipped(blank)
+    path = f"{week.package}/collectives.py"
+    for student, (old, new) in MISTAKES.items():
+        text = solved[path].decode()
+        if old not in text:
+            raise LabError(f"the demo's {student} submission changes a line of {path} that is gone")
+        yield student, zipped(solved | {path: text.replace(old, new).encode()})
 
 
 def main() -> None:

@@ -24,7 +24,6 @@ from pathlib import Path
 from grading import history, judge
 from grading.files import locked, put
 from grading.intake.arrange import arrange
-from grading.intake.names import some
 from grading.intake.released import released_week
 from grading.intake.submission import Submission
 from grading.judge import Entry, Settings
@@ -65,7 +64,6 @@ Tell = Callable[[Progress], None]
 class Wishes:
     """How to run.
 
-    seed        None: the class's, made on the first run and kept
     numbers     only these submissions; () is all
     tasks       judge only these, of every submission that has a complete mark, also if nothing has changed. Stretch
                 tasks are judged so, and only so; () is all that give points
@@ -74,12 +72,10 @@ class Wishes:
     """
 
     jobs: int = 1
-    seed: int | None = None
     isolation: str = SANDBOXED
     numbers: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
     because: str = ""
-    limits: Limits | None = None
     dask: str | None = None
 
 
@@ -91,7 +87,6 @@ class Report:
     changes      what became of marks that were there already
     """
 
-    seed: int
     names: dict[int, str] = field(default_factory=dict)
     made: list[Mark] = field(default_factory=list)
     kept: list[Mark] = field(default_factory=list)
@@ -109,17 +104,13 @@ def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambd
     LabError: nothing to grade, another run is going on, the sandbox does not work, or the reference itself does not
     earn every point here"""
     wishes = wishes or Wishes()
-    found = attempts(cls, week.name)
-    chosen = [one for one in found if not wishes.numbers or one.id in wishes.numbers]
-    if unknown := sorted(set(wishes.numbers) - {one.id for one in chosen}):
-        raise LabError(f"{week.name} has no submission {some(list(map(str, unknown)))} that counts")
+    chosen = [one for one in attempts(cls, week.name) if not wishes.numbers or one.id in wishes.numbers]
     if not chosen:
         raise LabError(f"there is no submission of {week.name}: `grade collect {week.name} DOWNLOAD` first")
     _prepare(week)
     with _locked(cls, week) as own:
-        seed = class_seed(cls, week) if wishes.seed is None else wishes.seed
-        settings = Settings(seed, wishes.isolation, work=own / "run", limits=_limits(week, wishes.limits))
-        report = Report(seed, {one.id: named(cls, one) for one in chosen})
+        settings = Settings(class_seed(cls, week), wishes.isolation, work=own / "run", limits=_limits(week))
+        report = Report({one.id: named(cls, one) for one in chosen})
         known = newest_marks(cls, week.name)
         whole = _whole(cls, week, chosen, report)
         todo = [item for item in whole if _is_due(item, known, week, settings, wishes, report)]
@@ -130,10 +121,8 @@ def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambd
 
         def ends(item: Todo, mark: Mark) -> None:
             old = known.get(item.entry.number)
-            if wishes.tasks and old is not None:
-                mark = (
-                    history.merged(old, mark) if mark.cases else old
-                )  # the judge failed: nothing of the old was wrong
+            if wishes.tasks and old is not None:  # no cases: the judge failed, and nothing of the old was wrong
+                mark = history.merged(old, mark) if mark.cases else old
             if mark is not old:
                 add_mark(cls, mark, wishes.because, wishes.tasks)
                 if old is not None:
@@ -162,8 +151,8 @@ def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambd
 def chosen_numbers(cls: Class, week: Week, texts: Sequence[str]) -> tuple[int, ...]:
     """The submissions of a week that are meant by numbers and by persons' keys. LabError for what names none."""
     found: list[int] = []
+    here = attempts(cls, week.name)
     for text in texts:
-        here = attempts(cls, week.name)
         if text.isdecimal() and any(one.id == int(text) for one in here):
             found.append(int(text))
             continue
@@ -187,12 +176,11 @@ def again(
     work: Path,
     *,
     isolation: str = SANDBOXED,
-    limits: Limits | None = None,
     tell: Tell = lambda progress: None,
 ) -> list[Mark]:
     """Marks with a given seed, kept nowhere: for an appeal, and where there is no class. work: a folder for the run."""
     _prepare(week)
-    settings = Settings(seed, isolation, work=work / "run", limits=_limits(week, limits))
+    settings = Settings(seed, isolation, work=work / "run", limits=_limits(week))
     with Pool(week, settings, 1) as pool:
         pool.start()
         settings = _timed(week, settings, work, pool, tell)
@@ -204,9 +192,9 @@ def entry_of(cls: Class, week: Week, one: Attempt) -> Entry:
     return Entry(one.id, cls.archive(week, one.id).absolute(), one.renamed, one.notes, one.attention)
 
 
-def _limits(week: Week, limits: Limits | None) -> Limits:
+def _limits(week: Week) -> Limits:
     """What a submission of this week may use."""
-    return replace(limits or Limits(), uses=week.uses, weeks=tuple(map(str, week.below)))
+    return Limits(uses=week.uses, weeks=tuple(map(str, week.below)))
 
 
 def class_seed(cls: Class, week: Week) -> int:
