@@ -24,17 +24,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grading.publish.page import count
+from grading.here import COURSE
+from grading.intake.names import count, some
 from grading.target import LABS, OTHER, Blocked, Target
 from grading.tree import SOLUTIONS, File, Tree, solutions_tree, student_tree
 from labkit.checks.tasks import FOLDERS as WEEK_FOLDERS
 from labkit.checks.tasks import Week, find_week, find_weeks
 from labkit.errors import LabError
 
-COURSE = Path(__file__).resolve().parents[1]
 MANIFEST = f"{LABS}/release.json"
 FORMAT = 1
-NAMED = 5  # files that one sentence names
 
 
 @dataclass
@@ -56,6 +55,7 @@ class Report:
 
     def sentences(self) -> list[str]:
         """What a person should know, one sentence each, and a count at the end."""
+        yours = [*self.kept, *self.beside]
         return [
             *(
                 f"{path} was changed here and is new in the course: the new text is in {new}; take from it what you "
@@ -63,7 +63,7 @@ class Report:
                 for path, new in self.beside.items()
             ),
             *(f"{path} had been deleted and is back" for path in self.restored),
-            *self._gone(),
+            *([f"no part of the course any more, and removed: {some(self.removed)}"] if self.removed else []),
             *(f"{path} is no part of the course any more; it was changed here, so it stays" for path in self.left),
             *(
                 f"{path} is a link or no folder: nothing was put into it; replace it by a folder, and release again"
@@ -72,19 +72,8 @@ class Report:
             *(f"{path} is not in git and was not released" for path in self.untracked),
             *(f"{name} is here from before and stays as it was: name it as well to upgrade it" for name in self.others),
             f"{self.target}: {count(len(self.created), 'file')} new, {len(self.upgraded)} upgraded, {len(self.same)} "
-            f"as they should be, {len(self.kept) + len(self.beside)} changed here and left alone" + self._kept(),
+            f"as they should be, {len(yours)} changed here and left alone" + (f": {some(yours)}" if yours else ""),
         ]
-
-    def _gone(self) -> list[str]:
-        if len(self.removed) > NAMED:
-            some = ", ".join(self.removed[:NAMED])
-            return [f"{len(self.removed)} files are no part of the course any more and were removed: {some}, ..."]
-        return [f"{path} is no part of the course any more and was removed" for path in self.removed]
-
-    def _kept(self) -> str:
-        names = [*self.kept, *self.beside]
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        return f": {', '.join(names[:NAMED])}{more}" if names else ""
 
 
 def release(
@@ -187,16 +176,9 @@ def _apply(target: Target, tree: Tree) -> Report:
         except Blocked as link:
             if str(link) not in report.blocked:
                 report.blocked.append(str(link))
-    report.others = sorted(
-        {
-            path.split("/")[0]
-            for path in known
-            if "/" in path and any(Path(path.split("/")[0]).match(name) for name in WEEK_FOLDERS)
-        }
-        - {name.split("/")[0] for name in tree.covers}
-    )
-    if all(name.startswith(f"{SOLUTIONS}/") for name in tree.covers):
-        report.others = []  # handing out solutions says nothing about weeks
+    if not all(name.startswith(f"{SOLUTIONS}/") for name in tree.covers):  # handing out solutions says nothing of weeks
+        folders = {path.partition("/")[0] for path in known if "/" in path} - set(tree.covers)
+        report.others = sorted(one for one in folders if any(Path(one).match(name) for name in WEEK_FOLDERS))
     _write_manifest(target, announced, complete=not report.blocked)
     return report
 

@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from grading.publish.page import count
-from grading.release import COURSE, named, refuse_inside, whole_tree
+from grading.here import COURSE
+from grading.intake.names import count
+from grading.release import named, refuse_inside, whole_tree
 from grading.tree import SOLUTIONS, Tree
 from labkit.checks.tasks import find_weeks
 from labkit.errors import LabError

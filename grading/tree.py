@@ -69,26 +69,21 @@ LATER = {"labkit/plan": "week15"}
 AGENTS = Path(__file__).parent / "student" / "AGENTS.md"
 SOLUTIONS = "solutions"  # the folder of handed-out solutions in the student tree
 
-# (pattern, replacement, whether a file without it is an error). `make test` tells a student's points, since the tests
-# of labkit stay with the instructors, and those of a week are what `lab check` runs.
+# (pattern, replacement). `make test` tells a student's points, since the tests of labkit stay with the instructors, and
+# those of a week are what `lab check` runs.
+_CHECKS = "set up .venv and check your work: the points of every week here\n"
 REWRITES = {
     "Makefile": (
-        (r"^# make test .*\n", "# make test   set up .venv and check your work: the points of every week here\n", True),
-        (r"^\t@\$\(VENV\)/bin/python -m pytest.*\n", "\t@$(VENV)/bin/lab check\n", True),
-        (r"^(# JOBS=|JOBS +\?=).*\n", "", False),
+        (r"^# make test .*\n", f"# make test   {_CHECKS}"),
+        (r"^\t@\$\(VENV\)/bin/python -m pytest.*\n", "\t@$(VENV)/bin/lab check\n"),
+        (r"^(# JOBS=|JOBS +\?=).*\n", ""),
     ),
-    "README.md": (
-        (
-            r"^    make test .*\n",
-            "    make test     set up .venv, then check your work: the points of every week here\n",
-            True,
-        ),
-    ),
-    "docs/how-labs-work.md": ((r"\.\./grading/student/AGENTS\.md", "../AGENTS.md", False),),
+    "README.md": ((r"^    make test .*\n", f"    make test     {_CHECKS}"),),
+    "docs/how-labs-work.md": ((r"\.\./grading/student/AGENTS\.md", "../AGENTS.md"),),
     "pyproject.toml": (
-        (r', "grading\*"', "", True),
-        (r'^testpaths = \["tests"\]', 'testpaths = ["week*", "capstone*"]', True),
-        (r'^grade = "grading\..*\n', "", False),
+        (r', "grading\*"', ""),
+        (r'^testpaths = \["tests"\]', 'testpaths = ["week*", "capstone*"]'),
+        (r'^grade = "grading\..*\n', ""),
     ),
 }
 NO_GRADING = ("Makefile", "pyproject.toml")  # where a word about grading is a command that students do not have
@@ -167,9 +162,8 @@ def solutions_tree(source: Path, weeks: Sequence[Week]) -> Tree:
             if path.suffix not in (".py", ".ipynb") or (tracked is not None and name not in tracked):
                 continue
             text = without_instructors(_decoded(name, path.read_bytes()), name)
-            if path.suffix == ".ipynb":
-                text = without_outputs(text, name)
-            if _holes_out(name, text) != text:
+            if _SOLUTION.search(text):
+                text = without_outputs(text) if path.suffix == ".ipynb" else text
                 tree.files[f"{SOLUTIONS}/{name}"] = File(text.encode())
     return tree
 
@@ -200,9 +194,9 @@ def without_instructors(text: str, name: str, weeks: Sequence[str] = ()) -> str:
     return "".join(kept)
 
 
-def without_outputs(text: str, name: str) -> str:
+def without_outputs(text: str) -> str:
     """A notebook's JSON text without outputs and execution counts, in the form that `strip_notebook` writes."""
-    notebook = _notebook(text, name)
+    notebook = json.loads(text)
     for cell in notebook["cells"]:
         cell["source"] = "".join(cell["source"]).splitlines(keepends=True)
         if cell["cell_type"] == "code":
@@ -216,9 +210,9 @@ def _for_students(name: str, data: bytes, weeks: Sequence[str], holes: bool = Fa
     text = without_instructors(_decoded(name, data), name, weeks)
     if holes:  # not in labkit, where markers are only spoken of
         text = _holes_out(name, text)
-    for pattern, new, must in REWRITES.get(name, ()):
-        text, count = re.subn(pattern, new.replace("\\", r"\\"), text, flags=re.MULTILINE)
-        if must and not count:
+    for pattern, new in REWRITES.get(name, ()):
+        text, count = re.subn(pattern, new, text, flags=re.MULTILINE)
+        if not count:
             raise LabError(
                 f"{name} has no line like {pattern!r}, which students get in another form: "
                 f"bring REWRITES in grading/tree.py up to date"
@@ -235,8 +229,10 @@ def _holes_out(name: str, text: str) -> str:
     if name.endswith(".py"):
         return strip(text, name)
     if name.endswith(".ipynb"):
-        _notebook(text, name)
-        return strip_notebook(text, name)
+        try:
+            return strip_notebook(text, name)
+        except (ValueError, TypeError, KeyError):
+            raise LabError(f"{name} is no notebook: it is not JSON with cells") from None
     return text
 
 
@@ -260,15 +256,6 @@ def _decoded(name: str, data: bytes) -> str:
         raise LabError(
             f"{name} is not UTF-8 text; a new kind of binary file belongs into _BINARY in grading/tree.py"
         ) from None
-
-
-def _notebook(text: str, name: str) -> dict:
-    try:
-        notebook = json.loads(text)
-        notebook["cells"]
-    except (ValueError, TypeError, KeyError):
-        raise LabError(f"{name} is no notebook: it is not JSON with cells") from None
-    return notebook
 
 
 def _walk(source: Path, folder: str) -> list[Path]:
