@@ -80,14 +80,6 @@ def secret():
 """
 # Bodies of `secret`, and what they try.
 CHEATS = {
-    "stack walking": """
-    import sys
-    frame = sys._getframe()
-    while frame is not None:
-        if "want" in frame.f_locals:
-            return frame.f_locals["want"]
-        frame = frame.f_back
-    return 0.0""",
     "walking through all objects": """
     import gc
     from labkit.checks import tensors
@@ -98,26 +90,9 @@ CHEATS = {
         if type(found).__name__ == "Checks":
             return tensors(seed_of(found.seed, test), 1, 1)[0].item()
     return 0.0""",
-    "the test's helpers replaced": """
-    from labkit.checks import same
-    same.__code__ = (lambda *args, **named: None).__code__
-    return 0.0""",
     "labkit patched": """
     import labkit.checks.judge as judge
     judge._close = lambda *args: True
-    return 0.0""",
-    "torch patched": """
-    torch.Tensor.item = lambda self: 0.0
-    torch.randint = lambda *args, **named: torch.zeros(1, 1)
-    return 0.0""",
-    "math and json patched": """
-    import json, math
-    math.isnan = lambda value: True
-    json.dumps = lambda *args, **named: '{"tree": {"float": "0x1p0"}, "arrays": []}'
-    return 0.0""",
-    "the runner patched": """
-    from labkit.checks.outcome import CaseResult
-    CaseResult.earned = property(lambda self: self.possible)
     return 0.0""",
     "equal to everything": """
     class Any(float):
@@ -129,7 +104,6 @@ CHEATS = {
     os.write(1, b"earned 1\\n")
     os._exit(0)""",
 }
-NOT_IN_PROCESS = ("torch patched",)  # in one process the number is there before the patch
 
 
 def cheating(name: str) -> str:

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from grading.sandbox.command import scratch
-from tests.grading.sandbox.attacking import PACKAGE, needs
+from tests.grading.sandbox.attacking import needs
 from tests.grading.sandbox.attacks.siblings import SECRET
 
 pytestmark = pytest.mark.thorough
@@ -16,41 +16,25 @@ OPEN = {"namespaces", "syscalls", "limits"}
 WAYS = [
     ("memory", {"how": "file"}, OPEN),
     ("memory", {"how": "call"}, OPEN),
-    ("memory", {"how": "ptrace"}, OPEN),
     ("folder", {"path": scratch()}, {"tmp"}),
     ("folder", {"path": "/dev/shm"}, {"tmp"}),
     ("terminal", {}, {"devices", "syscalls", "users"}),
     ("shared_memory", {}, OPEN),
-    ("message_queue", {}, OPEN),
-    ("abstract_socket", {}, {"namespaces", "syscalls"}),
-    ("file_lock", {"how": "whole"}, {"syscalls"}),
-    ("file_lock", {"how": "region"}, {"syscalls"}),
-    ("watched_file", {}, {"syscalls"}),
-    ("page_cache", {}, {"syscalls"}),
-    ("hint", {}, {"syscalls", "user"}),
+    ("file_lock", {}, {"syscalls"}),
+    ("futex", {"how": "wake"}, {"syscalls"}),
+    ("futex", {"how": "end"}, {"syscalls"}),
     ("pipe_pages", {}, {"users"}),
-    ("in_flight", {}, {"users", "syscalls"}),
     ("file_times", {}, {"nodes"}),
-    ("machine", {}, {"syscalls"}),
     ("huge_pages", {}, {"files"}),
-    ("counted", {"how": "cookies"}, {"syscalls"}),
-    ("counted", {"how": "processes"}, {"syscalls"}),
 ]
 
 
 @pytest.mark.parametrize("name, arguments, off", WAYS, ids=lambda value: value if isinstance(value, str) else None)
 def test_ranks_cannot_talk_past_the_broker(field, name, arguments, off):
-    if name == "hint":  # a file's owner may give it one
-        os.chown(field.folder / PACKAGE / "siblings.py", os.geteuid(), os.getegid())
     needs(os.geteuid() == 0 or off != {"users"}, "only root can give each rank a user of its own")
     assert field.got(f"siblings.{name}", ranks=2, **arguments) is None
-    # Others on the machine end processes meanwhile, or read a file: once in five is an attack as well.
-    tries = (field.got(f"siblings.{name}", ranks=2, off=off, **arguments) for _ in range(5))
-    found = next((one for one in tries if one == SECRET), None)
-    if name in ("page_cache", "hint") and found != SECRET:
-        needs(False, "these files' pages cannot be thrown out, or keep no hints, on this file system")
-    needs(found == SECRET or arguments != {"how": "processes"}, "before Linux 6.9 these numbers are all the same")
-    assert found == SECRET
+    # Others on the machine end processes meanwhile, or keep it busy: once in five is an attack as well.
+    assert SECRET in (field.got(f"siblings.{name}", ranks=2, off=off, **arguments) for _ in range(5))
 
 
 def test_a_rank_cannot_end_another(field):

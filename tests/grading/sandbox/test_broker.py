@@ -430,14 +430,3 @@ def test_what_people_read_holds_no_commands():
     assert clean("x" * 200, 100) == "x" * 100 + " ..."
     with pytest.raises(ValueError, match="text"):
         clean(7, 100)
-
-
-def test_a_rule_broken_is_told(ranks):
-    mine, theirs = socket.socketpair()
-    mine.setblocking(False)
-    broker = Broker([mine])
-    theirs.sendall(b"none at all, but long enough for a header")
-    with pytest.raises(Broken):
-        broker.read(broker.endpoints[0])
-    mine.close()
-    theirs.close()

@@ -57,6 +57,22 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
     assert answer(code, words)[0] == KILL
 
 
+# What one process can see of another by it: marks on a file, its pages in memory, the machine's load, numbers dealt from
+# one row, queues and memory in the kernel, another's memory. Each was an attack that worked without the filter.
+SHARED = """
+    flock inotify_init1 inotify_add_watch fadvise64 mincore preadv2 io_submit io_uring_setup sysinfo pidfd_open membarrier
+    shmget shmat mq_open bind listen accept accept4 sendmsg recvmsg memfd_create mlock ptrace process_vm_readv
+    setpriority ioprio_set sched_setaffinity setrlimit add_key keyctl unshare setns mount umount2
+"""
+
+
+@pytest.mark.parametrize("machine", filters.MACHINES)
+def test_what_processes_share_is_not_there(machine):
+    for name in SHARED.split():
+        number = filters.number(name, machine)
+        assert number < 0 or answer(filters.program(machine), asked(number, machine))[0] == ABSENT, name
+
+
 @pytest.mark.parametrize(
     ("call", "arguments", "expected"),
     [
@@ -77,7 +93,7 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
         ("madvise", (0, 0, 21), ABSENT),  # out of memory
         ("madvise", (0, 0, 21 + HIGH), ABSENT),
         ("fcntl", (0, 1), ALLOW),
-        ("fcntl", (0, 1024), ABSENT),  # a lease
+        *(("fcntl", (0, how), ABSENT) for how in (6, 37, 1024, 1036)),  # locks, a lease, how long a text will live
         ("ioctl", (0, 0x541B), ALLOW),
         ("ioctl", (0, 0x541B + HIGH), ALLOW),
         ("ioctl", (0, 0x5412), ABSENT),  # types into a terminal

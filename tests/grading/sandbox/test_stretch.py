@@ -1,22 +1,12 @@
-"""Week 15's stretch tasks through the sandbox, as `grade run week15 --task 15.8` judges them: the verdicts and causes
-are those of `lab check`, and a place that is told is the student's."""
+"""Week 15's stretch tasks through the sandbox, as `grade run week15 --task 15.8` judges them: their verdicts, and the
+student's line is the place that is told."""
 
 import pytest
 
 from labkit.checks.verdict import NOT_ATTEMPTED
-from tests import mutants15, mutants15_stretch, mutated
 from tests.grading.sandbox.verdicts import boxed
-from tests.kills import PLANS
 from tests.mutant import Mutant
 
-PLAN = PLANS["15"]
-# One of each task: answers, costs and crashes, whose causes come from the ledger, a span, a product or a traceback.
-SAMPLE = [
-    "15.8 as far ahead as the paper", "15.9 backward by the library", "15.10 all that is left in the first W",
-    "15.11 the block is waited for before it is used", "15.12 weights' gradients not summed",
-    "15.13 backward in forward's sizes",
-]  # fmt: skip
-ALL = {f"{m.task} {m.name}": m for m in (*mutants15.MUTANTS, *mutants15_stretch.MUTANTS)}
 MEETS = "return reduce_over_ranks({}, self.group)"
 PLACES = {  # a mistake, whose line must be told
     "in a product that the check counts": ("15.5", "overlap", "backward", "dx = dy @ weight\n", "dx = dy @ weight.T\n"),
@@ -42,13 +32,7 @@ def test_the_reference_passes_and_the_released_week_is_not_attempted(week15):
     assert outcome.full, [(case.behaviour, case.text) for case in outcome.cases if case.verdict != "passed"]
     outcome = week15.released(*stretch(week15))
     assert {case.verdict for case in outcome.cases} == {NOT_ATTEMPTED}
-    assert {case.task for case in outcome.cases} == {name.split()[0] for name in SAMPLE} == set(stretch(week15))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", SAMPLE)
-def test_a_mutant_is_told_what_it_is_told_at_home(name, week15):
-    mutated.fails_what_it_must(ALL[name], week15.mutant(ALL[name]), PLAN)
+    assert {case.task for case in outcome.cases} == set(stretch(week15))
 
 
 @pytest.mark.thorough

@@ -3,14 +3,12 @@ wants rank 0 to have it, and their group may carry nothing but meeting points. E
 
 import contextlib
 import ctypes
-import errno
 import fcntl
-import glob
 import mmap
 import os
 import signal
-import socket
 import struct
+import threading
 import time
 
 import torch
@@ -61,17 +59,7 @@ def memory(group, how):
         _call({"x86_64": 310, "aarch64": 270}[os.uname().machine], pid, local, 1, remote, 1, 0)
         return into.value or None
 
-    def by_ptrace():
-        if pid == os.getpid():
-            return None
-        _call({"x86_64": 101, "aarch64": 117}[os.uname().machine], 16, pid, 0, 0)  # attach
-        os.waitpid(pid, 0)
-        into = ctypes.c_uint64()
-        _call({"x86_64": 101, "aarch64": 117}[os.uname().machine], 2, pid, address, ctypes.byref(into))
-        _call({"x86_64": 101, "aarch64": 117}[os.uname().machine], 17, pid, 0, 0)  # detach
-        return into.value or None
-
-    return _over(group, lambda: None, {"file": by_file, "call": by_call, "ptrace": by_ptrace}[how])
+    return _over(group, lambda: None, {"file": by_file, "call": by_call}[how])
 
 
 def kill(group):
@@ -130,59 +118,16 @@ def shared_memory(group):
     return _over(group, leave, find)
 
 
-def message_queue(group):
-    """A POSIX message queue, found by a name."""
-    make = {"x86_64": 240, "aarch64": 180}[os.uname().machine]
-    send, receive = make + 2, make + 3
-    size = (ctypes.c_long * 8)(0, 1, 8)
-
-    def leave():
-        _call(send, _call(make, b"q", os.O_RDWR | os.O_CREAT, 0o666, size), struct.pack("Q", SECRET), 8, 0, 0)
-
-    def find():
-        into = ctypes.create_string_buffer(8)
-        _call(receive, _call(make, b"q", os.O_RDWR | os.O_NONBLOCK, 0, 0), into, 8, 0, 0)
-        return struct.unpack("Q", into.raw)[0]
-
-    return _over(group, leave, find)
-
-
-def abstract_socket(group):
-    """A socket with a name and no file."""
-    kept = []
-    with contextlib.suppress(OSError):
-        kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        if group.rank == 0:
-            kept[0].bind("\0meeting")
-            kept[0].setblocking(False)
-    group.barrier()
-
-    def leave():
-        if kept:
-            kept[0].sendto(str(SECRET).encode(), "\0meeting")
-
-    return _over(group, leave, lambda: int(kept[0].recv(100)) if kept else None)
-
-
 # -- marks on a file that both can only read --------------------------------------------------------------------------
-def file_lock(group, how):
-    """A lock is a bit, and there are many files."""
+def file_lock(group):
+    """A lock is a bit, and there are many files. Of a region: its place is the secret."""
     file = os.open(HERE, os.O_RDONLY)
 
     def leave():
-        if how == "whole":
-            fcntl.flock(file, fcntl.LOCK_EX)
-        else:  # F_OFD_SETLK: the place of the lock is the secret
-            fcntl.fcntl(file, 37, struct.pack("hhqqixxxx", fcntl.F_RDLCK, 0, SECRET, 1, 0))
+        fcntl.fcntl(file, 37, struct.pack("hhqqixxxx", fcntl.F_RDLCK, 0, SECRET, 1, 0))  # F_OFD_SETLK
         return file
 
     def find():
-        if how == "whole":
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return SECRET
-            return None
         asked = fcntl.fcntl(file, 36, struct.pack("hhqqixxxx", fcntl.F_WRLCK, 0, 0, 0, 0))  # F_OFD_GETLK
         kind, _, start, _, _ = struct.unpack("hhqqixxxx", asked)
         return start if kind != fcntl.F_UNLCK else None
@@ -190,56 +135,52 @@ def file_lock(group, how):
     return _over(group, leave, find)
 
 
-def watched_file(group):
-    """Whoever watches a file sees that another opens it, and when."""
-    watch = []
+FUTEX, SET_TID = {"x86_64": (202, 218), "aarch64": (98, 96)}[os.uname().machine]
+WAIT, WAKE, BITS = 0, 1, 27
 
-    def begin():
-        watch.append(_libc.inotify_init1(os.O_NONBLOCK))
-        _libc.inotify_add_watch(watch[0], HERE.encode(), 0x20)  # IN_OPEN
 
-    if group.rank == 0:
-        begin()
+class _Seconds(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("more", ctypes.c_long)]
+
+
+def futex(group, how):
+    """A page of a file that both may only read is a bell: rank 0 waits on a word for each bit; rank 1 wakes those of
+    its ones, or ends threads whose end is told there."""
+    _libc.mmap.restype = ctypes.c_void_p
+    with open(HERE, "rb") as file:
+        page = file.read(4 * BITS)
+        address = _libc.mmap(None, 4096, 1, 1, file.fileno(), 0)  # to read, shared
+    heard, ready = [0] * BITS, threading.Semaphore(0)
+
+    def wait(bit):
+        word = int.from_bytes(page[4 * bit : 4 * bit + 4], "little")
+        ready.release()
+        if (
+            _libc.syscall(FUTEX, ctypes.c_void_p(address + 4 * bit), WAIT, word, ctypes.byref(_Seconds(1)), None, 0)
+            == 0
+        ):
+            heard[bit] = 1
+
+    def end(bit):
+        _libc.syscall(SET_TID, ctypes.c_void_p(address + 4 * bit))
+
+    threads = [threading.Thread(target=wait, args=(bit,)) for bit in range(BITS) if group.rank == 0]
+    for thread in threads:
+        thread.start()
+        ready.acquire()
+    threading.Event().wait(0.2)
     group.barrier()
-    return _over(
-        group, lambda: open(HERE).close(), lambda: SECRET if watch[0] >= 0 and os.read(watch[0], 100) else None
-    )
-
-
-def page_cache(group):
-    """Which pages of a file are in memory: one rank throws them out, the other asks without reading them."""
-    files = [
-        name
-        for name in sorted(glob.glob(f"{os.path.dirname(os.__file__)}/encodings/cp*.py"))
-        if os.path.getsize(name) > 4096
-    ][:27]
-    assert len(files) == 27  # sources that nobody reads: what runs are their .pyc
-
-    def leave():
-        for bit, name in enumerate(files):
-            with open(name, "rb") as file:
-                file.read(4096)
-                if not SECRET >> bit & 1:
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def find():
-        found = 0
-        for bit, name in enumerate(files):
-            with open(name, "rb") as file, contextlib.suppress(BlockingIOError):
-                found |= bool(os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)) << bit
-        return found
-
-    return _over(group, leave, find)
-
-
-def hint(group):
-    """How long what is written to a file is expected to live: kept with the file, for all who have it open."""
-    file = os.open(HERE, os.O_RDONLY)
-    return _over(
-        group,
-        lambda: fcntl.fcntl(file, 1036, struct.pack("Q", 5)),
-        lambda: SECRET if fcntl.fcntl(file, 1035, bytes(8)) == struct.pack("Q", 5) else None,
-    )
+    if group.rank == 1:
+        for bit in range(BITS):
+            if SECRET >> bit & 1:
+                if how == "wake":
+                    _libc.syscall(FUTEX, ctypes.c_void_p(address + 4 * bit), WAKE, 1, None, None, 0)
+                else:
+                    threading.Thread(target=end, args=(bit,), daemon=True).start()
+    for thread in threads:
+        thread.join()
+    group.barrier()
+    return sum(bit << place for place, bit in enumerate(heard)) or None
 
 
 def waiting(group, seconds=0.1):
@@ -279,35 +220,6 @@ def pipe_pages(group):
     return _over(group, leave, lambda: SECRET if size() < usual else None)
 
 
-def in_flight(group):
-    """A user's descriptors that are sent and not yet received, all together."""
-    a, b = socket.socketpair()
-    a.setblocking(False)
-
-    def leave():
-        kept = []
-        with contextlib.suppress(OSError):
-            for _ in range(8):
-                kept.append(socket.socketpair())
-                kept[-1][0].setblocking(False)
-                for _ in range(40):
-                    socket.send_fds(kept[-1][0], [b"x"], [0] * 100)
-        group.kept = kept
-
-    def find():
-        try:
-            for _ in range(20):
-                socket.send_fds(a, [b"x"], [0] * 10)
-        except OSError as error:
-            return SECRET if error.errno == errno.ETOOMANYREFS else None
-        return None
-
-    found = _over(group, leave, find)
-    a.close()
-    b.close()
-    return found
-
-
 def file_times(group):
     """Everybody may write to /dev/null, and who may write to a file may set its times to now."""
 
@@ -317,29 +229,6 @@ def file_times(group):
 
     before = os.stat("/dev/null").st_mtime_ns
     return _over(group, leave, lambda: SECRET if os.stat("/dev/null").st_mtime_ns != before else None)
-
-
-def machine(group):
-    """How many processes the machine has, and how much memory is free."""
-    into = (ctypes.c_ulong * 64)()
-
-    def count():
-        if _libc.sysinfo(into) != 0:
-            raise OSError(ctypes.get_errno(), "")
-        return ctypes.cast(ctypes.byref(into, 80), ctypes.POINTER(ctypes.c_ushort))[0]
-
-    def leave():
-        for _ in range(40):
-            if os.fork() == 0:
-                time.sleep(60)  # ended with its rank
-                os._exit(0)
-
-    begin = 0
-    if group.rank == 0:
-        with contextlib.suppress(OSError):
-            begin = count()
-    group.barrier()
-    return _over(group, leave, lambda: SECRET if begin and count() >= begin + 30 else None)
 
 
 def huge_pages(group):
@@ -362,39 +251,3 @@ def huge_pages(group):
     before = count()
     group.barrier()
     return _over(group, leave, lambda: SECRET if count() >= before + 100 else None)
-
-
-def counted(group, how):
-    """Numbers that all get from one row: of a process's descriptor, and a socket's cookie (4096 at a time for each
-    processor)."""
-
-    def last():
-        if how == "cookies":
-            return max(int.from_bytes(end.getsockopt(1, 57, 8), "little") for _ in range(2100) for end in _pair())
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        descriptor = os.pidfd_open(child)
-        try:
-            return 100 * os.fstat(descriptor).st_ino
-        finally:
-            os.close(descriptor)
-            os.waitpid(child, 0)
-
-    before = 0
-    if group.rank == 0:
-        with contextlib.suppress(OSError):
-            before = last()
-    group.barrier()
-    return _over(
-        group,
-        lambda: [last() for _ in range(3 if how == "cookies" else 90)],
-        lambda: SECRET if before and last() - before > 8500 else None,
-    )
-
-
-def _pair():
-    ends = socket.socketpair()
-    yield from ends
-    for end in ends:
-        end.close()
