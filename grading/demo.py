@@ -1,6 +1,6 @@
 """The last act of `make demo`: python -m grading.demo [FOLDER]. Week 13 is released, and four submissions are graded.
 
-It ends with the paths of two pages, and offers to open them where somebody sits at a terminal.
+It ends with the paths of two pages.
 
 reference   the course's own solutions
 blank       what students get, untouched
@@ -11,9 +11,7 @@ hanging     every rank sends before it receives
 import shutil
 import sys
 import tempfile
-import webbrowser
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from grading.files import zipped
@@ -85,19 +83,6 @@ def demo(out: Path, jobs: int = 2) -> Path:
     return made.folder / "class.html"
 
 
-def offer(pages: dict[Path, str]) -> None:
-    """Name these pages, and open them if a person at a terminal says yes."""
-    pages = {path.resolve(): what for path, what in pages.items() if path.is_file()}
-    print("\nTo look at, in a browser:")
-    for path, what in pages.items():
-        print(f"  {path}    {what}")
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        with suppress(EOFError, KeyboardInterrupt):
-            if input("Open them now? [y/N] ").strip().lower() in ("y", "yes"):
-                for path in pages:
-                    webbrowser.open(path.as_uri())
-
-
 def submissions(released: Path, week: Week) -> Iterator[tuple[str, bytes]]:
     """The four of them: who, and the zip that they hand in."""
     from grading.run import reference_submission
@@ -117,8 +102,11 @@ def submissions(released: Path, week: Week) -> Iterator[tuple[str, bytes]]:
 
 def main() -> None:
     there = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/grading-demo")
-    compared = {Path("runs/demo/report.html"): "FP8 against BF16, on this machine"}
-    offer({**compared, demo(there): "what this class has not understood"})
+    page, compared = demo(there).resolve(), Path("runs/demo/report.html").resolve()
+    print("\nTo look at, in a browser:")
+    if compared.is_file():
+        print(f"  {compared}    FP8 against BF16, on this machine")
+    print(f"  {page}    what this class has not understood")
 
 
 if __name__ == "__main__":

@@ -47,19 +47,3 @@ def test_it_releases_hands_in_four_and_grades_them_below_the_course(out, monkeyp
     assert set(rings) == {"reference", "blank", "wrong", "hanging"} and len(set(rings.values())) == 4
     assert "NotImplementedError" in rings["blank"] and "NotImplementedError" not in rings["reference"]
     assert ("UNSANDBOXED" in capsys.readouterr().out) == bool(why)
-
-
-@pytest.mark.parametrize(("terminal", "says", "opened"), [(True, "y", True), (True, "", False), (False, "y", False)])
-def test_it_ends_with_the_pages_and_offers_to_open_them_at_a_terminal(
-    tmp_path, monkeypatch, capsys, terminal, says, opened
-):
-    page, asked = tmp_path / "class.html", []
-    page.write_text("")
-    for stream in (demo.sys.stdin, demo.sys.stdout):
-        monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
-    monkeypatch.setattr("builtins.input", lambda _: says)
-    monkeypatch.setattr(demo.webbrowser, "open", asked.append)
-    demo.offer({page: "the class", tmp_path / "report.html": "not there"})
-    said = capsys.readouterr().out
-    assert str(page) in said and "report.html" not in said
-    assert asked == ([page.as_uri()] if opened else [])

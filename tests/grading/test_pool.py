@@ -6,7 +6,6 @@ import pytest
 
 from grading import judge, pool
 from grading.intake.arrange import Package
-from grading.mark import UNSANDBOXED
 from tests.grading.test_run import SOLVED, course, graded, needs_sandbox  # noqa: F401  course is a fixture
 
 HELPER = "def secret(x, group):\n    return group.all_reduce(x)\n"
@@ -98,15 +97,6 @@ def slot(tmp_path, monkeypatch):
     slot = pool._Slot(1, tmp_path / "slot1", pool.Settings(seed=1, work=tmp_path))
     slot.start()
     return slot
-
-
-def test_a_slot_starts_its_sandbox_once(slot, tmp_path):
-    slot.start()
-    assert slot.box.launched == 1 and slot.box.folder == tmp_path / "slot1"
-    slot.box.alive = False
-    slot.start()
-    assert slot.box.launched == 2
-    assert pool._Slot(2, tmp_path / "slot2", pool.Settings(seed=1, isolation=UNSANDBOXED)).box is None
 
 
 @pytest.mark.parametrize(
@@ -205,17 +195,6 @@ def test_one_more_is_judged_while_one_only_waits(looks):
     assert sum(len(others) == 2 for others in beside) == 1
     beside = {entry: others for entry, _, others in Scripted(2, ends).grade(*ends).began}
     assert max(map(len, beside.values())) == 1
-
-
-def test_only_several_at_a_time_have_a_spare_slot(tmp_path, monkeypatch):
-    """Its sandbox is an import of torch: it starts when it is needed."""
-    monkeypatch.setattr(pool, "Box", FakeBox)
-    monkeypatch.setattr(pool, "parts_of", lambda week: {})
-    monkeypatch.setattr(pool._Slot, "started", lambda slot: setattr(slot, "starting", False))
-    for jobs, slots in ((1, 1), (2, 3)):
-        made = pool.Pool(None, pool.Settings(seed=1, work=tmp_path / f"{jobs}"), jobs)
-        made.start()
-        assert [slot.box.launched for slot in made.slots] == [1] * jobs + [0] * (slots - jobs)
 
 
 @pytest.mark.parametrize(

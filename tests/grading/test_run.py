@@ -254,22 +254,6 @@ def test_an_archive_that_is_not_what_was_collected_is_not_judged(course, untimed
     assert not report.all and [number for number, _ in report.unreadable] == numbers
 
 
-def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch, untimed):
-    first, second = (course.hand_in(student, SOLVED) for student in "ab")
-    log = course.folder / "log"
-
-    def overloaded(entry, week, settings, box):
-        with open(log, "a") as file:
-            file.write(f"{entry.number}")
-        one = judge.failed(entry, week, settings, "the machine is overloaded")
-        one.complete = entry.number == second or log.read_text().count(str(first)) == 2
-        return one
-
-    monkeypatch.setattr(judge, "grade", overloaded)
-    report = course.run(**UNSHUT)
-    assert log.read_text() == f"{first}{second}{first}" and all(m.complete for m in report.made)
-
-
 def test_without_isolation_it_refuses_and_unsandboxed_marks_say_so(course, monkeypatch):
     course.hand_in("good", SOLVED)
     monkeypatch.setenv("PATH", "/nonexistent")

@@ -1,6 +1,5 @@
 """The tree that students of this course really get: every week released, nothing leaked, and it works."""
 
-import ast
 import gzip
 import json
 import os
@@ -129,6 +128,7 @@ def test_no_model_answer_is_anywhere_in_the_tree(tree):
 
 def test_no_marker_no_output_and_nothing_of_the_instructors(tree):
     assert not {"grading", "tests", ".ci", "solutions"} & set(os.listdir(tree))
+    assert not list((tree / "docs").glob("instructors*.md"))
     for name, text in texts(tree):
         assert "INSTRUCTOR" not in text, name
         if name.partition("/")[0] not in ("labkit",):
@@ -138,23 +138,6 @@ def test_no_marker_no_output_and_nothing_of_the_instructors(tree):
     for week in WEEKS:
         for cell in json.loads((tree / week.package / week.notebook.name).read_text())["cells"]:
             assert not cell.get("outputs") and cell.get("execution_count") is None
-
-
-def test_every_hole_raises_and_names_its_task(tree):
-    for week in WEEKS:
-        for path in sorted(week.folder.rglob("*.py")):
-            wanted = [hole.message for hole in holes(path.read_text(encoding="utf-8"), path.name)]
-            released = tree / path.relative_to(ROOT)
-            raised = [
-                node.exc.args[0].value
-                for node in ast.walk(ast.parse(released.read_text(encoding="utf-8")))
-                if isinstance(node, ast.Raise)
-                and isinstance(node.exc, ast.Call)
-                and getattr(node.exc.func, "id", "") == "NotImplementedError"
-                and isinstance(node.exc.args[0], ast.Constant)
-            ]
-            assert set(raised) >= set(wanted) and (not wanted or len(raised) >= len(wanted)), path.name
-            assert all(hole.split()[1].rstrip(":") in week for hole in wanted), path.name
 
 
 def test_links_in_the_trees_pages_lead_somewhere(tree):
@@ -192,17 +175,6 @@ def test_a_weeks_page_asks_for_as_many_modules_as_are_graded(week):
     assert numbers.index(said) + 1 == len(graded), sorted(graded)
     if "on_record" in week.notebook.read_text():
         assert "`predictions.jsonl`" in text
-
-
-def test_readme_is_for_students_and_pages_of_later_weeks_wait(tree):
-    readme = (tree / "README.md").read_text(encoding="utf-8")
-    heads = re.findall(r"^## (.*)", readme, re.MULTILINE)
-    assert "For students" in heads and "For instructors" not in heads
-    assert {path.name for path in (tree / "docs").glob("*.md")} >= {"students.md", "how-labs-work.md", "glossary.md"}
-    assert not list((tree / "docs").glob("instructors*.md"))
-    if not any(week.name == "week16" for week in WEEKS):
-        assert not (tree / "docs" / "renters.md").exists() and not list(tree.glob("week16*"))
-        assert "rent a GPU" not in readme and "week16" not in (tree / "results" / "README.md").read_text()
 
 
 def test_the_tree_is_small_and_holds_no_raw_record(tree):
@@ -277,24 +249,10 @@ def test_lab_answers_in_the_tree(tree):
 
 
 @pytest.mark.thorough
-def test_make_test_checks_and_plain_pytest_finds_the_weeks(tree):
-    make = shutil.which("make")
-    if make:
-        # Not as a part of the `make test` that runs this: its variables would change what make prints.
-        alone = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
-        done = subprocess.run([make, "-n", "test"], cwd=tree, capture_output=True, text=True, timeout=60, env=alone)
-        assert done.returncode == 0 and done.stdout.strip().endswith(".venv/bin/lab check"), done.stdout + done.stderr
-        assert "pytest" not in done.stdout
+def test_plain_pytest_finds_the_weeks_and_no_linter_is_there(tree):
     for name in ("Makefile", "pyproject.toml"):  # the linters read tests/ and grading/: they stay with the instructors
         assert not re.search(r"lint|ruff|mypy", (tree / name).read_text()), name
     done = in_tree(tree, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
     found = {line.partition("/")[0] for line in done.stdout.splitlines() if "::" in line}
     assert found == {week.package for week in WEEKS}
-
-
-def test_the_tree_tells_assistants_and_students_what_is_expected(tree):
-    text = (tree / "AGENTS.md").read_text()
-    for words in ("tutor", "Do not write it", "hint", "lecture", "allowed", "declared"):
-        assert words in text
-    assert len(text.split()) < 600, "short enough to be read"

@@ -13,29 +13,9 @@ from tests import warm
 from tests.checks import miniweek
 from tests.checks.miniweek import make_week
 from tests.grading.sandbox.attacking import DEADLINE, PACKAGE, ROOT
-from tests.grading.sandbox.canary import CHEATS, OPS, REGISTRY, TESTS, cheating
+from tests.grading.sandbox.canary import CHEATS, OPS, cheating
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture(scope="module")
-def week(tmp_path_factory):
-    return load_week(make_week(tmp_path_factory.mktemp("course"), OPS, TESTS, REGISTRY))
-
-
-@pytest.fixture(scope="module")
-def graded(field, week):
-    """Earned points and outcome of an ops.py."""
-
-    def run(ops, tasks=("91.1", "91.2", "91.3"), off=(), parts=None, **options):
-        (field.folder / PACKAGE / "ops.py").write_text(ops)
-        runner = field.runner(off, **options)
-        runner.parts = parts_of(week) if parts is None else parts
-        outcome = run_checks(tasks, weeks=[week], runner=runner, seed=7)
-        assert not outcome.faults, outcome.faults
-        return outcome
-
-    return run
 
 
 def replaced(function, body):

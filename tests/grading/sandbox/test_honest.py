@@ -11,9 +11,8 @@ from grading.run import reference_submission
 from grading.sandbox.box import Limits
 from grading.sandbox.runner import SandboxRunner, parts_of
 from labkit.checks import load_week, run_checks
-from tests.checks.miniweek import make_week
 from tests.grading.sandbox.attacking import DEADLINE, ROOT, readable
-from tests.grading.sandbox.canary import OPS, REGISTRY, TESTS
+from tests.grading.sandbox.canary import OPS
 
 BODY = "    y = x.clone()\n"
 HABITS = {
@@ -42,28 +41,13 @@ HABITS = {
 }
 
 
-@pytest.fixture(scope="module")
-def mini(tmp_path_factory):
-    """The canary week and a runner on a folder whose ops.py is exchanged."""
-    week = load_week(make_week(tmp_path_factory.mktemp("course"), OPS, TESTS, REGISTRY))
-    folder = readable(tmp_path_factory.mktemp("student"))
-    path = make_week(folder, OPS, TESTS, REGISTRY) / "ops.py"
-    with SandboxRunner(folder, parts=parts_of(week), deadline=DEADLINE, budget=1000.0) as runner:
-
-        def checked(text):
-            path.write_bytes(text)
-            return run_checks(["91.1", "91.2"], weeks=[week], runner=runner, seed=3)
-
-        yield checked
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("habit", HABITS)
-def test_habits(mini, habit):
+def test_habits(graded, habit):
     top, inside = HABITS[habit]
     text = top + OPS.replace(BODY, inside + BODY)
     assert inside in text
-    outcome = mini(text.encode())
+    outcome = graded(text, ["91.1", "91.2"])
     assert outcome.full, [f"{case.verdict}: {case.text}" for case in outcome.cases]
     for case in outcome.cases:
         assert len(case.printed) < 20_000 and "\x1b" not in case.printed
@@ -80,8 +64,8 @@ def test_habits(mini, habit):
     ],
     ids=["BOM", "CRLF", "both", "no last line end", "latin-1"],
 )
-def test_how_an_editor_saves(mini, change):
-    assert mini(change(OPS.encode())).full
+def test_how_an_editor_saves(graded, change):
+    assert graded(change(OPS.encode()), ["91.1", "91.2"]).full
 
 
 def whole_week():

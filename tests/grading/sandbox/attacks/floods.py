@@ -31,19 +31,6 @@ def forks(group, count, stay=0.0):
     return len(pids)
 
 
-def threads(group, count):
-    """The same with threads."""
-    begun, stop = 0, threading.Event()
-    try:
-        for _ in range(count):
-            threading.Thread(target=stop.wait, daemon=True).start()
-            begun += 1
-    except RuntimeError:
-        pass
-    stop.set()
-    return begun
-
-
 def address_space(group, size):
     """Ask for memory without touching it. Whether it was given."""
     try:

@@ -139,15 +139,6 @@ def orders(group):
     return found
 
 
-def terminal(group):
-    """Put characters into the input of the terminal that the grader was started from, to be run by its shell."""
-    try:
-        with open("/dev/tty"):
-            return True
-    except OSError:
-        return False
-
-
 HELD = sorted(name for name in sys.modules if name.startswith("labkit."))
 
 
@@ -161,9 +152,3 @@ def pages(group, count):
     malloc = ctypes.CDLL(None).malloc
     malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     return len({malloc(64) >> 12 for _ in range(count)})
-
-
-def become_root(group):
-    """Mount something, as only root may."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    return libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None) == 0
