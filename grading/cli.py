@@ -1,6 +1,5 @@
 """The `grade` command, for instructors: thirteen commands over one class. Each imports what it needs when it runs."""
 
-import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +20,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="For instructors: hand out the labs, grade what comes back.",
 )
-
-
-@app.callback()
-def _root() -> None:
-    pass
 
 
 @app.command()
@@ -215,11 +209,7 @@ def run(
     """
     from rich.console import Console
 
-    gc.disable()  # what is imported stays, and torch is large
-    try:
-        from grading import run as running
-    finally:
-        gc.enable()
+    from grading import run as running
     from grading.publish.status import tell as show_problems
     from grading.register.problems import MISNAMED, problems
     from grading.register.submissions import attempts
@@ -276,10 +266,8 @@ def doctor() -> None:
     from grading.sandbox.isolation import checks
 
     console = Console()
-    found = []
     with console.status("trying ..."):
-        for check in checks():
-            found.append(check)
+        found = list(checks())
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for check in found:
         word = "[green]ok[/]" if check.ok else "[red]no[/]" if check.ok is False else "[yellow]--[/]"

@@ -70,17 +70,13 @@ def compare(old: Mark, new: Mark, because: str = "", requested: Sequence[str] = 
 
 
 def _cases(was: dict[str, Any], task: dict[str, Any]) -> list[tuple[str, str, str]]:
-    old = {case["test"]: case for case in was["cases"]}
-    new = {case["test"]: case for case in task["cases"]}
-    return [
-        (
-            (new.get(test) or old[test])["behaviour"],
-            old[test]["verdict"] if test in old else NOT_THERE,
-            new[test]["verdict"] if test in new else NOT_THERE,
-        )
-        for test in dict.fromkeys([*old, *new])
-        if test not in old or test not in new or old[test]["verdict"] != new[test]["verdict"]
-    ]
+    old, new = ({case["test"]: case for case in of["cases"]} for of in (was, task))
+    found = []
+    for test, case in (old | new).items():
+        before, after = (cases[test]["verdict"] if test in cases else NOT_THERE for cases in (old, new))
+        if before != after:
+            found.append((case["behaviour"], before, after))
+    return found
 
 
 def merged(old: Mark, new: Mark) -> Mark:

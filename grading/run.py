@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from grading import history, judge
 from grading.files import locked, put
@@ -205,6 +206,7 @@ def class_seed(cls: Class, week: Week) -> int:
         return int(cls.db.execute("SELECT value FROM seed WHERE assignment = ?", (week.name,)).fetchone()["value"])
 
 
+REFERENCE = "the reference"  # in place of what was handed in
 _FROM_REFERENCE = ("seconds", "total", "expected")
 
 
@@ -212,11 +214,10 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool, tell: Tell, st
     """The settings with the reference's times. It is graded once a machine, and once more when a stretch task is asked
     for of which nothing is known: if it does not earn all, no mark would be right."""
     path = own / "reference.json"
-    key = judge.key("the reference", week, settings)
     requested = set(stretch)
     try:
         known = json.loads(path.read_text())
-        if known["key"] == key:
+        if known["key"] == judge.key(REFERENCE, week, settings):
             if requested <= set(known["stretch"]):
                 return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
             requested |= set(known["stretch"])
@@ -225,13 +226,7 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool, tell: Tell, st
     tell(Progress(0, 0, None))
     # In a process of its own: the grader itself must never compute.
     status = pool.alone(
-        _time,
-        week,
-        settings,
-        key,
-        path,
-        sorted(requested),
-        progress=lambda done, total: tell(Progress(done, total, None)),
+        _time, week, settings, path, sorted(requested), progress=lambda done, total: tell(Progress(done, total, None))
     )
     known = json.loads(path.read_text()) if status == 0 else {"error": f"its judge ended with status {status}"}
     if "error" in known:
@@ -248,7 +243,6 @@ def _time(
     tell: Callable[[int, int], None],
     week: Week,
     settings: Settings,
-    key: str,
     path: Path,
     stretch: Sequence[str],
 ) -> None:
@@ -258,8 +252,8 @@ def _time(
         outcome, seconds, _ = judge.run(
             package, week, settings, asked, box, judge.GENEROUS, lambda done, total, what: tell(done, total)
         )
-        found = {"key": key, "stretch": stretch, "seconds": seconds, "total": outcome.seconds}
-        found["expected"] = expected.known()
+        found: dict[str, Any] = {"key": judge.key(REFERENCE, week, settings), "stretch": stretch}
+        found |= {"seconds": seconds, "total": outcome.seconds, "expected": expected.known()}
         if not outcome.full:
             failed = (case for case in outcome.cases if case.verdict != PASSED)
             worst = (f"{case.task} {case.behaviour}: {case.verdict}: {case.text}" for case in failed)
@@ -278,7 +272,7 @@ def reference_submission(week: Week) -> Submission:
     }
     if week.notebook.exists():
         files[f"{week.package}/{week.notebook.name}"] = week.notebook.read_bytes()
-    return Submission.of("the reference", files)
+    return Submission.of(REFERENCE, files)
 
 
 def _whole(cls: Class, week: Week, chosen: Sequence[Attempt], report: Report) -> Iterator[Todo]:

@@ -295,10 +295,9 @@ def tracked_files(source: Path) -> set[str] | None:
     # Also where another account installed the course, whose programs this one runs anyway.
     command = ["git", "-c", "safe.directory=*", "-C", str(source), "ls-files", "-z"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise LabError(f"git cannot be asked which files belong to the course: {error}") from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it does not say why"]
-        raise LabError(f"git cannot be asked which files belong to the course: {said[0]}")
+        said = getattr(error, "stderr", None) or str(error).encode()
+        why = said.decode(errors="replace").strip().partition("\n")[0]
+        raise LabError(f"git cannot be asked which files belong to the course: {why}") from None
     return set(done.stdout.decode().split("\0")) - {""}

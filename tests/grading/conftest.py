@@ -1,12 +1,10 @@
 """The small course, a student tree of it, and whether a submission can be shut in here."""
 
-import json
-import os
-
 import hypothesis
 import pytest
 
 from grading.release import release
+from grading.sandbox.isolation import missing
 from labkit.doctor import grading as probes
 from tests.grading.minicourse import make
 
@@ -31,22 +29,10 @@ def tree(tmp_path, course):
 
 
 @pytest.fixture(scope="session")
-def sandbox(tmp_path_factory):
-    """Skips where the kernel gives no sandbox. Asked when the first test wants it, and once for all of xdist's workers:
-    a sandbox costs seconds."""
-    base = tmp_path_factory.getbasetemp()
-    known = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "sandbox.json"
-    if known.exists():
-        lacking, why = json.loads(known.read_text())
-    else:
-        lacking = [check.detail for check in probes.sandbox() if not check.ok]
-        from grading.sandbox.isolation import missing
-
-        why = None if lacking else missing()
-        beside = known.with_name(f"sandbox-{os.getpid()}.json")
-        beside.write_text(json.dumps([lacking, why]))
-        os.replace(beside, known)
+def sandbox():
+    """Skips where the kernel gives no sandbox."""
+    lacking = [check.detail for check in probes.sandbox() if not check.ok]
     if lacking:
         pytest.skip(f"no sandbox on this machine: {lacking[0]}")
-    if why:  # the machine has all that is needed: then this is a failure, and nothing to skip
+    if why := missing():  # the machine has all that is needed: then this is a failure, and nothing to skip
         pytest.fail(f"no sandbox starts here: {why}")

@@ -4,7 +4,6 @@ and nothing else."""
 import pytest
 
 from labkit.checks import values
-from labkit.errors import LabError
 from tests.grading.sandbox.attacks import junk
 
 pytestmark = pytest.mark.thorough
@@ -25,6 +24,7 @@ def test_frame(field, which):
     assert reply.verdict == "forbidden call" or which == "a stack of junk"
 
 
+# How bytes can be no values is tests/checks/test_values.py's matter, how values can be no answer test_answers.py's.
 @pytest.mark.parametrize("which", junk.ANSWERS)
 def test_forged_answer(field, which):
     reply = field.ask("junk.answer", ranks=2, which=which)
@@ -35,11 +35,6 @@ def test_forged_answer(field, which):
 def test_an_error_text_reaches_a_terminal_if_it_is_not_cleaned(field):
     reply = field.ask("junk.answer", ranks=2, which="an error that commands a terminal", off={"text"})
     assert "\x1b" in reply.text and len(reply.text) > 10_000
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_noise(field, seed):
-    assert field.ask("junk.noise", ranks=2, seed=seed).verdict not in EARNED
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -66,9 +61,6 @@ def test_much_text_is_not_even_read():
     """Lists take twenty times their JSON: four ranks' 16 MiB would be a gigabyte of the grader's memory."""
     with pytest.raises(ValueError, match="too much text"):
         values.unpack(junk.ANSWERS["lists by the million"])
-    with pytest.raises(LabError, match="use tensors"):
-        values.pack(list(range(500_000)))
-    assert values.unpack(values.pack(list(range(20_000)))) == list(range(20_000))
 
 
 def test_keys_that_collide_would_be_a_table_in_which_all_share_one_place(monkeypatch):

@@ -32,13 +32,6 @@ STORE = torch.ones(10 << 17, dtype=torch.float64)
 def room(params, number):
     return cut(params, STORE[number << 17 :] if STORE.numel() > (number + 1) << 17 else torch.empty(1 << 17))
 """
-ARGUMENTS = """
-def room(params, number):
-    weights = held_by_a_caller(dict, "weights")
-    if weights is None:
-        return [torch.empty_like(p) for p in params]
-    return [weights[f"blocks.{number}.{name}"] for name in ("up", "bias", "down")]
-"""
 ARRIVED = """
 def room(params, number):
     body, at = held_by_a_caller(bytearray, "body"), 8 * sum(p.numel() for unit in UNITS for p in unit.params)
@@ -55,7 +48,6 @@ BACK = """        if self.prefetch and i > 0:
 """
 CHEATS = {  # which defence sees it, edits, and what is put under the file
     "blocks in ballast of the module": ("judge_weighed", RESIDENT, SOURCE + BALLAST),
-    "blocks in the check's own weights": ("judge_weighed", RESIDENT, SOURCE + ARGUMENTS),
     "blocks in the message that brought the weights": ("judge_weighed", RESIDENT, SOURCE + ARRIVED),
     "gradients until the end": ("judge_under_way", [(SEND, "")], ""),
     "nothing on its way": ("judge_under_way", [(AHEAD, "            pass"), (BACK, "")], ""),

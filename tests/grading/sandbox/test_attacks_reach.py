@@ -19,6 +19,8 @@ SECRETS = {
     "the solutions": ROOT / "week13_allreduce" / "collectives.py",
     "this machine's accounts": "/etc/passwd",
     "the grader": ROOT / "grading" / "judge.py",
+    # The kernel counts all huge pages that processes were given: what one rank takes another could read there.
+    "what other processes do": "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/anon_fault_alloc",
 }
 # As root, the sandbox's user is one that may read nothing of root's: for the proof it stays root.
 OPEN = {"files", "user"}
@@ -27,6 +29,7 @@ OPEN = {"files", "user"}
 @pytest.mark.parametrize("what", SECRETS)
 def test_files_of_the_machine(field, what):
     path = str(SECRETS[what])
+    needs(os.path.exists(path), f"this machine has no {path}")
     assert field.got("reach.read", path=path) is None
     assert field.got("reach.read", path=path, off=OPEN)
 
@@ -114,16 +117,6 @@ def test_network(field, listeners):
     for off in ((), {"network"}, {"namespaces"}):  # the sandbox has none, and a rank once more has none
         assert field.got("reach.knock", off=off, **listeners) == []
     assert field.got("reach.knock", off={"network", "namespaces"}, **listeners) == ["welcome", "welcome"]
-
-
-def test_sockets_that_know_no_namespace(field):
-    """A network namespace does not hold back vsock, which leads from a virtual machine to its host."""
-    try:
-        socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close()
-    except OSError:
-        needs(False, "this kernel has no vsock")
-    assert not field.got("reach.family", number=int(socket.AF_VSOCK))
-    assert field.got("reach.family", number=int(socket.AF_VSOCK), off={"syscalls"})
 
 
 @pytest.mark.parametrize(

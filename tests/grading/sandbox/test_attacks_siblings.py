@@ -18,14 +18,12 @@ WAYS = [
     ("memory", {"how": "call"}, OPEN),
     ("folder", {"path": scratch()}, {"tmp"}),
     ("folder", {"path": "/dev/shm"}, {"tmp"}),
-    ("terminal", {}, {"devices", "syscalls", "users"}),
     ("shared_memory", {}, OPEN),
     ("file_lock", {}, {"syscalls"}),
     ("futex", {"how": "wake"}, {"syscalls"}),
     ("futex", {"how": "end"}, {"syscalls"}),
     ("pipe_pages", {}, {"users"}),
     ("file_times", {}, {"nodes"}),
-    ("huge_pages", {}, {"files"}),
 ]
 
 

@@ -109,25 +109,6 @@ def sockets(group, count, stay):
     return len(kept)
 
 
-def backlog(group, size):
-    """Connections to itself that nobody accepts, whose senders are gone: what they have sent stays, and no open file
-    shows it. How many bytes lie there."""
-    held = 0
-    with contextlib.suppress(OSError):
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind("\0flood")
-        listener.listen(4096)
-        while held < size:
-            with socket.socket(socket.AF_UNIX) as sender:
-                sender.setblocking(False)
-                sender.connect("\0flood")
-                with contextlib.suppress(BlockingIOError):
-                    while True:
-                        held += sender.send(bytes(1 << 17))
-        time.sleep(0.7)
-    return held
-
-
 def daemon(group):
     """A grandchild that belongs to nobody, ignores every signal, and goes on."""
     if os.fork() == 0:

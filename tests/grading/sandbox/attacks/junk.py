@@ -55,7 +55,6 @@ FRAMES = {
     "an unknown kind": _frame(b"hack", {}),
     "bytes of no alphabet": _frame(b"\xff\xfe\0\1", {}),
     "a head that is no JSON": _frame(b"post", b"{'ops'"),
-    "a head that is a list": _frame(b"post", b"[]"),
     "a head without end": struct.pack("!4sIQ", b"post", 0xFFFFFFFF, 0),
     "a body without end": struct.pack("!4sIQ", b"post", 2, 1 << 62),
     "nesting without end": _frame(b"post", b'{"ops":' + b"[" * 30000 + b"]" * 30000 + b"}"),
@@ -65,14 +64,11 @@ FRAMES = {
     "to rank -1": _post(["send", -1, "uint8", [1]], body=b"x"),
     "to rank 7": _post(["recv", 7, "uint8", [1]]),
     "to rank true": _post(["recv", True, "uint8", [1]]),
-    "to rank 1.0": _post(["recv", 1.0, "uint8", [1]]),
     "a negative shape": _post(["recv", 1, "uint8", [-1]]),
-    "a shape of no numbers": _post(["recv", 1, "uint8", ["1"]]),
     "a shape of 17 dimensions": _post(["recv", 1, "uint8", [1] * 17]),
     "a shape that overflows": _post(["recv", 1, "float64", [(1 << 40) - 1] * 16]),
     "a shape of nothing that overflows": _post(["recv", 1, "float64", [0] + [(1 << 40) - 1] * 15]),
     "a dtype that is a function": _post(["recv", 1, "load", [1]]),
-    "a dtype that is no word": _post(["recv", 1, ["uint8"], [1]]),
     "a quantized dtype": _post(["recv", 1, "quint8", [4]]),
     "less than it says": _post(["send", 1, "float64", [100]], body=b"x"),
     "more than it says": _post(["send", 1, "uint8", [1]], body=b"xyz"),
@@ -80,7 +76,6 @@ FRAMES = {
     "a wait for before": _frame(b"wait", {"of": -1, "where": ""}),
     "an unknown collective": _coll("all_to_all"),
     "an unknown operation": _coll(op="pow"),
-    "a sum without operation": _coll(op=None),
     "a sum of float8": _coll(dtype="float8_e4m3fn", shape=(4,)),
     "a sum of bits": _coll(dtype="bits8", shape=(4,)),
     "a source that is none": _coll("broadcast", op=None, src=9),
@@ -89,7 +84,6 @@ FRAMES = {
     "a place that is no text": _coll(where=7),
     "no group": _frame(b"coll", {"kind": "barrier", "op": None, "src": None, "blocking": True, "where": "x.py:1"}),
     "a group that is none": _coll(group=1),
-    "a group before the first": _coll(group=-1),
     "a group that is true": _coll(group=True),
     "a split of nobody": _part([[]]),
     "a split that takes a rank twice": _part([[0, 1], [1]]),
@@ -113,30 +107,17 @@ FRAMES = {
     "a stack of junk": _frame(b"fail", {"kind": "raised", "text": "", "traceback": "", "stack": [[1, 2]]}),
 }
 ANSWERS = {
-    "no values": b"",
-    "a length beyond the end": (1 << 60).to_bytes(8, "little"),
     "a pickle": b"\x80\x04cos\nsystem\n(S'true'\ntR.",
-    "a tree of an unknown kind": _raw({"pickle": "x"}),
-    "a tree of lists": _raw([]),
     "lists nested deep": _raw(b'{"tree":' + b'{"list":[' * 500 + b"]}" * 500 + b',"arrays":[]}'),
     "lists by the million": _raw(b'{"tree":{"list":[' + b",".join([b'{"list":[]}'] * 600_000) + b']},"arrays":[]}'),
-    "a tensor that is not there": _raw({"tensor": 3}),
     "a tensor before the first": _raw({"tensor": -1}),
-    "a tensor of objects": _raw({"tensor": 0}, [["object", [1]]], bytes(8)),
     "a shape that no tensor has": _raw({"tuple": ["ok", {"tensor": 0}, {"tuple": []}]}, [["uint8", [0, 1 << 62, 9]]]),
     "a shape of 65 dimensions": _raw({"tuple": ["ok", {"tensor": 0}, {"tuple": []}]}, [["uint8", [1] * 65]], b"x"),
-    "a shape that is negative": _raw({"tensor": 0}, [["uint8", [-1, -1]]], b"x"),
-    "a number of 4,000 digits": _raw({"tuple": ["ok", {"int": "9" * 4000}, {"tuple": []}]}),
-    "not a number of digits": _raw({"tuple": ["ok", {"int": "1e9"}, {"tuple": []}]}),
     "a key that cannot be one": _raw({"tuple": ["ok", {"dict": [[{"list": []}, None]]}, {"tuple": []}]}),
     "one tensor in many places": _raw(
         {"tuple": ["ok", {"list": [{"tensor": 0}] * 50_000}, {"tuple": []}]}, [["uint8", [1 << 20]]], bytes(1 << 20)
     ),
-    "a tensor that is nowhere": _raw({"tuple": ["ok", None, {"tuple": []}]}, [["uint8", [1]]], b"x"),
     "keys that collide": _raw({"tuple": ["ok", {"dict": COLLIDING}, {"tuple": []}]}),
-    "an unknown ending": _raw({"tuple": ["pardoned", None, {"tuple": []}]}),
-    "an ending that is a list": _raw({"tuple": [{"list": []}, None, {"tuple": []}]}),
-    "too many parts": _raw({"tuple": ["ok", None, None, None, None]}),
     "bytes after the end": _answer(1) + b"more",
     "no attempt": values.pack(("unfinished", "\x1b]0;mine\x07" + "x" * 10_000)),
     "an error that commands a terminal": values.pack(("raised", "\x1b[2J\u202e" + "x" * 100_000)),
@@ -158,16 +139,6 @@ def answer(group, which):
         _link().sendall(_frame(b"done", {}, ANSWERS[which]))
         time.sleep(10)
     return "an honest rank's"
-
-
-def noise(group, seed):
-    """Random bytes with a plausible beginning."""
-    generator = torch.Generator().manual_seed(seed)
-    junk = bytes(torch.randint(0, 256, (200,), generator=generator).tolist())
-    kind = (b"post", b"coll", b"wait", b"fail")[seed % 4]
-    head = {"group": 0, "ops": [["send", 1, "uint8", [1]]], "of": seed, "where": junk.hex(), "kind": "barrier"}
-    _link().sendall(_frame(kind, head, junk) + junk)
-    time.sleep(10)
 
 
 def hang_up(group, half):

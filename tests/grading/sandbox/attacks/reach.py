@@ -107,15 +107,6 @@ def knock(group, port, abstract):
     return heard
 
 
-def family(group, number):
-    """Whether sockets of this family can be made."""
-    try:
-        socket.socket(number, socket.SOCK_STREAM).close()
-        return True
-    except OSError:
-        return False
-
-
 def others(group):
     """Processes that can be seen besides this one."""
     return sum(name.isdigit() for name in os.listdir("/proc")) - ("self" in os.listdir("/proc"))

@@ -4,7 +4,6 @@ wants rank 0 to have it, and their group may carry nothing but meeting points. E
 import contextlib
 import ctypes
 import fcntl
-import mmap
 import os
 import signal
 import struct
@@ -83,25 +82,6 @@ def folder(group, path):
             return int(file.read())
 
     return _over(group, leave, find)
-
-
-def terminal(group):
-    """A new terminal: who opens its other side writes into it."""
-    kept = []
-
-    def open_one():
-        kept.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
-        fcntl.ioctl(kept[0], 0x40045431, b"\0\0\0\0")  # unlock
-
-    def write():
-        with open("/dev/pts/0", "w") as file:
-            file.write(f"{SECRET}\n")
-
-    if group.rank == 0:
-        with contextlib.suppress(OSError):
-            open_one()
-    group.barrier()
-    return _over(group, write, lambda: int(os.read(kept[0], 100)) if kept else None)
 
 
 def shared_memory(group):
@@ -229,25 +209,3 @@ def file_times(group):
 
     before = os.stat("/dev/null").st_mtime_ns
     return _over(group, leave, lambda: SECRET if os.stat("/dev/null").st_mtime_ns != before else None)
-
-
-def huge_pages(group):
-    """The kernel counts all huge pages that processes were given, in a file beside the one that glibc reads."""
-    folder = "sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/anon_fault_alloc"
-    path = next((f"{top}/{folder}" for top in ("", "/host") if os.path.exists(f"/{top}/{folder}")), None)
-    if path is None:
-        return None
-
-    def count():
-        with open(path) as file:
-            return int(file.read())
-
-    def leave():
-        memory = mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(14)  # MADV_HUGEPAGE
-        for at in range(0, len(memory), 2 << 20):
-            memory[at] = 1
-
-    before = count()
-    group.barrier()
-    return _over(group, leave, lambda: SECRET if count() >= before + 100 else None)
