@@ -1,5 +1,6 @@
 """The `grade` command, for instructors: thirteen commands over one class. Each imports what it needs when it runs."""
 
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -213,9 +214,10 @@ def run(
     from grading.publish.status import tell as show_problems
     from grading.register.problems import MISNAMED, problems
     from grading.register.submissions import attempts
-    from grading.table import class_table, one, shown
+    from grading.table import class_table, one
 
     console = Console()
+    tell = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
     isolation = running.UNSANDBOXED if unsandboxed else running.SANDBOXED
     with opened(folder, week) as (cls, [found], _):
         if seed is not None and (task or len(student or ()) != 1):
@@ -230,15 +232,13 @@ def run(
         numbers = running.chosen_numbers(cls, found, student or ())
         if seed is not None:
             entries = [running.entry_of(cls, found, each) for each in attempts(cls, found.name) if each.id in numbers]
-            with shown(console) as tell:
-                marks = running.again(found, entries, seed, cls.folder / ".work", isolation=isolation, tell=tell)
+            marks = running.again(found, entries, seed, cls.folder / ".work", isolation=isolation, tell=tell)
             for mark in marks:
                 one(mark, console)
             raise typer.Exit(0 if all(mark.complete for mark in marks) else 1)
         wishes = running.Wishes(numbers=numbers, tasks=tuple(task or ()), because=because, jobs=jobs, dask=dask,
                                 isolation=isolation)  # fmt: skip
-        with shown(console) as tell:
-            report = running.run(cls, found, wishes, tell)
+        report = running.run(cls, found, wishes, tell)
         class_table(report, console)
         show_problems([each for each in problems(cls, found) if each.kind == MISNAMED], console)
     raise typer.Exit(0 if all(mark.complete for mark in report.all) and not report.unreadable else 1)

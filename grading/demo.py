@@ -40,7 +40,7 @@ def demo(out: Path, jobs: int = 2) -> Path:
     from grading.register.submissions import add_submission
     from grading.release import release
     from grading.sandbox import isolation
-    from grading.table import class_table, shown
+    from grading.table import class_table
 
     console = Console()
     week = next((week for week in find_weeks() if week.name == WEEK), None)
@@ -66,20 +66,9 @@ def demo(out: Path, jobs: int = 2) -> Path:
         for student, files in archives.items():
             add_submission(cls, week, Arrival(student, [Key("id", student)], files, None, "folder", "the demo"))
         wishes = running.Wishes(jobs, isolation=running.UNSANDBOXED if why else running.SANDBOXED)
-        with shown(console) as tell:
-            report = running.run(cls, week, wishes, tell)
+        report = running.run(cls, week, wishes, print)
         made = publishing.publish(cls, week, publishing.Wishes(pages=True))
     class_table(report, console)
-    for mark in report.all:
-        first = next((case for case in mark.cases if case["verdict"] in ("wrong", "hung")), None)
-        if first is not None:
-            console.print(f"\n{report.names[mark.submission]}, {first['behaviour']}:", highlight=False)
-            console.print(
-                "    " + first["text"].partition("\n\n")[0].replace("\n", "\n    "),
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
     return made.folder / "class.html"
 
 

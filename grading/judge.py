@@ -12,7 +12,7 @@ import platform
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -126,7 +126,6 @@ def run(
     asked: Sequence[str],
     box: Box | None = None,
     deadline: float | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> tuple[Outcome, dict[str, float], float]:
     """Checks on a package: the outcome, the longest call of each function in the sandbox, and seconds of processor there.
 
@@ -136,9 +135,7 @@ def run(
     with laid_out(package, box.folder if box else settings.work / f"{os.getpid()}") as folder:
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:
-                outcome = run_checks(
-                    asked, weeks=[week], runner=runner, seed=settings.seed, deadline=deadline, progress=progress
-                )
+                outcome = run_checks(asked, weeks=[week], runner=runner, seed=settings.seed, deadline=deadline)
             return outcome, {}, 0.0
         with SandboxRunner(
             folder,
@@ -150,7 +147,7 @@ def run(
             box=box,
             precompile=True,
         ) as sandboxed:
-            outcome = run_checks(asked, weeks=[week], runner=sandboxed, seed=settings.seed, progress=progress)
+            outcome = run_checks(asked, weeks=[week], runner=sandboxed, seed=settings.seed)
         # A verdict's text may quote what came back: it is a student's, of any length, and terminals obey some of it.
         outcome.cases = [
             replace(case, text=clean(case.text, MAX_TEXT), cause=tuple(clean(cause, MAX_TEXT) for cause in case.cause))

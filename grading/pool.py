@@ -176,29 +176,14 @@ class Pool:
                 "fix; --unsandboxed runs them with your own rights, for people whom you trust"
             )
 
-    def alone(
-        self, function: Callable[..., None], *args: Any, progress: Callable[[int, int], None] = lambda done, total: None
-    ) -> int:
-        """Run function(box, tell, *args) in a process forked from here, in the first slot. Returns its exit status.
-
-        progress   is called here with what the function passes there to tell(done, total)"""
+    def alone(self, function: Callable[..., None], *args: Any) -> int:
+        """Run function(box, *args) in a process forked from here, in the first slot. Returns its exit status."""
         first = self.slots[0]
-        read, write = os.pipe()
-        try:
-            process = Judge(_called, function, first.box, write, *args)
-            while read in select.select([process.life, read], [], [])[0]:
-                *_, last = os.read(read, 1 << 16).split(b"\n")[:-1]  # whole lines: each is one small write
-                progress(*map(int, last.split()))
-            status = process.end()
-        finally:
-            os.close(read)
-            os.close(write)
+        status = Judge(_called, function, first.box, *args).end()
         first.renew(status == 0)
         return status
 
-    def grade_all(
-        self, todo: Sequence[Todo], begins: Callable[[Todo], None], ends: Callable[[Todo, Mark], None]
-    ) -> None:
+    def grade_all(self, todo: Sequence[Todo], ends: Callable[[Todo, Mark], None]) -> None:
         """Judge all of them; those where the grader failed again at the end, alone."""
         waiting = list(reversed(todo))
         alone: list[Todo] = []
@@ -212,9 +197,9 @@ class Pool:
                     if slot.box is not None and not slot.box.alive and not slot.why:
                         slot.start()
                     if not slot.starting:
-                        self._begin(slot, waiting.pop(), begins)
+                        self._begin(slot, waiting.pop())
                 elif alone and not any(other.process for other in self.slots):
-                    self._begin(slot, alone.pop(0), begins)
+                    self._begin(slot, alone.pop(0))
             self._wait()
             for slot in self.slots:
                 if slot.process and slot.item and (mark := self._ended(slot)):
@@ -241,11 +226,10 @@ class Pool:
             if ready in starting:
                 starting[ready].started()
 
-    def _begin(self, slot: _Slot, item: Todo, begins: Callable[[Todo], None]) -> None:
+    def _begin(self, slot: _Slot, item: Todo) -> None:
         box = slot.box if slot.box is not None and slot.box.alive else None
         patience = min(PATIENCE, judge.budget(self.settings) + BEYOND)
         slot.take(item, Judge(_judge, item, self.week, self.settings, box, patience=patience))
-        begins(item)
 
     def _ended(self, slot: _Slot) -> Mark | None:
         """The mark, if its judge has ended. Then the slot is free."""
@@ -291,9 +275,9 @@ def _left(item: Todo, settings: Settings) -> Path:
     return settings.work / f"{item.entry.number}.json"
 
 
-def _called(function: Callable[..., None], box: Box | None, write: int, *args: Any) -> None:
+def _called(function: Callable[..., None], *args: Any) -> None:
     _settle()
-    function(box, lambda done, total: os.write(write, b"%d %d\n" % (done, total)), *args)
+    function(*args)
 
 
 def _settle() -> None:

@@ -25,6 +25,7 @@ from typing import Any
 from grading import history, judge
 from grading.files import locked, put
 from grading.intake.arrange import arrange
+from grading.intake.names import count
 from grading.intake.released import released_week
 from grading.intake.submission import Submission
 from grading.judge import Entry, Settings
@@ -43,22 +44,7 @@ from labkit.errors import LabError
 WORK, LOCK = ".work", ".lock"
 
 
-@dataclass
-class Progress:
-    """Told to whoever shows it. `mark` is None when one begins.
-
-    entry     whose turn it is; None while the reference is measured: then `done` and `total` count its cases
-    expected  seconds that all of it takes if each takes as long as the reference; given once, before the first
-    """
-
-    done: int
-    total: int
-    entry: Entry | None
-    mark: Mark | None = None
-    expected: float | None = None
-
-
-Tell = Callable[[Progress], None]
+Tell = Callable[[str], None]  # shows a sentence on how far it is
 
 
 @dataclass(frozen=True)
@@ -99,7 +85,7 @@ class Report:
         return sorted([*self.made, *self.kept], key=lambda mark: (self.names[mark.submission], mark.submission))
 
 
-def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambda progress: None) -> Report:
+def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambda sentence: None) -> Report:
     """Grade what was handed in for a week.
 
     LabError: nothing to grade, another run is going on, the sandbox does not work, or the reference itself does not
@@ -117,9 +103,6 @@ def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambd
         todo = [item for item in whole if _is_due(item, known, week, settings, wishes, report)]
         total = len(todo)
 
-        def begins(item: Todo) -> None:
-            tell(Progress(len(report.made), total, item.entry))
-
         def ends(item: Todo, mark: Mark) -> None:
             old = known.get(item.entry.number)
             if wishes.tasks and old is not None:  # no cases: the judge failed, and nothing of the old was wrong
@@ -129,7 +112,8 @@ def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambd
                 if old is not None:
                     report.changes.append(history.compare(old, mark, wishes.because, wishes.tasks))
             report.made.append(mark)
-            tell(Progress(len(report.made), total, item.entry, mark))
+            points = f"{mark.points} of {mark.possible} in {mark.seconds:.0f} s"
+            tell(f"{len(report.made)} of {total}  submission {mark.submission}: {points}")
 
         if not todo:
             return report
@@ -139,14 +123,22 @@ def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambd
             settings = _timed(week, settings, own, pool, tell, stretch)
             pool.settings = settings = replace(settings, tasks=wishes.tasks)
             if not wishes.tasks and wishes.dask is None:
-                tell(Progress(0, total, None, expected=settings.total * math.ceil(total / wishes.jobs)))
+                tell(expectation(total, settings.total * math.ceil(total / wishes.jobs)))
             if wishes.dask is not None:
                 from grading import many
 
                 with many.connected(wishes.dask, wishes.jobs) as client:
-                    todo = many.grade_all(client, todo, week, settings, begins, ends)
-            pool.grade_all(todo, begins, ends)  # after Dask: those where the grader failed, alone
+                    todo = many.grade_all(client, todo, week, settings, lambda item: None, ends)
+            pool.grade_all(todo, ends)  # after Dask: those where the grader failed, alone
         return report
+
+
+def expectation(total: int, seconds: float) -> str:
+    """How long it may take, before the first submission is judged: a capstone takes minutes."""
+    about = f"{max(1.0, seconds):.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+    longer = "a hang or a busy machine takes longer"
+    many = count(total, "submission")
+    return f"{many} to grade: about {about} if each takes as long as the course's own solutions; {longer}"
 
 
 def chosen_numbers(cls: Class, week: Week, texts: Sequence[str]) -> tuple[int, ...]:
@@ -177,7 +169,7 @@ def again(
     work: Path,
     *,
     isolation: str = SANDBOXED,
-    tell: Tell = lambda progress: None,
+    tell: Tell = lambda sentence: None,
 ) -> list[Mark]:
     """Marks with a given seed, kept nowhere: for an appeal, and where there is no class. work: a folder for the run."""
     _prepare(week)
@@ -223,11 +215,9 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool, tell: Tell, st
             requested |= set(known["stretch"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    tell(Progress(0, 0, None))
+    tell("measuring how long the course's own solutions take here, once for a week and a machine")
     # In a process of its own: the grader itself must never compute.
-    status = pool.alone(
-        _time, week, settings, path, sorted(requested), progress=lambda done, total: tell(Progress(done, total, None))
-    )
+    status = pool.alone(_time, week, settings, path, sorted(requested))
     known = json.loads(path.read_text()) if status == 0 else {"error": f"its judge ended with status {status}"}
     if "error" in known:
         path.unlink(missing_ok=True)
@@ -238,20 +228,11 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool, tell: Tell, st
     return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
 
 
-def _time(
-    box: Box | None,
-    tell: Callable[[int, int], None],
-    week: Week,
-    settings: Settings,
-    path: Path,
-    stretch: Sequence[str],
-) -> None:
+def _time(box: Box | None, week: Week, settings: Settings, path: Path, stretch: Sequence[str]) -> None:
     """Grade the reference; how long it took, or why not, into the file."""
     try:
         package, asked = arrange(reference_submission(week), week), [week.name, *stretch]
-        outcome, seconds, _ = judge.run(
-            package, week, settings, asked, box, judge.GENEROUS, lambda done, total, what: tell(done, total)
-        )
+        outcome, seconds, _ = judge.run(package, week, settings, asked, box, judge.GENEROUS)
         found: dict[str, Any] = {"key": judge.key(REFERENCE, week, settings), "stretch": stretch}
         found |= {"seconds": seconds, "total": outcome.seconds, "expected": expected.known()}
         if not outcome.full:
@@ -333,4 +314,4 @@ def _locked(cls: Class, week: Week) -> Iterator[Path]:
             shutil.rmtree(own / "run", ignore_errors=True)
 
 
-__all__ = ["SANDBOXED", "UNSANDBOXED", "Progress", "Report", "Wishes", "again", "chosen_numbers", "class_seed", "run"]
+__all__ = ["SANDBOXED", "UNSANDBOXED", "Report", "Wishes", "again", "chosen_numbers", "class_seed", "run"]

@@ -1,11 +1,6 @@
-"""What the instructor sees: one line a submission while it works, with the time that is left; the class's table at the
-end."""
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+"""What the instructor sees when a run has ended: the class's table."""
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -13,62 +8,10 @@ from grading import history
 from grading.intake.names import count, printable, some
 from grading.intake.names import shown as name_of
 from grading.mark import UNSANDBOXED, Mark
-from grading.run import Progress as Step
 from grading.run import Report
 from labkit.checks.verdict import PASSED, VERDICTS
 
 NAMED = 6  # students in one line
-MEASURED = "measuring how long the course's own solutions take here, once for a week and a machine"
-
-
-@contextmanager
-def shown(console: Console) -> Iterator[Callable[[Step], None]]:
-    """Progress: a bar on a terminal, else a line for each submission."""
-    if not console.is_terminal:
-        yield lambda step: _line(step, console)
-        return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        transient=True,
-    ) as bar:
-        reference, task = bar.add_task(MEASURED, total=None, visible=False), bar.add_task("starting", total=None)
-
-        def update(step: Step) -> None:
-            if step.expected is not None:
-                console.print(Text(expectation(step)))
-                return
-            now, name = (reference, MEASURED) if step.entry is None else (task, f"submission {step.entry.number}")
-            bar.update(reference, visible=step.entry is None)
-            bar.update(task, visible=step.entry is not None)
-            bar.update(now, total=step.total or None, completed=step.done, description=Text(name).markup)
-
-        yield update
-
-
-def expectation(step: Step) -> str:
-    """How long it may take, before the first submission is judged: a capstone takes minutes."""
-    takes = max(1.0, step.expected or 0.0)
-    about = f"{takes:.0f} s" if takes < 90 else f"{takes / 60:.0f} minutes"
-    many = count(step.total, "submission")
-    longer = "a hang or a busy machine takes longer"
-    return f"{many} to grade: about {about} if each takes as long as the course's own solutions; {longer}"
-
-
-def _line(step: Step, console: Console) -> None:
-    if step.mark is not None:
-        mark = step.mark
-        points = f"{mark.points} of {mark.possible} in {mark.seconds:.0f} s"
-        console.print(Text(f"{step.done} of {step.total}  submission {mark.submission}: {points}"))
-    elif step.expected is not None:
-        console.print(Text(expectation(step)), soft_wrap=True)
-    elif step.entry is None and not step.total:
-        console.print(Text(MEASURED), soft_wrap=True)
 
 
 def class_table(report: Report, console: Console) -> None:

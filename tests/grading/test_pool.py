@@ -138,10 +138,10 @@ class Scripted(pool.Pool):
 
     def grade(self, *names):
         todo = [pool.Todo(name) for name in names]
-        self.grade_all(todo, lambda item: None, lambda item, mark: self.done.append((item.entry, mark.complete)))
+        self.grade_all(todo, lambda item, mark: self.done.append((item.entry, mark.complete)))
         return self
 
-    def _begin(self, slot, item, begins):
+    def _begin(self, slot, item):
         self.began.append((item.entry, item.tries, [other.item.entry for other in self.slots if other.process]))
         slot.take(item, True)
         slot.left, slot.used_now = self.ends_after[item.entry], 0.0

@@ -315,16 +315,3 @@ def test_what_the_week_declares_of_labkit_is_in_the_sandbox_and_the_rest_is_refu
     assert graded(course)["made"] == ["anna"], "other tests, so another mark"
     mark = course.marks()["anna"]
     assert mark.points == mark.possible == 15
-
-
-def counts(box, tell, total):
-    for done in range(total + 1):
-        tell(done, total)
-
-
-def test_how_far_the_reference_is_comes_to_whoever_shows_it(course, tmp_path):
-    heard = []
-    settings = judge.Settings(1, UNSANDBOXED, work=tmp_path / "work")
-    with pool.Pool(course.week, settings, 1) as judges:
-        assert judges.alone(counts, 5, progress=lambda *numbers: heard.append(numbers)) == 0
-    assert heard[-1] == (5, 5) and heard == sorted(heard)

@@ -379,15 +379,6 @@ def test_a_deadlock_is_told_with_ranks_and_lines(ranks, program):
     assert f"{__file__.rsplit('/', 1)[-1]}:" in autopsy.cause + autopsy.edges[0].where
 
 
-def test_a_rank_outside_of_a_part(ranks):
-    def outside(group):
-        part = group.split([[0]], "tp")
-        return part.all_reduce(torch.ones(1))
-
-    ended = ranks(outside, 2)
-    assert 'rank 1 is outside of group "tp"' in str(ended.errors[1]) and ended.values[0].item() == 1.0
-
-
 def forges(group):
     """Writes frames by hand: a call in a group of which it is no member."""
     part = group.split([[0]], "tp")
