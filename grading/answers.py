@@ -97,7 +97,7 @@ def is_theirs(path: str, week: Week) -> bool:
 def _possible(week: Week, files: Mapping[str, bytes]) -> list[str]:
     """Paths of files that might hold an answer: whatever is not known to hold none. The notebook that is shown is
     none of them, another is."""
-    made = tuple(_folder(path) for path in files if path.endswith(("/run.json", "/pyvenv.cfg")))
+    made = tuple(path[: path.rfind("/") + 1] for path in files if path.endswith(("/run.json", "/pyvenv.cfg")))
     shown = notebook_of(week, files)
     found = []
     for path, data in files.items():
@@ -121,11 +121,6 @@ def _may_answer(path: str, week: Week) -> bool:
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2].lower()
-
-
-def _folder(path: str) -> str:
-    """ "runs/first/" of "runs/first/run.json"; "" at the top."""
-    return path[: path.rfind("/") + 1]
 
 
 @cache

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grading.files import zipped
-from labkit.checks.tasks import Week, find_weeks
+from labkit.checks.tasks import Week, find_week, find_weeks
 from labkit.errors import LabError, run_command
 
 WEEK = "week13"
@@ -43,9 +43,7 @@ def demo(out: Path, jobs: int = 2) -> Path:
     from grading.table import class_table
 
     console = Console()
-    week = next((week for week in find_weeks() if week.name == WEEK), None)
-    if week is None:
-        raise LabError(f"this course has no {WEEK}: run the demo in a whole copy of it")
+    week = find_week(WEEK, find_weeks())
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     console.print(f"\nGrading: {WEEK} is released to students, and four submissions come back.", style="bold")

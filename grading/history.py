@@ -113,21 +113,19 @@ def of_task(changes: Iterable[Change], task: str | None) -> list[Change]:
 def sentences(change: Change, short: bool = False, name: str = "") -> Iterator[str]:
     """A change for people: one line, then a line for each case; `short`: for all cases of which the same became. name:
     whose submission it is."""
-    whose = name or f"submission {change.submission}"
+    whose, why = name or f"submission {change.submission}", change.why or "graded again"
     if not change.tasks:
         of = f"{', '.join(change.requested)} judged again: " if change.requested else ""
-        yield f"{whose}: {of}nothing changed ({change.why or 'graded again'})"
+        yield f"{whose}: {of}nothing changed ({why})"
     for task in change.tasks:
         if task.before is None and all(before == NOT_THERE for _, before, _ in task.cases):
             passed = sum(after == PASSED for _, _, after in task.cases)
-            yield (f"{whose}: {task.id} judged for the first time: {passed} of {len(task.cases)} cases pass")
+            yield f"{whose}: {task.id} judged for the first time: {passed} of {len(task.cases)} cases pass"
             continue
         if task.after is None and task.before == 0 and not task.cases:  # a stretch task, which a whole run leaves out
             yield f"{whose}: {task.id} is judged no more until `--task {task.id}`"
             continue
-        yield (
-            f"{whose}: {task.id} from {in_words(task.before)} to {in_words(task.after)} ({change.why or 'graded again'})"
-        )
+        yield f"{whose}: {task.id} from {in_words(task.before)} to {in_words(task.after)} ({why})"
         alike: dict[tuple[str, str], list[str]] = {}
         for behaviour, before, after in task.cases:
             alike.setdefault((before, after), []).append(behaviour)

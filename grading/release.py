@@ -166,7 +166,9 @@ def _apply(target: Target, tree: Tree) -> Report:
     _write_manifest(target, announced, complete=False)
 
     # What was given up goes first: a folder may now stand in a file's place.
-    for path in sorted(path for path in known if path not in new and _covered(path, tree.covers)):
+    for path in sorted(known.keys() - new.keys()):
+        if not any(Path(path).is_relative_to(name) for name in tree.covers):
+            continue
         _give_up(target, path, known[path], report)
         del announced[path]  # removed, or reported once: from now on it is the student's
     for path, file in tree.files.items():
@@ -225,10 +227,6 @@ def _give_up(target: Target, path: str, known: list[str], report: Report) -> Non
     elif there is not None:
         target.remove(path)
         report.removed.append(path)
-
-
-def _covered(path: str, covers: Sequence[str]) -> bool:
-    return any(path == name or path.startswith(f"{name}/") for name in covers)
 
 
 def _hash(data: bytes) -> str:

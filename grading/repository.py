@@ -21,11 +21,8 @@ from labkit.checks.tasks import find_weeks
 from labkit.errors import LabError
 
 BRANCH, MAIN = "course", "main"
-WHO = {
-    f"GIT_{role}_{what}": said
-    for role in ("AUTHOR", "COMMITTER")
-    for what, said in (("NAME", "the course"), ("EMAIL", "course@localhost"))
-}
+WHO = {f"GIT_{role}_NAME": "the course" for role in ("AUTHOR", "COMMITTER")}
+WHO |= {f"GIT_{role}_EMAIL": "course@localhost" for role in ("AUTHOR", "COMMITTER")}
 PLAIN = ("commit.gpgSign=false", "core.hooksPath=/dev/null", "core.autocrlf=false", "core.fileMode=true")
 
 
@@ -40,8 +37,7 @@ def release_to_git(
     if not (target / ".git").exists():
         if target.exists() and any(target.iterdir()):
             raise LabError(f"{target} holds other things and is no git repository: name a new folder")
-        asked = named(names, weeks)
-        whole_tree(source, asked, named(solutions, weeks))  # says what is wrong before anything is made
+        whole_tree(source, named(names, weeks), named(solutions, weeks))  # says what is wrong before anything is made
         target.mkdir(parents=True, exist_ok=True)
         _git(target, "init", "-q", "-b", MAIN)
     before = next((ref for ref in (f"refs/heads/{BRANCH}", f"refs/remotes/origin/{BRANCH}") if _has(target, ref)), None)
@@ -62,8 +58,9 @@ def release_to_git(
     )
     parent = ["-p", before] if before else []
     commit = _git(target, "commit-tree", made, *parent, "-m", f"Release: {what}")
-    if _has(target, "HEAD"):
-        _git(target, "update-ref", f"refs/heads/{BRANCH}", commit)
+    begun = _has(target, "HEAD")
+    _git(target, "update-ref", f"refs/heads/{BRANCH}", commit)
+    if begun:
         try:
             _git(target, "merge", "-q", "--no-edit", BRANCH)
         except LabError as error:
@@ -71,7 +68,6 @@ def release_to_git(
                 f"{error}\nThe release is on the branch {BRANCH}: end the merge by hand in {target}, or `git merge --abort`"
             ) from None
     else:
-        _git(target, "update-ref", f"refs/heads/{BRANCH}", commit)
         _git(target, "reset", "-q", "--hard", commit)
     return [
         *said,

@@ -145,21 +145,6 @@ def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
 
 
 @needs_sandbox
-def test_what_a_test_file_finds_once_is_found_with_the_reference(course):
-    test = course.week.folder / "test_week91.py"
-    found = "@once\ndef by(N):\n    return os.getpid()\n\n\n"
-    text = test.read_text().replace("import pytest,", "import os, pytest,").replace("call,", "once, call,", 1)
-    test.write_text(text.replace("@task", found + "@task", 1).replace("rank=r,", 'what=f"by {by(N)}, x", rank=r,'))
-    for student in ("a", "b"):
-        course.hand_in(student, WRONG)
-    graded(course, jobs=2)
-    reference = json.loads((course.folder / ".work" / "week91" / "reference.json").read_text())
-    (finder,) = set(reference["expected"].values())
-    wrong = [case["text"] for mark in course.marks().values() for case in mark.cases if case["verdict"] == "wrong"]
-    assert {text.partition(" of rank")[0] for text in wrong} == {f"by {finder}, x"}
-
-
-@needs_sandbox
 def test_marks_do_not_depend_on_jobs_or_order(course):
     for student, text in {"a": SOLVED, "b": WRONG, "c": BLANK, "d": TWICE_WRONG}.items():
         course.hand_in(student, text)

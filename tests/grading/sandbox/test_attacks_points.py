@@ -25,11 +25,6 @@ def replaced(function, body):
     return f"{head}def {function}({signature}\n{body.strip(chr(10))}\n{rest[rest.index('### END SOLUTION') + 16 :]}"
 
 
-def test_the_honest_earn_all_that_can_be_earned(graded):
-    outcome = graded(OPS)
-    assert (outcome.earned, outcome.possible) == (6, 7)
-
-
 @pytest.mark.parametrize("name", CHEATS)
 def test_what_cannot_be_known_is_not_earned(graded, name):
     assert graded(cheating(name), ["91.3"]).earned == 0
@@ -195,4 +190,5 @@ def test_whoever_makes_a_test_slow_pays_for_it(field, tmp_path):
 
 
 def test_the_next_submission_is_judged_as_ever(graded):
-    assert graded(OPS).earned == 6
+    outcome = graded(OPS)
+    assert (outcome.earned, outcome.possible) == (6, 7)

@@ -128,18 +128,3 @@ def orders(group):
         except OSError:
             pass
     return found
-
-
-HELD = sorted(name for name in sys.modules if name.startswith("labkit."))
-
-
-def held(group):
-    """The modules of labkit that were there before this one was imported."""
-    return HELD
-
-
-def pages(group, count):
-    """In how many pages so many blocks of 64 bytes lie, as malloc gives them to a rank."""
-    malloc = ctypes.CDLL(None).malloc
-    malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    return len({malloc(64) >> 12 for _ in range(count)})
