@@ -46,17 +46,14 @@ class Change:
 
 def compare(old: Mark, new: Mark, because: str = "", requested: Sequence[str] = ()) -> Change:
     """What is other in the new mark of one submission, and what explains it."""
-    found = [
-        words
-        for words, differs in (
-            ("the grader had failed", not old.complete),
-            ("what was handed in is read otherwise", old.content != new.content),
-            ("the week's tests or files changed", old.tests != new.tests),
-            ("the grader or its software changed", old.environment != new.environment),
-            ("another seed", old.seed != new.seed),
-        )
-        if differs
-    ]
+    reasons = {
+        "the grader had failed": not old.complete,
+        "what was handed in is read otherwise": old.content != new.content,
+        "the week's tests or files changed": old.tests != new.tests,
+        "the grader or its software changed": old.environment != new.environment,
+        "another seed": old.seed != new.seed,
+    }
+    found = [words for words, differs in reasons.items() if differs]
     before = {task["id"]: task for task in old.tasks}
     tasks = []
     for task in new.tasks:

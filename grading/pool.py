@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ class _Slot:
             self.box.close()
 
 
-class Pool:
+class Pool(AbstractContextManager):
     """`jobs` slots, and a spare one if they are several. Use it in a `with`: afterwards no process of theirs is left.
 
     settings    may be exchanged until the first submission is judged, but for `work` and the isolation
@@ -154,9 +155,6 @@ class Pool:
         for sources in parts_of(week).values():  # once, for all judges
             for path, text in sources.items():
                 compiled(path, text)
-
-    def __enter__(self) -> "Pool":
-        return self
 
     def __exit__(self, *exc) -> None:
         for slot in self.slots:

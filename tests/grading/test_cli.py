@@ -74,11 +74,6 @@ def test_the_courses_own_repository_and_nbgraders_folder_are_no_class(folder):
     assert f"--class {folder}" in grade(folder / "gradebook", "status", status=2)
 
 
-def test_a_class_can_be_named_from_elsewhere(folder, tmp_path):
-    assert "2 submitted" in grade(tmp_path, "status", "week13", "--class", folder)
-    assert "2 submitted" in grade(tmp_path, "status", "--class", folder)
-
-
 def test_init_again_takes_a_newer_roster(tmp_path):
     (tmp_path / "a.csv").write_text("anna\nben\n")
     (tmp_path / "b.csv").write_text("anna\ncleo\n")
