@@ -1,7 +1,5 @@
 """The last act of `make demo`: python -m grading.demo [FOLDER]. Week 13 is released, and four submissions are graded.
 
-It ends with the paths of two pages.
-
 reference   the course's own solutions
 blank       what students get, untouched
 wrong       one index of the ring is off by one

@@ -1,9 +1,8 @@
 """The class's table of week 13's race, by pseudonym: python -m grading.race [--class DIR]
 
 Every entry runs in a sandbox of its own, like a check; its time is the virtual wire's, from the broker's ledger, so it
-is the same on any machine. A pseudonym is what the entry's file says (`PSEUDONYM = "..."`, read as text and never run);
-where it says nothing, or what another one says, or somebody's name or key, it is made from the submission's number and
-the class's secret seed.
+is the same on any machine. A pseudonym is what the entry's file says (`PSEUDONYM = "..."`, read as text and never run),
+unless another one says it too or it is somebody's name or key; else it is made from the number and the class's seed.
 """
 
 import argparse

@@ -11,8 +11,6 @@ from grading.mark import UNSANDBOXED, Mark
 from grading.run import Report
 from labkit.checks.verdict import PASSED, VERDICTS
 
-NAMED = 6  # students in one line
-
 
 def class_table(report: Report, console: Console) -> None:
     """Points and verdicts of everyone, then what needs a human."""
@@ -67,7 +65,7 @@ def notes(report: Report) -> list[str]:
     for mark in report.all:
         for note in dict.fromkeys(mark.notes):
             whom.setdefault(note, []).append(called(report, mark.submission))
-    return [f"{some(names, NAMED)}: {note}" for note, names in whom.items()]
+    return [f"{some(names, 6)}: {note}" for note, names in whom.items()]
 
 
 def verdicts(mark: Mark) -> str:

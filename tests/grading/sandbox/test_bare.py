@@ -17,7 +17,6 @@ def double(x, scale=2):
     return x * x.dtype.type(scale)
 """
 WAYS = {
-    "imports it": "import torch; torch.zeros(1)",  # an empty folder is a package, of nothing
     "loads its library": "import numpy; top = os.path.dirname(os.path.dirname(numpy.__file__)); "
     "ctypes.CDLL(os.path.join(top, 'torch', 'lib', 'libtorch_cpu.so'))",
     "starts an interpreter": "import subprocess; "
