@@ -16,6 +16,7 @@ import json
 import math
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -112,8 +113,9 @@ def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambd
                 if old is not None:
                     report.changes.append(history.compare(old, mark, wishes.because, wishes.tasks))
             report.made.append(mark)
-            points = f"{mark.points} of {mark.possible} in {mark.seconds:.0f} s"
-            tell(f"{len(report.made)} of {total}  submission {mark.submission}: {points}")
+            done, points = len(report.made), f"{mark.points} of {mark.possible} in {mark.seconds:.0f} s"
+            left = (time.monotonic() - began) / done * (total - done) / 60
+            tell(f"{done} of {total}  submission {mark.submission}: {points}, about {math.ceil(left)} min left")
 
         if not todo:
             return report
@@ -124,6 +126,7 @@ def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambd
             pool.settings = settings = replace(settings, tasks=wishes.tasks)
             if not wishes.tasks and wishes.dask is None:
                 tell(expectation(total, settings.total * math.ceil(total / wishes.jobs)))
+            began = time.monotonic()
             if wishes.dask is not None:
                 from grading import many
 
