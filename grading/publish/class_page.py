@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 
 from grading.publish import page
-from grading.publish.difficulty import questions
 from grading.publish.figures import draw_all
 from grading.publish.overview import Overview
 from labkit.checks.verdict import CRASHED, FORBIDDEN, HUNG, OUT_OF_MEMORY
@@ -43,7 +42,6 @@ def html(overview: Overview, pictures: Sequence[dict[str, str]] = ()) -> str:
     return page.render(
         "overview.html.j2",
         it=overview,
-        asked=questions(overview),
         week=overview.week,
         pictures=pictures,
         now=datetime.now().astimezone(),

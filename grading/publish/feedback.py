@@ -1,4 +1,4 @@
-"""One page a student: points, why not all of them, their own pictures, what people wrote, what to do next.
+"""One page a student: points, why not all of them, what people wrote, what to do next.
 
 Only this student's mark, submission and hand grades go into it. The diagnosis is the only thing that tells of hidden
 data; the class's seed stays out.
@@ -11,7 +11,6 @@ from typing import Any
 from grading.publish import page
 from grading.publish.mistakes import failed, grouped, untouched
 from grading.publish.overview import mark_of
-from grading.publish.pictures import OwnPicture
 from grading.register.standing import Standing, possible
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
@@ -19,12 +18,8 @@ from labkit.checks.verdict import FAULT, NOT_ATTEMPTED, PASSED
 
 PRINTED_CHARS, PRINTED_LINES = 1200, 16  # of what a failed case printed
 
-Pictures = tuple[list[OwnPicture], list[str]]
 
-
-def feedback(
-    week: Week, standing: Standing, comments: Mapping[str, str], pictures: Pictures = ([], []), *, printed: bool = True
-) -> str:
+def feedback(week: Week, standing: Standing, comments: Mapping[str, str], *, printed: bool = True) -> str:
     """The page as HTML.
 
     comments   task -> what a person wrote, as the student reads it
@@ -39,8 +34,6 @@ def feedback(
         standing=standing,
         mark=mark,
         tasks=tasks,
-        pictures=pictures[0],
-        left_out=pictures[1],
         attempt=attempt_of(standing),
         received=_when(standing.counted.received if standing.counted else None),
         possible=possible(mark.tasks),

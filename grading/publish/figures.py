@@ -33,11 +33,11 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
         fig.subplots_adjust(left=0.43, right=0.97, top=1 - 0.34 / height, bottom=0.44 / height)
         ax.set_yticks(places, [_label(f"{e.task}  {_named(e)}") for e in rows], fontsize=8, color=INK)
         ax.invert_yaxis()
-        ax.barh(places, [100 * e.rate for e in rows], color=FAILED, height=0.62, label="tried and failed")
+        ax.barh(places, [100 * e.share(e.failed) for e in rows], color=FAILED, height=0.62, label="tried and failed")
         ax.barh(
             places,
-            [100 * e.untried_rate for e in rows],
-            left=[100 * e.rate for e in rows],
+            [100 * e.share(e.untried) for e in rows],
+            left=[100 * e.share(e.failed) for e in rows],
             height=0.62,
             color=PAPER,
             edgecolor=UNTRIED,
@@ -46,8 +46,9 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
             label="left blank",
         )
         for place, entry in enumerate(rows):
-            end = 100 * (entry.rate + entry.untried_rate)
-            _beside(ax, f"{entry.failed}" + (f" + {entry.untried}" if entry.untried else ""), (end, place), (4, 0))
+            end = 100 * (entry.share(entry.failed) + entry.share(entry.untried))
+            untried = f" + {len(entry.untried)}" if entry.untried else ""
+            _beside(ax, f"{len(entry.failed)}{untried}", (end, place), (4, 0))
         ax.set_xlim(0, 112)  # the whole class, and room for a number beside it: a short bar is few of them
         ax.set_xticks(range(0, 101, 20))
         ax.set_xlabel("percent of the students who were judged")
@@ -57,7 +58,8 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
         alt = (
             f"Bars of {page.count(len(rows), 'behaviour')}, most failed first. "
             + "; ".join(
-                f"{e.task} {_named(e)}: {e.failed} of {e.judged} failed, {e.untried} left it blank" for e in rows[:5]
+                f"{e.task} {_named(e)}: {len(e.failed)} of {len(e.judged)} failed, {len(e.untried)} left it blank"
+                for e in rows[:5]
             )
             + "."
         )

@@ -49,20 +49,35 @@ def grouped(cases: Iterable[CaseData]) -> list[list[CaseData]]:
     return list(groups.values())
 
 
-def mistake(case: CaseData) -> tuple[str, str]:
-    """(key, words): equal keys are the same mistake, of whichever student; the words tell it in one line.
+@dataclass
+class Mistake:
+    """One mistake: equal keys are the same, of whichever student. words: it in one line; example: one diagnosis of it, word
+    for word; who: places in the class of those who made it."""
+
+    key: str
+    words: str
+    example: str
+    who: set[int] = field(default_factory=set)
+
+    @property
+    def recognised(self) -> bool:
+        return not self.key.endswith(UNKNOWN)
+
+
+def mistake(case: CaseData) -> Mistake:
+    """What a failed case tells.
 
     A recognised cause is a fixed sentence, in which only lengths differ from case to case. What an autopsy says is
     full of ranks, places and times: those are taken out of its first sentence, and the advice at its end is kept."""
     if not case["cause"] and case["verdict"] == WRONG:
-        return f"{WRONG}, {UNKNOWN}", f"{WRONG}, {UNKNOWN}"
-    if len(case["cause"]) > 1:
+        words = f"{WRONG}, {UNKNOWN}"
+    elif len(case["cause"]) > 1:
         words = "one of: " + "; or ".join(case["cause"])
     elif case["cause"] and case["verdict"] == WRONG:
         words = case["cause"][0]
     else:
         words = _autopsy(case["cause"][0] if case["cause"] else one_line(case["text"], 1000))
-    return _NUMBER.sub("#", words), words
+    return Mistake(_NUMBER.sub("#", words), words, case["text"])
 
 
 def _autopsy(text: str) -> str:
@@ -84,70 +99,38 @@ def _some(rank: re.Match) -> str:
 
 @dataclass
 class Behaviour:
-    """How a class did at one behaviour (one test, all its cases). Numbers count students, each once.
+    """How a class did at one behaviour (one test, all its cases). Students are places in the class.
 
-    who         "judged": those of whom the machinery can say something, without grader faults; "failed": at least one
-                case ran and did not pass; "untried": it is still a hole. Places of students in the class
+    judged      those of whom the machinery can say something, without grader faults, which `faults` counts
+    failed      at least one case ran and did not pass; untried: it is still a hole
     cases       case -> how many failed it, for a test with several
-    made        key of a mistake -> who made it
-    words, example    key of a mistake -> the mistake in one line, and one diagnosis of it, word for word
+    made        key of a mistake -> the mistake
     also        titles of further behaviours that fail with it, and are counted here: see `by_mistake`
     """
 
     task: str
     title: str
-    who: dict[str, set[int]] = field(default_factory=lambda: {"judged": set(), "failed": set(), "untried": set()})
+    judged: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    untried: set[int] = field(default_factory=set)
     faults: int = 0
     cases: Counter = field(default_factory=Counter)
-    made: dict[str, set[int]] = field(default_factory=dict)
-    verdicts: Counter = field(default_factory=Counter)
-    words: dict[str, str] = field(default_factory=dict)
-    example: dict[str, str] = field(default_factory=dict)
+    made: dict[str, Mistake] = field(default_factory=dict)
     also: list[str] = field(default_factory=list)
 
-    @property
-    def judged(self) -> int:
-        return len(self.who["judged"])
+    def share(self, students: set[int]) -> float:
+        """Share of the judged."""
+        return len(students) / len(self.judged) if self.judged else 0.0
 
     @property
-    def failed(self) -> int:
-        return len(self.who["failed"])
+    def mistakes(self) -> list[Mistake]:
+        """The most common first."""
+        return sorted(self.made.values(), key=lambda one: (-len(one.who), not one.recognised))
 
     @property
-    def untried(self) -> int:
-        return len(self.who["untried"] - self.who["failed"])
-
-    @property
-    def mistakes(self) -> Counter[str]:
-        """Key of a mistake -> how many made it."""
-        return Counter({key: len(students) for key, students in self.made.items()})
-
-    @property
-    def rate(self) -> float:
-        """Share of the judged who tried and failed."""
-        return self.failed / self.judged if self.judged else 0.0
-
-    @property
-    def untried_rate(self) -> float:
-        return self.untried / self.judged if self.judged else 0.0
-
-    @property
-    def most_common(self) -> str | None:
-        """The key of the most common mistake; one of a known cause, if there is any."""
-        many = self.mistakes
-        return min(many, key=lambda key: (key.endswith(UNKNOWN), -many[key]), default=None)
-
-    @property
-    def typical(self) -> tuple[str, str] | None:
-        """The most common mistake in words, and a diagnosis of it."""
-        key = self.most_common
-        return None if key is None else (self.words[key], self.example[key])
-
-    @property
-    def causes(self) -> list[tuple[str, int]]:
-        """Mistakes in words with how many made each, most common first."""
-        ranked = sorted(self.mistakes.items(), key=lambda made: (-made[1], made[0].endswith(UNKNOWN)))
-        return [(self.words[key], many) for key, many in ranked]
+    def typical(self) -> Mistake | None:
+        """The most common mistake; one of a known cause, if there is any."""
+        return min(self.made.values(), key=lambda one: (not one.recognised, -len(one.who)), default=None)
 
 
 def behaviours(tasks_of_students: Iterable[Sequence[dict[str, Any]]]) -> list[Behaviour]:
@@ -169,40 +152,42 @@ def by_mistake(found: Iterable[Behaviour]) -> list[Behaviour]:
     recognised mistake is what most of the failed did. Else a single slip of the class would stand there five times."""
     same: dict[tuple, list[Behaviour]] = {}
     for entry in found:
-        failed, untried = frozenset(entry.who["failed"]), frozenset(entry.who["untried"])
-        which = (failed,) if failed else (failed, untried, entry.faults)
+        failed = frozenset(entry.failed)
+        which = (failed,) if failed else (failed, frozenset(entry.untried), entry.faults)
         same.setdefault((entry.task, *which), []).append(entry)
     groups: dict[tuple, list[Behaviour]] = {}
     for place, entry in enumerate(map(_together, same.values())):
-        key = entry.most_common
-        shared = key is not None and not key.endswith(UNKNOWN) and 2 * entry.mistakes[key] > entry.failed
-        groups.setdefault((entry.task, key if shared else place), []).append(entry)
+        typical = entry.typical
+        shared = typical and typical.recognised and 2 * len(typical.who) > len(entry.failed)
+        groups.setdefault((entry.task, typical.key if typical and shared else place), []).append(entry)
     return _ranked(_together(group) for group in groups.values())
 
 
 def _together(group: list[Behaviour]) -> Behaviour:
     if len(group) == 1:
         return group[0]
-    first = group[0]
-    whole = Behaviour(first.task, first.title)
+    whole = Behaviour(group[0].task, group[0].title)
     whole.also = [title for entry in group for title in (entry.title, *entry.also)][1:]
     for entry in group:
         whole.faults = max(whole.faults, entry.faults)
-        whole.verdicts |= entry.verdicts
-        for name, students in entry.who.items():
-            whole.who[name] |= students
-        for key, students in entry.made.items():
-            whole.made[key] = whole.made.get(key, set()) | students
-        whole.words, whole.example = {**entry.words, **whole.words}, {**entry.example, **whole.example}
+        whole.judged |= entry.judged
+        whole.failed |= entry.failed
+        whole.untried |= entry.untried
+        for key, one in entry.made.items():
+            whole.made.setdefault(key, Mistake(key, one.words, one.example)).who |= one.who
+    whole.untried -= whole.failed
     # As within a behaviour: one mistake recognised at one of them is not unknown at the next.
-    known = {student for key, students in whole.made.items() if not key.endswith(UNKNOWN) for student in students}
-    left = {key: students - known if key.endswith(UNKNOWN) else students for key, students in whole.made.items()}
-    whole.made = {key: students for key, students in left.items() if students}
+    known = {student for one in whole.made.values() if one.recognised for student in one.who}
+    for key, one in list(whole.made.items()):
+        if not one.recognised:
+            one.who -= known
+        if not one.who:
+            del whole.made[key]
     return whole
 
 
 def _ranked(found: Iterable[Behaviour]) -> list[Behaviour]:
-    return sorted(found, key=lambda entry: (-entry.failed, -entry.untried))
+    return sorted(found, key=lambda entry: (-len(entry.failed), -len(entry.untried)))
 
 
 def _count(entry: Behaviour, cases: list[CaseData], student: int) -> None:
@@ -210,20 +195,16 @@ def _count(entry: Behaviour, cases: list[CaseData], student: int) -> None:
     if not wrong and any(case["verdict"] == FAULT for case in cases):
         entry.faults += 1
         return
-    entry.who["judged"].add(student)
+    entry.judged.add(student)
     if not wrong:
         if any(case["verdict"] == NOT_ATTEMPTED for case in cases):
-            entry.who["untried"].add(student)
+            entry.untried.add(student)
         return
-    entry.who["failed"].add(student)
-    entry.verdicts.update({case["verdict"] for case in wrong})
+    entry.failed.add(student)
     if len(cases) > 1:
         entry.cases.update(
             list(dict.fromkeys(case["behaviour"].removeprefix(entry.title).lstrip(": ") for case in wrong))
         )
-    made = {mistake(case)[0]: case for case in reversed(wrong)}  # the first of each stays
-    known = {key: case for key, case in made.items() if not key.endswith(UNKNOWN)}
-    for key, case in (known or made).items():  # one mistake recognised at one case is not unknown at the next
-        entry.made.setdefault(key, set()).add(student)
-        entry.words.setdefault(key, mistake(case)[1])
-        entry.example.setdefault(key, case["text"])
+    made = [mistake(case) for case in wrong]
+    for one in [one for one in made if one.recognised] or made:  # recognised at one case, it is not unknown at the next
+        entry.made.setdefault(one.key, one).who.add(student)

@@ -5,9 +5,7 @@ scripts and requests besides, and `visible` takes away what would still deceive:
 and the characters that make text run backwards.
 """
 
-import hashlib
 import re
-import textwrap
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,8 +23,6 @@ HERE = Path(__file__).parent
 PUBLISHED, FEEDBACK = "published", "feedback"  # folders: the class's published/WEEK/feedback/STUDENT
 SHOWN_TEXT = 4000  # characters of one diagnosis; the longest of week 13 is an autopsy of 1,300
 SHOWN_LINES = 60
-LONGEST = 180  # bytes of a folder's name
-FOLDED = 100  # characters of a line
 DASH = "\u2013"
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])?")
@@ -55,30 +51,11 @@ def one_line(text: str, chars: int = 200) -> str:
     return line if len(line) <= chars else line[: chars - 3].rstrip() + "..."
 
 
-def folded(text: str, wide: int = FOLDED) -> str:
-    """A diagnosis whose lines can stand as they are, in a box that scrolls: columns stay below one another, and only
-    what is longer than `wide` goes on in a further line, with a deeper indent. At blanks alone: no word changes."""
-
-    def of_line(line: str) -> list[str]:
-        indent = line[: len(line) - len(line.lstrip())]
-        parts = textwrap.wrap(
-            line, wide, subsequent_indent=f"{indent}    ", break_long_words=False, break_on_hyphens=False
-        )
-        return parts if len(line) > wide and len(indent) < wide // 2 else [line]
-
-    return "\n".join(part for line in text.split("\n") for part in of_line(line))
-
-
 def folder_name(text: str) -> str:
-    """Any text as the name of one folder; "." and ".." stay harmless. Letters and digits of all scripts stay as they
-    are, so that a person can read it; everything else but a few signs is percent-quoted. Of a text too long for a
-    folder, the beginning and a hash."""
+    """A student's key as the name of one folder; "." and ".." stay harmless. Letters and digits of all scripts stay as
+    they are, so that a person can read it; everything else but a few signs is percent-quoted."""
     name = "".join(c if unicodedata.category(c)[0] in "LMN" else quote(c, safe=" @+,=~.-_") for c in text)
-    if not name.strip(". "):
-        name = name.replace(".", "%2E").replace(" ", "%20") or "%00"
-    if len(name.encode()) > LONGEST:
-        return f"{name.encode()[:LONGEST].decode(errors='ignore')}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    return name
+    return name if name.strip(". ") else name.replace(".", "%2E").replace(" ", "%20")
 
 
 def here(text: str) -> str:
@@ -113,7 +90,7 @@ def _templates() -> tuple[Any, str]:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(number=number, visible=visible, line=one_line, joined=join, folded=folded)
+    environment.filters.update(number=number, visible=visible, line=one_line, joined=join)
     environment.globals.update(of=of, count=count)
     style = (Path(labkit.compare.__file__).with_name("report.css"), HERE / "page.css")
     return environment, "\n".join(path.read_text(encoding="utf-8") for path in style)

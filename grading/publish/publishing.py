@@ -17,9 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from grading.answers import is_theirs
 from grading.intake.names import count, some
-from grading.intake.submission import read_submission
 from grading.mark import in_words
 from grading.marking.items import expanded, items
 from grading.publish import page
@@ -27,7 +25,6 @@ from grading.publish.class_page import write_page
 from grading.publish.feedback import feedback
 from grading.publish.overview import Overview, overview
 from grading.publish.page import FEEDBACK, PUBLISHED, folder_name
-from grading.publish.pictures import own_pictures
 from grading.publish.platforms import CANVAS, MOODLE, WORKSHEET, Filled, fill, keep_worksheet, read_sheet
 from grading.publish.table import term_table, week_table, worth, write
 from grading.publish.upload import Packed, pack
@@ -147,10 +144,7 @@ def _pages(
     for one in made.standings:
         if one.mark is None or one.counted is None or not (one.excused or one.total is not None):
             continue
-        read = read_submission(cls.archive(week, one.mark.submission), one.counted.submission.renamed)
-        theirs = {path: data for path, data in read.files.items() if is_theirs(path, week)}
-        pictures = own_pictures(theirs, week.notebook.name)
-        text = feedback(week, one, comments[one.person.id], pictures, printed=printed)
+        text = feedback(week, one, comments[one.person.id], printed=printed)
         place = page.write(to / folder_name(called[one.person.id]) / f"{week.name}.html", text)
         written.add(place)
         yield one.person, one.mark.submission, place

@@ -66,8 +66,12 @@ def original(cell):
     return cell[1:] if cell.startswith("'") and harmless(cell[1:]) != cell[1:] else cell
 
 
+def read_rows(path):
+    return list(csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=""), strict=True))
+
+
 def read_table(path):
     """Lines of an exported table, by column, names as they were."""
-    head, *rows = csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=""), strict=True)
+    head, *rows = read_rows(path)
     assert all(len(row) == len(head) for row in rows)
     return [dict(zip(head, map(original, row))) for row in rows]

@@ -17,24 +17,26 @@ def standing(*mutants, **fields):
     return stand("anna", *mutants, **fields)
 
 
-def feedback(one, pictures=([], []), **how):
-    comments = {id: given.comment for id, given in one.by_hand.items() if given.comment}
-    return written(WEEK, one, comments, pictures, **how)
+def feedback(one, **how):
+    return written(WEEK, one, {id: given.comment for id, given in one.by_hand.items() if given.comment}, **how)
 
 
-def test_every_page_of_the_class_is_one_harmless_file(klass):
-    for one in klass:
-        assert_one_harmless_file(feedback(one))
+def test_every_page_is_one_harmless_file_without_the_seed_a_hash_or_another_student(klass):
+    pages = {one.person.name: feedback(one) for one in klass}
+    for student, page in pages.items():
+        assert_one_harmless_file(page)
+        assert "20261121" not in page and "seed" not in words(page).lower()
+        assert not any(other in page for other in pages if other.startswith("student") and other != student)
+    page = feedback(standing(key="k" * 64, tests="t" * 64, environment="e" * 64, attention=["look at bert"]))
+    assert not any(secret in page for secret in ("kkkk", "tttt", "eeee", "5d5d5d", "bert"))
+    assert "submission 17" in words(page)
 
 
 def test_points_task_by_task_and_the_diagnosis_word_for_word():
-    page = feedback(standing("13.2 off-by-one chunk", "13.5 GB/s"))
-    seen = words(page)
-    failed = [*RECORDED["mutants"]["13.2 off-by-one chunk"], *RECORDED["mutants"]["13.5 GB/s"]]
-    assert " ".join(failed[0]["text"].split()) in seen
-    assert "chunk r+1 without rank r+1's numbers: which chunk is complete here?" in seen
-    assert "in GB/s, expected bytes/s" in seen
     made = standing("13.2 off-by-one chunk", "13.5 GB/s")
+    seen = words(feedback(made))
+    assert " ".join(RECORDED["mutants"]["13.2 off-by-one chunk"][0]["text"].split()) in seen
+    assert "in GB/s, expected bytes/s" in seen
     for task in made.tasks[:6]:
         assert f"{task['points']} of {task['possible']}" in seen, task["id"]
 
@@ -42,12 +44,13 @@ def test_points_task_by_task_and_the_diagnosis_word_for_word():
 def test_a_mistake_is_grouped_with_all_its_behaviours_and_points():
     page = feedback(standing("13.2 deadlock order"))
     cases = RECORDED["mutants"]["13.2 deadlock order"]
-    hung = [case for case in cases if case["verdict"] == "hung"]
-    assert len(hung) > 5 and page.count('<span class="word">hung</span>') == 1
+    assert sum(case["verdict"] == "hung" for case in cases) > 5 and page.count('<span class="word">hung</span>') == 1
     assert page.count("All of them send first") == 1
     behaviours = {c["test"]: c["behaviour"] for t in RECORDED["reference"] for c in t["cases"]}
-    seen = words(page)
-    assert all(behaviours[case["test"]] in seen for case in cases)
+    assert all(behaviours[case["test"]] in words(page) for case in cases)
+    made = standing("13.2 built-in collective")
+    total = sum(float(n) for n in re.findall(r'<p class="small">([\d.]+) points?', feedback(made)))
+    assert total == pytest.approx(15 - made.points(made.tasks[1]), abs=0.02), "rounded shares add up"
 
 
 @pytest.mark.parametrize(
@@ -68,25 +71,6 @@ def test_a_task_is_partly_right_only_where_something_passed(verdicts, word):
     assert f">{word}<" in page and (">partly<" in page) == (word == "partly")
 
 
-def test_rounded_shares_add_up():
-    made = standing("13.2 built-in collective")
-    total = sum(float(n) for n in re.findall(r'<p class="small">([\d.]+) points?', feedback(made)))
-    assert total == pytest.approx(15 - made.points(made.tasks[1]), abs=0.02)
-
-
-def test_no_seed_no_hash_of_the_tests_and_no_other_student(klass):
-    pages = {one.person.name: feedback(one) for one in klass}
-    others = [name for name in pages if name.startswith("student")]
-    for student, page in pages.items():
-        assert "20261121" not in page and "seed" not in words(page).lower()
-        for other in others:
-            assert other == student or other not in page
-    made = standing(key="k" * 64, tests="t" * 64, environment="e" * 64, attention=["look at anna's colleague bert"])
-    page = feedback(made)
-    assert not any(secret in page for secret in ("kkkk", "tttt", "eeee", "bert"))
-    assert "submission 17" in words(page) and "5d5d5d" not in page
-
-
 def test_what_strangers_write_is_text():
     evil = "<script>alert(1)</script><img src=x onerror=y>\x1b[31m\u202e"
     made = stand("<b>" + evil, by_hand=hand("13.7", 15, "<i>well</i>\nsecond line"))
@@ -101,43 +85,36 @@ def test_what_strangers_write_is_text():
     assert "<i>well</i> second line" in words(page) and "Comment by a person" in words(page)
 
 
-def test_what_was_printed_can_be_left_out_and_no_flood_fills_the_page():
+def test_no_flood_fills_the_page():
     made = standing()
     spoil(made.mark, "test_algbw", "wrong", "no", printed="peeked\n" + "y" * 50_000)
-    page = feedback(made)
-    assert "peeked" in page and page.count("y" * 1000) == 1 and len(page) < 30_000
-    page = feedback(made, printed=False)
-    assert "peeked" not in page and "yyyy" not in page and "Your code printed" not in page
     spoil(made.mark, "test_busbw", "crashed", "z" * 1_000_000, cause=("z" * 1_000_000,))
     made.mark.notes = ["n" * 1_000_000]
-    assert len(feedback(made)) < 40_000
+    page = feedback(made)
+    assert "peeked" in page and page.count("y" * 1000) == 1 and len(page) < 40_000
+    assert "Your code printed" not in feedback(made, printed=False)
 
 
-def test_incomplete_says_a_human_will_look_and_is_no_zero():
+@pytest.mark.parametrize("whole", [False, True])
+def test_incomplete_says_a_human_will_look_and_is_no_zero(whole):
     made = standing(complete=False)
     spoil(made.mark, "test_algbw", FAULT, "the check itself failed, tell the course: OSError")
+    if whole:
+        made.mark.points = 0
+        made.mark.tasks = [t | {"cases": [], "points": 0 if t["kind"] == "auto" else None} for t in made.tasks]
     seen = words(feedback(made))
-    assert "a human will look" in seen.lower() and "not a zero" in seen
+    assert "a human will look" in seen.lower() and "not a zero" in seen and "Total" not in seen
     assert "OSError" not in seen, "the grader's own troubles are the instructor's"
-    assert "Total" not in seen
-
-
-def test_a_mark_that_failed_as_a_whole_promises_nothing():
-    made = standing(complete=False)
-    made.mark.points = 0
-    made.mark.tasks = [t | {"cases": [], "points": 0 if t["kind"] == "auto" else None} for t in made.tasks]
-    seen = words(feedback(made))
-    assert "At least 0 of 80" in seen and seen.lower().count("a human will look") >= 2
+    assert f"At least {0 if whole else made.automatic} of 80" in seen
     assert "are open" not in seen and "Every automatic point" not in seen
 
 
 def test_hand_points_complete_the_total_and_the_late_rule_is_shown():
-    made = standing(
-        "13.5 GB/s", by_hand=hand("13.7", 15, "good"), factor=0.9, rule="Handed in 3 hours late: 10 % less."
-    )
+    rule = "Handed in 3 hours late: 10 % less."
+    made = standing("13.5 GB/s", by_hand=hand("13.7", 15, "good"), factor=0.9, rule=rule)
     seen = words(feedback(made))
     assert f"Total {0.9 * (made.mark.points + 15):g} of 100 points" in seen and "15 of 20 by hand" in seen
-    assert "Handed in 3 hours late: 10 % less." in seen and "graded by a person" not in seen
+    assert rule in seen and "graded by a person" not in seen
 
 
 def test_a_mark_that_a_person_overruled_says_so():
@@ -155,7 +132,7 @@ def test_a_mark_that_a_person_overruled_says_so():
 def test_who_is_excused_has_no_total_no_advice_and_no_place_in_the_class():
     made = standing("13.5 GB/s", by_hand=hand("13.7", 12))
     made.excused = True
-    assert made.total is None and what_next(WEEK, made) == [] and overview(WEEK, [made]).standings == []
+    assert what_next(WEEK, made) == [] and overview(WEEK, [made]).standings == []
     seen = words(feedback(made))
     assert "Excused" in seen and "Total" not in seen and "What to do next" not in seen
 
@@ -164,17 +141,14 @@ def test_points_by_hand_that_are_looked_at_again_are_not_final():
     made = standing(by_hand={"13.7": HandMark("13.7", 12, content="of other files")})
     said = "Task 13.7: a person looks again at the points given by hand, which may change."
     assert what_next(WEEK, made)[-1] == said and "So far" in words(feedback(made))
-    for sure in (standing(by_hand=hand("13.7", 12)), standing(factor=0.0, by_hand=made.by_hand)):
-        assert not any("looks again" in one for one in what_next(WEEK, sure)) and sure.total is not None
 
 
 def test_what_to_do_next_names_tasks_in_order_and_the_command():
-    made = standing("13.4 copy instead of in place", blank=("13.2", "13.3"))
-    said = what_next(WEEK, made)
+    said = what_next(WEEK, standing("13.4 copy instead of in place", blank=("13.2", "13.3")))
     assert said[0] == "Task 13.2, ring reduce-scatter, is still blank: 15 of 15 points."
     assert said[2].startswith("Task 13.4, ring all-reduce: ") and said[2].endswith(
         "one mistake explains all of them: x is untouched: the result, which came back, is in other memory."
     )
     assert said[3].startswith("`lab check 13.2 13.3 13.4` ")
-    assert "Every automatic point is yours." in what_next(WEEK, standing())[0]
-    assert "13.8" in what_next(WEEK, standing())[0]
+    first = what_next(WEEK, standing())[0]
+    assert "Every automatic point is yours." in first and "13.8" in first
