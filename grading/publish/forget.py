@@ -21,8 +21,6 @@ from grading.register.rules import FILE
 from grading.register.schema import Class
 from labkit.errors import LabError
 
-TABLES = ("member", "alias", "extension", "published")  # that name a person
-
 
 @dataclass
 class Stored:
@@ -63,14 +61,14 @@ def find(cls: Class, who: Person) -> Stored:
             stored.paths += [(what, path)] if path.exists() else []
     pages = (cls.folder / PUBLISHED).glob(f"*/{FEEDBACK}/{folder_name(key_of(cls, who))}")
     stored.paths += [("feedback", path) for path in sorted(pages)]
-    for table in TABLES:
-        count = cls.db.execute(f"SELECT count(*) FROM {table} WHERE person = ?", (who.id,)).fetchone()[0]
-        stored.rows |= {table: count} if count else {}
-    for table in ("mark", "hand_mark", "rename"):
-        marks = ",".join("?" * len(stored.submissions))
-        query = f"SELECT count(*) FROM {table} WHERE submission IN ({marks})"
-        count = cls.db.execute(query, stored.submissions).fetchone()[0]
-        stored.rows |= {table: count} if count else {}
+    marks = ",".join("?" * len(stored.submissions))
+    for tables, where, values in (
+        (("member", "alias", "extension", "published"), "person = ?", [who.id]),
+        (("mark", "hand_mark", "rename"), f"submission IN ({marks})", stored.submissions),
+    ):
+        for table in tables:
+            many = cls.db.execute(f"SELECT count(*) FROM {table} WHERE {where}", values).fetchone()[0]
+            stored.rows |= {table: many} if many else {}
     stored.screen = _screen_rows(cls, stored.submissions)
     stored.others = list(_others(cls, who))
     return stored
@@ -99,25 +97,14 @@ def sentences(cls: Class, stored: Stored) -> Iterator[str]:
     who = stored.person
     yield f"Of {who.name} ({key_of(cls, who)}) there is:"
     for what, path in stored.paths:
-        files, total = size(path)
-        yield f"  {what}: {path} ({count(files, 'file')}, {total / 1000:,.1f} kB)"
+        yield f"  {what}: {path}"
     if stored.screen:
         yield f"  the marking screen: {count(stored.screen, 'row')}"
-    rows = ", ".join(f"{many} of {table}" for table, many in stored.rows.items())
-    yield f"  class.db: name, e-mail, {count(len(stored.submissions), 'submission')}" + (
-        f", rows: {rows}" if rows else ""
-    )
+    rows = "".join(f", {table}: {many}" for table, many in stored.rows.items())
+    yield f"  class.db: name, e-mail, {count(len(stored.submissions), 'submission')}{rows}"
     if stored.shared:
         numbers = ", ".join(map(str, stored.shared))
         yield f"  a part in what their group handed in, submission {numbers}: the files stay the others'"
-
-
-def size(path: Path) -> tuple[int, int]:
-    """(files, bytes) at a path; links are counted and not followed."""
-    if path.is_symlink() or not path.is_dir():
-        return 1, path.lstat().st_size
-    files = [inner for inner in path.rglob("*") if inner.is_symlink() or not inner.is_dir()]
-    return len(files), sum(inner.lstat().st_size for inner in files)
 
 
 def _screen_rows(cls: Class, numbers: Iterable[int], remove: bool = False) -> int:
@@ -153,21 +140,16 @@ def _others(cls: Class, who: Person) -> Iterator[str]:
     rules = cls.folder / FILE
     if any(name in _text(rules) for name in names):
         yield f"{rules} names them: take the lines out"
-    found = [path for path in cls.folder.rglob("*") if path.suffix in (".csv", ".html", ".zip") and path.is_file()]
-    ours = cls.folder / PUBLISHED
-    for path in sorted(found):
-        if path.is_relative_to(cls.folder / "submitted") or path.is_relative_to(cls.folder / FOLDER):
-            continue
-        if path.is_relative_to(ours) and FEEDBACK in path.parts:
+    for path in sorted(path for path in cls.folder.rglob("*") if path.is_file()):
+        place = path.relative_to(cls.folder).parts
+        if place[0] in ("submitted", FOLDER) or (place[0] == PUBLISHED and FEEDBACK in place):
             continue
         if path.suffix == ".zip":
             members = _members(path)
             if any(letters(who.name) in letters(name) or numbers & set(name.split("_")) for name in members):
                 yield f"{path} holds files of them: make it again, or delete it"
-        elif any(name in _text(path) for name in names):
-            yield f"{path} names them: " + (
-                "make it again, or delete it" if path.is_relative_to(ours) else "take them out"
-            )
+        elif path.suffix in (".csv", ".html") and any(name in _text(path) for name in names):
+            yield f"{path} names them: {'make it again' if place[0] == PUBLISHED else 'take them out'}, or delete it"
 
 
 def _text(path: Path) -> str:

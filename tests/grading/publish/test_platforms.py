@@ -1,8 +1,5 @@
 """The table that a platform exported, filled in: each line one person by exact keys, and nothing else changed."""
 
-import csv
-import io
-
 import pytest
 
 from grading.intake.arrival import Key
@@ -11,6 +8,7 @@ from grading.register.people import learn
 from grading.register.standing import standings
 from labkit.errors import LabError
 from tests.grading.publish.aclass import LATE, WEEK, a_class, hand_in, hand_points, mark, person
+from tests.grading.publish.looking import read_rows
 
 CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Quiz (12),Week 13 (4711),Final Score
     Points Possible,,,,,10,100,
@@ -26,20 +24,24 @@ Participant 503,=HYPERLINK(1),hy@x.org,No submission,B,,100.00,-,
 """
 
 
-def rows(path):
-    return list(csv.reader(io.StringIO(path.read_bytes().decode(), newline=""), strict=True))
-
-
 @pytest.fixture(params=["canvas", "moodle"])
 def system(request):
     return request.param
 
 
+only_canvas = pytest.mark.parametrize("system", ["canvas"], indirect=True)
+only_moodle = pytest.mark.parametrize("system", ["moodle"], indirect=True)
+
+
 @pytest.fixture
-def cls(tmp_path, system):
+def exported(system):
+    return CANVAS if system == "canvas" else MOODLE
+
+
+@pytest.fixture
+def cls(tmp_path, exported):
     """Anna has 90 of 100, Sean 95 with 10 % off, the third nothing."""
-    text = CANVAS if system == "canvas" else MOODLE
-    with a_class(tmp_path / "autumn", text, LATE) as opened:
+    with a_class(tmp_path / "autumn", exported, LATE) as opened:
         one = hand_in(opened, "anna@x.org", mark())
         other = hand_in(opened, "sean@x.org", mark(), days_late=1)
         hand_points(opened, one, "13.7", 10)
@@ -51,9 +53,8 @@ def filled(cls, text=None, **how):
     path = cls.folder / "roster.csv"
     if text is not None:
         path.write_text(text)
-    sheet = read_sheet(cls, WEEK, path)
-    made = fill(sheet, WEEK, standings(cls, WEEK), cls.folder / "out.csv", **how)
-    return made, rows(made.path)
+    made = fill(read_sheet(cls, WEEK, path), WEEK, standings(cls, WEEK), cls.folder / "out.csv", **how)
+    return made, read_rows(made.path)
 
 
 def test_totals_stand_beside_the_platforms_own_keys(cls, system):
@@ -64,22 +65,17 @@ def test_totals_stand_beside_the_platforms_own_keys(cls, system):
         assert made.column == "Week 13 (4711)" and table[1][-1] == "100" and len(table) == 4
         assert [row[1] for row in table[2:]] == ["101", "102"] and [row[-1] for row in table[2:]] == ["90", "85.5"]
     else:
-        assert table[0] == MOODLE.splitlines()[0].replace('"', "").split(",")
+        assert table[0] == MOODLE.splitlines()[0].split(",")
         assert [row[5] for row in table[1:]] == ["90", "85.5", ""], "an empty cell leaves Moodle's grade as it is"
         assert table[1][8] == "-fine", "what Moodle reads back stays letter by letter"
 
 
-def test_no_cell_is_a_formula(cls, system):
+def test_zeros_are_for_those_whose_deadline_has_passed_and_no_cell_is_a_formula(cls, system):
     _, table = filled(cls, zeros=True)
     third = next(row for row in table if "HYPERLINK" in "".join(row))
-    assert all(not cell.startswith("=") for cell in third) and third[-1 if system == "canvas" else 5] == "0"
-
-
-def test_zeros_are_for_those_whose_deadline_has_passed(cls, system):
-    assert person(cls, "hy@x.org") not in filled(cls)[0].grades
-    assert filled(cls, zeros=True)[0].grades[person(cls, "hy@x.org")] == 0
-    (cls.folder / "course.toml").write_text(LATE + '[extensions."hy@x.org"]\nweek13 = 2999-01-01T00:00:00+00:00\n')
-    with a_class(cls.folder, "", (cls.folder / "course.toml").read_text()) as again:
+    assert third[-1 if system == "canvas" else 5] == "0" and not any(cell.startswith("=") for cell in third)
+    rules = LATE + '[extensions."hy@x.org"]\nweek13 = 2999-01-01T00:00:00+00:00\n'
+    with a_class(cls.folder, "", rules) as again:
         assert person(again, "hy@x.org") not in filled(again, zeros=True)[0].grades
 
 
@@ -93,72 +89,68 @@ def test_who_is_excused(cls, system):
         assert any("excused" in sentence and "Anna Müller" in sentence for sentence in made.notes)
 
 
-def test_a_name_decides_nothing_and_a_strangers_line_is_named(cls, system):
-    text = (CANVAS if system == "canvas" else MOODLE).replace("101,u101,anna@x.org", "777,u777,other@x.org")
+def test_who_has_no_total_yet_is_left_out_and_named(cls):
+    hand_in(cls, "hy@x.org", mark())
+    made, _ = filled(cls, zeros=True)
+    assert person(cls, "hy@x.org") not in made.grades
+    assert any("to be graded by hand" in sentence and "HYPERLINK" in sentence for sentence in made.notes)
+
+
+def test_a_name_decides_nothing_and_a_strangers_line_is_named(cls, exported):
+    text = exported.replace("101,u101,anna@x.org", "777,u777,other@x.org")
     text = text.replace("Participant 501,Anna Müller,anna@x.org", "Participant 777,Anna Müller,other@x.org")
     made, _ = filled(cls, text)
     assert person(cls, "anna@x.org") not in made.grades
     assert any("nobody" in sentence for sentence in made.notes) and any("not in" in one for one in made.notes)
 
 
-def test_a_line_that_is_two_peoples_another_assignments_points_and_another_file_are_refused(cls, system, tmp_path):
-    text = (CANVAS if system == "canvas" else MOODLE).replace("sean@x.org", "anna@x.org", 1)
+def test_a_line_that_is_two_peoples_another_assignments_points_and_another_file_are_refused(cls, exported, tmp_path):
     with pytest.raises(LabError):
-        filled(cls, text)
-    text = CANVAS.replace(",10,100,", ",10,80,") if system == "canvas" else MOODLE.replace("100.00", "80.00")
+        filled(cls, exported.replace("sean@x.org", "anna@x.org", 1))
     with pytest.raises(LabError, match="80"):
-        filled(cls, text)
+        filled(cls, exported.replace(",10,100,", ",10,80,").replace("100.00", "80.00"))
     (tmp_path / "ids.csv").write_text("student\nanna\n")
     assert read_sheet(cls, WEEK, tmp_path / "ids.csv") is None
-    with pytest.raises(LabError, match="there is no"):
-        read_sheet(cls, WEEK, tmp_path / "not there.csv")
 
 
-@pytest.mark.parametrize("system", ["canvas"], indirect=True)
+@only_canvas
 @pytest.mark.parametrize(
     "titles, assignment, column",
     [
-        (("Week 13 (1)", "Week 13 quiz (2)"), None, "Week 13 (1)"),
-        (("All-reduce (7)",), None, "All-reduce (7)"),
-        (("week13: All-reduce (7)",), None, "week13: All-reduce (7)"),
-        (("Week 130 (7)",), None, ""),
-        (("Mine (3)",), "Mine", "Mine (3)"),
-        (("Mine (3)",), "New one", ""),
+        ("Week 13 (1),Week 13 quiz (2)", None, "Week 13 (1)"),
+        ("All-reduce (7)", None, "All-reduce (7)"),
+        ("week13: All-reduce (7)", None, "week13: All-reduce (7)"),
+        ("Week 130 (7)", None, ""),
+        ("Mine (3)", "Mine", "Mine (3)"),
+        ("Mine (3)", "New one", ""),
     ],
 )
 def test_the_column_of_the_week(cls, titles, assignment, column):
-    head, possible, *lines = CANVAS.splitlines()
-    head = head.replace("Quiz (12),Week 13 (4711)", ",".join(titles))
-    more = "," * (len(titles) - 2) if len(titles) > 1 else ""
-    cut = (
-        (lambda line: line) if len(titles) > 1 else (lambda line: ",".join(line.split(",")[:-2] + line.split(",")[-1:]))
-    )
-    text = "\n".join([head, *(cut(line) + more for line in (possible, *lines))]) + "\n"
-    text = text.replace(",10,100,", ",,,").replace(",10,", ",,")
+    lines = CANVAS.replace("Quiz (12),Week 13 (4711),Final Score", titles).splitlines()
+    more = "," * titles.count(",")
+    text = "\n".join([lines[0], *(line.rsplit(",", 3)[0] + "," + more for line in lines[1:])]) + "\n"
     made, table = filled(cls, text, assignment=assignment)
     assert made.column == column
     assert table[0][-1] == (column or assignment or "week13: All-reduce")
 
 
-@pytest.mark.parametrize("system", ["canvas"], indirect=True)
+@only_canvas
 def test_a_quizs_column_is_not_taken_for_the_weeks(cls):
     with pytest.raises(LabError, match="--assignment"):
         filled(cls, CANVAS.replace("Week 13 (4711)", "Week 13 quiz (4711)"))
 
 
-@pytest.mark.parametrize("system", ["canvas"], indirect=True)
+@only_canvas
 def test_split_names_and_a_byte_order_mark(cls):
     text = CANVAS.replace("Student,ID", "LastName,FirstName,ID").replace('"Müller, Anna"', "Müller,Anna")
     text = text.replace('"O\'Brien, Sean"', "O'Brien,Sean").replace('"=HYPERLINK(1)"', "=HYPERLINK(1),")
-    text = text.replace('"Student, Test"', "Test,Student").replace(
-        "    Points Possible,,,,", "    Points Possible,,,,,"
-    )
+    text = text.replace('"Student, Test"', "Test,Student").replace("Possible,,,,", "Possible,,,,,")
     made, table = filled(cls, "\ufeff" + text)
     assert table[0][:3] == ["LastName", "FirstName", "ID"] and len(made.grades) == 2
     assert table[2][:3] == ["Müller", "Anna", "101"]
 
 
-@pytest.mark.parametrize("system", ["moodle"], indirect=True)
+@only_moodle
 def test_under_blind_marking_the_number_of_this_assignment_decides(cls):
     learn(cls, person(cls, "anna@x.org"), [Key("moodle", "888", "week13")])
     learn(cls, person(cls, "sean@x.org"), [Key("moodle", "889", "week14")])
@@ -166,7 +158,7 @@ def test_under_blind_marking_the_number_of_this_assignment_decides(cls):
     assert set(made.grades) == {person(cls, "anna@x.org")} and [row[2] for row in table[1:]] == ["90", ""]
 
 
-@pytest.mark.parametrize("system", ["moodle"], indirect=True)
+@only_moodle
 @pytest.mark.parametrize("number", ["502", "777"])
 def test_another_assignments_worksheet_is_refused(cls, number):
     """Numbers differ from assignment to assignment: 502 is Sean's in this one, and stands beside Anna in that."""
@@ -177,14 +169,7 @@ def test_another_assignments_worksheet_is_refused(cls, number):
         filled(cls, MOODLE.replace("Participant 501", f"Participant {number}", 1))
 
 
-def test_who_has_no_total_yet_is_left_out_and_named(cls, system):
-    hand_in(cls, "hy@x.org", mark())
-    made, _ = filled(cls, zeros=True)
-    assert person(cls, "hy@x.org") not in made.grades
-    assert any("to be graded by hand" in sentence and "HYPERLINK" in sentence for sentence in made.notes)
-
-
-@pytest.mark.parametrize("system", ["moodle"], indirect=True)
+@only_moodle
 def test_a_semicolon_stays_one_and_a_worksheet_may_be_german(cls):
     made, _ = filled(cls, "Identifier;Full name;Email address;Grade\nParticipant 1;Anna;anna@x.org;\n")
     assert made.path.read_text().splitlines()[1] == "Participant 1;Anna;anna@x.org;90"
