@@ -4,9 +4,8 @@
                         `grade mark`, its output is the diagnosis
     a written task      a Markdown cell with points and a comment ("manually graded task"), which holds the rubric
 
-The course's notebook says where: `check("13.4")` stands in the cell with the id task-13-4. A written task's cell goes
-behind the last cell in which its answers stand. Its rubric is the part of the notebook under the heading that names the
-task; without one, the title and the points.
+The course's notebook says where: `check("13.4")` stands in the cell with the id task-13-4. A written task's rubric is the
+part of the notebook under the heading that names the task; without one, the title and the points.
 """
 
 import json
@@ -45,22 +44,18 @@ def tag(task: Task) -> dict[str, Any]:
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
-    """The course's notebook as it is handed out: without solutions and outputs. LabError if it is none."""
+    """The course's notebook as it is handed out, without solutions and outputs, each cell's source in one string. LabError
+    if it is none."""
     try:
-        return parsed(strip_notebook(path.read_text(encoding="utf-8"), path.name))
+        notebook = json.loads(strip_notebook(path.read_text(encoding="utf-8"), path.name))
+        for cell in notebook["cells"]:
+            cell["source"] = "".join(cell["source"])
+            cell.setdefault("metadata", {})
+        return notebook
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LabError(
             f"{path} is not a notebook ({type(error).__name__}): it must be there to register its grade cells"
         ) from None
-
-
-def parsed(text: str | bytes) -> dict[str, Any]:
-    """A notebook of ours from its JSON text, each cell's source in one string."""
-    notebook = json.loads(text)
-    for cell in notebook["cells"]:
-        cell["source"] = "".join(cell["source"])
-        cell.setdefault("metadata", {})
-    return notebook
 
 
 def task_of(cell: dict[str, Any], week: Week) -> Task | None:
@@ -91,31 +86,6 @@ def rubric(notebook: dict[str, Any], task: Task) -> str:
                     behind.append(other["source"])
             return part if _TABLE.search(part) else "\n\n".join([part, *behind])
     return f"## Task {task.id}: {task.title}\n\n{number(task.points)} points, graded by hand."
-
-
-def master(week: Week, notebook: dict[str, Any]) -> dict[str, Any]:
-    """The notebook with its grade cells, as nbgrader's source directory holds it. `notebook`: the released one."""
-    cells, placed = [], set()
-    last = {}  # where the answers of a written task end
-    for index, cell in enumerate(notebook["cells"]):
-        task = task_of(cell, week)
-        if task is not None and task.kind == "written":
-            last[task.id] = index
-    for index, cell in enumerate(notebook["cells"]):
-        task = task_of(cell, week)
-        cell = {**cell, "metadata": {k: v for k, v in cell["metadata"].items() if k != "nbgrader"}}
-        if task and task.kind == "auto" and cell["cell_type"] == "code" and task.id not in placed:
-            placed.add(task.id)
-            cell["metadata"]["nbgrader"] = tag(task)
-        cells.append(cell)
-        for task in graded_tasks(week):
-            if last.get(task.id) == index:
-                placed.add(task.id)
-                cells.append(written_cell(task, notebook))
-    for task in graded_tasks(week):
-        if task.id not in placed:
-            cells.append(written_cell(task, notebook) if task.kind == "written" else check_cell(task))
-    return {**FORMAT, "metadata": {**FORMAT["metadata"], **notebook.get("metadata", {})}, "cells": cells}
 
 
 def written_cell(task: Task, notebook: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
     gradebook/nbgrader_config.py    written once, then the instructor's to extend
         gradebook.db                nbgrader's database: assignments, and their grade cells from the weeks' tasks.toml
-        source/week13/              the released week, its notebook with grade cells
         autograded/17/week13/       what formgrader shows of submission 17
-        submitted/17/week13/        empty: formgrader's first page counts these folders
+        submitted/17/week13/        empty, as source/week13/ is: formgrader's first page counts these folders
         exchange/                   formgrader wants one. Students who type `nbgrader submit` share another folder
 
 What nbgrader takes for a student's id is the number of a submission, so whoever marks sees no name. Nothing is stored
@@ -15,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -27,10 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from grading.files import locked, put
 from grading.here import not_the_students
-from grading.marking.cells import graded_tasks, master, parsed
-from grading.marking.jupyter import extensions
-from grading.tree import student_tree
-from labkit.checks.tasks import Week, find_weeks
+from grading.marking.cells import graded_tasks
+from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
@@ -110,8 +105,7 @@ def open_course(root: Path) -> Course:
 
 def make(folder: Path, weeks: Sequence[Week], *, exchange: Path | None = None) -> tuple[Course, list[str]]:
     """Make a folder nbgrader's course directory for these weeks, or bring one up to date: (it, sentences on what was
-    done). Points and comments that were given stay; a task that left the course keeps its cell as long as a submission
-    has one.
+    done). Points and comments that were given stay.
 
     exchange  the folder through which students submit; None: they do not
 
@@ -138,10 +132,10 @@ def make(folder: Path, weeks: Sequence[Week], *, exchange: Path | None = None) -
         with course.one_writer():
             said += _exchange(course, weeks)
             for week in weeks:
-                said += _register(course, week, _source(course, origin, week))
+                _register(course, week)
     except OSError as error:
         raise LabError(f"{root} cannot be written ({error.strerror or type(error).__name__})") from None
-    return course, said + extensions()
+    return course, said
 
 
 def is_current(course: Course, week: Week) -> bool:
@@ -204,79 +198,17 @@ def _made(folder: Path, mode: int) -> None:
         folder.chmod(mode)
 
 
-def _source(course: Course, origin: Path, week: Week) -> dict[str, Any]:
-    """Put the released week with its grade cells into nbgrader's source directory. Returns the notebook."""
-    files = {
-        path: file
-        for path, file in student_tree(origin, find_weeks(origin)).files.items()
-        if path.startswith(f"{week.package}/")
-    }
-    name = f"{week.package}/{week.notebook.relative_to(week.folder).as_posix()}"
-    if name not in files:
-        raise LabError(f"{name} is not released with {week.name}: it must be there to register its grade cells")
-    notebook = master(week, parsed(files[name].data))
-    target = course.root / "source" / week.name
-    fresh, old = target.with_name(f".{week.name}.new"), target.with_name(f".{week.name}.old")
-    for left in (fresh, old):
-        shutil.rmtree(left, ignore_errors=True)
-    for path, file in files.items():
-        place = fresh / path.removeprefix(f"{week.package}/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-        place.write_bytes(text.encode() if path == name else file.data)
-        place.chmod(0o755 if file.executable else 0o644)
-    if target.exists():
-        os.replace(target, old)
-    os.replace(fresh, target)
-    shutil.rmtree(old, ignore_errors=True)
-    return notebook
-
-
-def _register(course: Course, week: Week, notebook: dict[str, Any]) -> list[str]:
-    """Bring nbgrader's list of a week's cells up to date, as its own "Generate" would. Sentences on what is odd."""
-    from nbformat import from_dict
-    from nbgrader.utils import compute_checksum
-
-    said = []
+def _register(course: Course, week: Week) -> None:
+    """Bring nbgrader's list of a week's cells up to date."""
     here = week.notebook.stem
+    (course.root / "source" / week.name).mkdir(parents=True, exist_ok=True)
     with course.gradebook() as book:
         book.update_or_create_assignment(week.name, course_id=course.id)
-        kernel = json.dumps(notebook["metadata"].get("kernelspec", {}))
-        book.update_or_create_notebook(here, week.name, kernelspec=kernel)
-        graded = {
-            cell["metadata"]["nbgrader"]["grade_id"]: cell
-            for cell in notebook["cells"]
-            if "nbgrader" in cell["metadata"]
-        }
+        book.update_or_create_notebook(here, week.name)
         for task in graded_tasks(week):
-            kind = "markdown" if task.kind == "written" else "code"
-            update = book.update_or_create_task_cell if task.kind == "written" else book.update_or_create_grade_cell
-            update(task.cell, here, week.name, max_score=task.points, cell_type=kind)
-            book.update_or_create_source_cell(
-                task.cell,
-                here,
-                week.name,
-                cell_type=kind,
-                locked=True,
-                source=graded[task.cell]["source"],
-                checksum=compute_checksum(from_dict(graded[task.cell])),
-            )
-        wanted = {(task.cell, "TaskCell" if task.kind == "written" else "GradeCell") for task in graded_tasks(week)}
-        notebook_there = book.find_notebook(here, week.name)
-        for cell in [*notebook_there.grade_cells, *notebook_there.task_cells]:
-            if (cell.name, cell.type) not in wanted:
-                if cell.grades:
-                    said.append(
-                        f"{week.name}: {cell.name} is no task of the course any more; it stays in the "
-                        "gradebook, since submissions have points there"
-                    )
-                    continue
-                book.db.delete(cell)
-        for cell in notebook_there.source_cells:
-            if cell.name not in graded:
-                book.db.delete(cell)
-        book.db.commit()
-    return said
+            written = task.kind == "written"
+            update = book.update_or_create_task_cell if written else book.update_or_create_grade_cell
+            update(task.cell, here, week.name, max_score=task.points, cell_type="markdown" if written else "code")
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
@@ -10,8 +9,9 @@ from rich.text import Text
 
 from grading.intake.names import count, printable
 from grading.marking.course import CONFIG, FOLDER, Course, is_current, make, open_course
+from grading.marking.items import items
 from grading.marking.screen import Report, fill
-from grading.marking.typed import means, read_back
+from grading.marking.typed import read_back
 from grading.register.schema import Class
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
@@ -39,15 +39,12 @@ def prepare(cls: Class, week: Week, progress: Callable[[int, int], None] = lambd
 
 
 def show(cls: Class, week: Week, ready: Session, console: Console) -> None:
-    """The rubric with its means, what is to be looked at, and how many answers wait."""
-    for task, rows in groupby(means(cls, week), key=lambda row: row[0]):
+    """The rubric with its items' numbers, what is to be looked at, and how many answers wait."""
+    for task in (task for task in week.tasks if task.kind == "written"):
         console.print(Text(f"{task.id} {task.title}", "bold"))
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for name in ("item", "points", "mean", "answers", "what"):
-            table.add_column(name, justify="left" if name == "what" else "right")
-        for _, item, mean, many in rows:
-            cells = ("", "") if mean is None else (f"{mean:.1f}", str(many))
-            table.add_row(str(item.number), f"{number(item.points)}", *cells, Text(item.title))
+        table = Table("item", "points", "what", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for item in items(week, task):
+            table.add_row(str(item.number), f"{number(item.points)}", Text(item.title))
         console.print(table)
     for code, sentence in cls.rules.comments.items():
         console.print(Text(f"#{code}: {sentence}"), soft_wrap=True)

@@ -15,7 +15,6 @@ from pathlib import Path
 from grading.intake.names import count
 from grading.marking.course import CONTENT, FOLDER
 from grading.marking.items import Item, Marking, crowded, items, read, unknown_codes
-from grading.register.counting import counting
 from grading.register.marks import HandMark, add_hand_mark, hand_marks
 from grading.register.schema import Class
 from grading.register.standing import standings
@@ -109,21 +108,6 @@ def shown_content(folder: Path, submission: int, week: Week) -> str:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return (folder / FOLDER / "autograded" / str(submission) / week.name / CONTENT).read_text(encoding="utf-8")
     return ""
-
-
-def means(cls: Class, week: Week) -> list[tuple[Task, Item, float | None, int]]:
-    """(task, item, mean points or None, answers marked by items) of the rubric, of what counts."""
-    found, known = [], hand_marks(cls, week.name)
-    counted = {one.submission.id for one in counting(cls, week.name).values()}
-    for task in (task for task in week.tasks if task.kind == "written"):
-        rubric = items(week, task)
-        given = [tasks[task.id].comment for n, tasks in known.items() if n in counted and task.id in tasks]
-        marked = [read([comment], rubric, cls.rules.comments) for comment in given]
-        whole = [one for one in marked if one is not None and not one.faults]
-        for item in rubric:
-            points = [one.points[item.number] for one in whole]
-            found.append((task, item, sum(points) / len(points) if points else None, len(points)))
-    return found
 
 
 def _decided(now: Typed, last: HandMark, marking: Marking | None) -> tuple[list[str], float | None]:

@@ -51,3 +51,15 @@ def course(cls):
     from grading.marking.course import open_course
 
     return open_course(cls.folder / "gradebook")
+
+
+@pytest.fixture
+def api(course):
+    """nbgrader's own application interface, as formgrader uses it."""
+    from nbgrader.apps.api import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+    from traitlets.config.loader import PyFileConfigLoader
+
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(course.root)).load_config()
+    config.Exchange.root = str(course.root / "exchange")
+    return NbGraderAPI(coursedir=CourseDirectory(config=config), config=config)

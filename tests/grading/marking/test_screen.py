@@ -14,30 +14,23 @@ from tests.grading.publish.aclass import a_class, hand_in, hand_points
 LATE = "[deadlines]\nweek91 = 2026-11-20T12:00:00+00:00\n[late]\nper_day = 0.1\ncloses_after_days = 5\n"
 
 
-def test_automatic_points_are_there_and_the_written_task_waits_for_a_person(cls, week, course):
+def test_automatic_points_are_there_the_written_task_waits_for_a_person_and_no_name_is_on_the_screen(cls, week, course):
     number = hand_in(cls, "anna", mark({"91.1": 1, "91.3": 2}), files=handed())
     report = prepare(cls, week).report
     assert (report.new, report.open, report.human) == (1, 1, [])
     want = {"task-91-1": (1, None, False), "task-91-2": (None, None, True), "task-91-3": (2, None, False)}
     assert scores(cls.folder, number) == want
+    gradebook = cls.folder / "gradebook"
+    assert not any("anna" in path.relative_to(gradebook).as_posix() for path in gradebook.rglob("*"))
+    assert not any(b"anna" in path.read_bytes() for path in (gradebook / "gradebook.db", shown(cls.folder, 1)))
+    before, view = rows(cls.folder), shown(cls.folder, 1).stat().st_mtime_ns
+    report = prepare(cls, week).report
+    assert (report.new, report.changed, report.same) == (0, 0, 1), "again nothing changes"
+    assert rows(cls.folder) == before and shown(cls.folder, 1).stat().st_mtime_ns == view
     type_in(course, number, "task-91-2", 5)
     with course.gradebook() as book:  # nbgrader itself adds up
         found = book.find_submission("week91", str(number))
         assert (found.score, found.max_score, found.needs_manual_grade) == (8, 12, False)
-
-
-def test_no_name_stands_on_the_screen_and_again_nothing_changes(cls, week):
-    hand_in(cls, "anna", mark(), files=handed())
-    prepare(cls, week)
-    gradebook = cls.folder / "gradebook"
-    names = [path.relative_to(gradebook).as_posix() for path in gradebook.rglob("*")]
-    assert not any("anna" in name for name in names)
-    assert b"anna" not in (gradebook / "gradebook.db").read_bytes()
-    assert "anna" not in shown(cls.folder, 1).read_text()
-    before, view = rows(cls.folder), shown(cls.folder, 1).stat().st_mtime_ns
-    report = prepare(cls, week).report
-    assert (report.new, report.changed, report.same) == (0, 0, 1)
-    assert rows(cls.folder) == before and shown(cls.folder, 1).stat().st_mtime_ns == view
 
 
 def test_a_group_is_there_once_and_what_does_not_count_is_not(cls, week):
@@ -52,14 +45,10 @@ def test_a_group_is_there_once_and_what_does_not_count_is_not(cls, week):
     assert [sorted(path.name for path in place.iterdir()) for place in places] == [["1", "3"]] * 2
 
 
-def test_who_is_excused_is_read_by_nobody(cls, week):
-    hand_in(cls, "anna", mark(), files=handed())
+def test_who_is_excused_or_too_late_to_count_is_read_by_nobody_until_the_deadline_moves(cls, week):
+    hand_in(cls, "anna", mark(), files=handed(), days_late=9)
     with a_class(cls.folder, "", '[excused]\nweek91 = ["anna"]\n', cls.weeks) as again:
         assert prepare(again, week).report.new == 0
-
-
-def test_who_was_too_late_to_count_is_read_by_nobody_until_the_deadline_moves(cls, week):
-    hand_in(cls, "anna", mark(), files=handed(), days_late=9)
     with a_class(cls.folder, "", LATE, cls.weeks) as again:
         assert prepare(again, week).report.open == 0
         assert scores(again.folder, 1)["task-91-2"] == (0, None, False)
@@ -108,16 +97,11 @@ def test_all_points_of_a_cancelled_task_are_on_the_screen(cls, week):
         assert standings(again, week)[0].total == 10
 
 
-def test_points_that_were_given_elsewhere_are_there_from_the_start(cls, week, course):
+def test_points_that_were_given_elsewhere_are_there_from_the_start_and_a_later_task_gets_its_rows(cls, source, week):
     number = hand_in(cls, "anna", mark(), files=handed())
     hand_points(cls, number, "91.2", 5, "Fine.", extra=1)
     prepare(cls, week)
     assert ("week91", "1", "task-91-2", None, 5, 1, 0, "Fine.") in rows(cls.folder)
-
-
-def test_a_task_that_came_later_gets_its_rows(cls, course, source, week):
-    hand_in(cls, "anna", mark(), files=handed())
-    prepare(cls, week)
     more = '{id = "91.5", title = "how", kind = "written", points = 3},\n]\n'
     (source / "week91_demo" / "tasks.toml").write_text(TASKS.removesuffix("]\n") + more)
     with a_class(cls.folder, "", "", find_weeks(source)) as again:
@@ -138,18 +122,10 @@ def test_an_archive_that_is_gone_leaves_the_verdicts(cls, week):
     assert any("cannot be read" in one for one in report.human) and scores(cls.folder, 1)["task-91-1"][0] == 4
 
 
-def test_formgraders_first_page_counts_them(cls, course, week):
-    from nbgrader.apps.api import NbGraderAPI
-    from nbgrader.coursedir import CourseDirectory
-    from traitlets.config import Config
-
+def test_formgraders_first_page_counts_them(cls, week, api):
     for name in ("anna", "ben"):
         hand_in(cls, name, mark(), files=handed())
     prepare(cls, week)
-    config = Config()
-    config.CourseDirectory.update(root=str(course.root), course_id=course.id)
-    config.Exchange.root = str(course.root / "exchange")
-    api = NbGraderAPI(coursedir=CourseDirectory(config=config), config=config)
     found = next(one for one in api.get_assignments() if one["name"] == "week91")
     assert found["num_submissions"] == 2 and found["status"] == "released"
     assert {(one["student"], one["autograded"]) for one in api.get_submissions("week91")} == {("1", True), ("2", True)}
