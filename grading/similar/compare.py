@@ -10,8 +10,8 @@ The course's own solutions take part, as one more submission: who has them has s
 every attempt of a student, since any of them may be the one that counts; of two students their most alike attempts are
 shown. A habit is one of students, however often they hand it in.
 
-SHARE and ONE are measured. `python -m tests.grading.similar.false_alarms` compares honest variants of four holes of
-week 13, written for it from the task texts, and copies of them. Two honest submissions of 50 pairs share 0.13 of their
+SHARE and ONE are measured. A test compares honest variants of four holes of week 13, written for it from the task texts,
+and copies of them. Two honest submissions of 50 pairs share 0.13 of their
 nodes at most, and in no function as many as LEAST; a copy with other names 1.00, and one with two idle statements in
 each function besides 0.90 at least. The variants are one author's, who meant them to differ; a class is more alike. So
 the bounds stand between the two and far from the first, a test holds both sides, and a pair on the page is a reason to
@@ -23,7 +23,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -235,15 +235,15 @@ def _nodes(slices: Any) -> set[int]:
 
 def compare(
     week: Week,
-    here: Callable[[], Iterator[Source]],
+    sources: Iterable[Source],
     *,
     ours: Submission | None = None,
     progress: Callable[[str], None] = lambda student: None,
 ) -> tuple[list[Pair], list[Work], list[str]]:
     """(pairs, every submission that was compared, students of whose submissions none can be read).
 
-    here    gives every submission of this class (year "") and of earlier ones
-    ours    the course's own solutions; with them this class alone is compared
+    sources  every submission of this class (year "") and of earlier ones
+    ours     the course's own solutions; with them this class alone is compared
 
     LabError without a task to compare."""
     labels: dict[str, str] = {}
@@ -251,7 +251,7 @@ def compare(
         raise LabError(f"{week.name} has no automatic task: there is nothing to compare")
     works: list[Work] = []
     people: dict[tuple[str, str], list[Work]] = {}
-    for source in [*([Source(ours)] if ours else []), *here()]:
+    for source in [*([Source(ours)] if ours else []), *sources]:
         progress(source.submission.name)
         theirs = people.setdefault((source.submission.name, source.year), [])
         if (work := read(week, source, labels)) is not None:

@@ -30,7 +30,7 @@ def search(cls: Class, week: Week, earlier: Sequence[Path], console: Console) ->
     with console.status("reading ...") as status:
         pairs, works, unread = compare.compare(
             week,
-            lambda: _every(cls, week, earlier),
+            _every(cls, week, earlier),
             ours=reference_submission(week),
             progress=lambda who: status.update(f"reading {who}"),
         )

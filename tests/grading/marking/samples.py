@@ -6,6 +6,8 @@ import sqlite3
 from pathlib import Path
 
 from grading.mark import Mark
+from grading.marking.cells import code_cell as code
+from grading.marking.cells import markdown_cell as markdown
 from labkit.checks.verdict import FAULT, PASSED, WRONG
 from tests.grading import minicourse
 
@@ -23,15 +25,6 @@ RUBRIC = "## 3. Task 91.2, in writing (6 points)\n\n| | points |\n|---|---|\n| t
 ANSWER = "<!-- BEGIN SOLUTION 91.2 why -->\nBecause of the secret answer.\n<!-- END SOLUTION -->"
 ON_RECORD = 'guess = on_record("prediction 1", seconds={})'
 AUTO = {"91.1": 4, "91.3": 2}
-
-
-def markdown(id: str, source: str, **metadata) -> dict:
-    return {"cell_type": "markdown", "id": id, "metadata": metadata, "source": source}
-
-
-def code(id: str, source: str, outputs=(), **metadata) -> dict:
-    cell = {"cell_type": "code", "id": id, "metadata": metadata, "source": source}
-    return {**cell, "execution_count": None, "outputs": list(outputs)}
 
 
 def asking(kind, id: str, source: str) -> dict:
