@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 from itertools import combinations
 
 import pytest
@@ -18,7 +16,7 @@ from labkit.checks.runner import LocalRunner
 from labkit.checks.tasks import find_weeks
 from tests.grading.publish.aclass import WEEK as PUBLISHED_WEEK
 from tests.grading.publish.aclass import a_class, hand_in
-from tests.grading.similar.variants import DISGUISES, HOLES, MANY, ORDER, ROOT, WEEK, filled, renamed, student
+from tests.grading.similar.variants import DISGUISES, MANY, ROOT, WEEK, renamed, student
 
 pytest.importorskip("copydetect", reason="copydetect is not installed")
 
@@ -207,16 +205,6 @@ def test_every_week_has_functions_that_are_compared():
         assert set(works[0].prints) <= graded and len(works[0].prints) >= len(graded) / 2, one.name
 
 
-def test_the_parser_is_a_program_of_the_standard_library_alone():
-    from pathlib import Path
-
-    trees = Path(compare.__file__).with_name("trees.py")
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", trees], input='{"texts": {}, "functions": []}', capture_output=True, text=True
-    )
-    assert done.stdout == "{}" and done.returncode == 0
-
-
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_the_honest_variants_earn_every_point(week, tmp_path):
@@ -228,11 +216,8 @@ def test_the_honest_variants_earn_every_point(week, tmp_path):
         shutil.copytree(WEEK, root / WEEK.name, ignore=shutil.ignore_patterns("__pycache__"))
         for name, data in student(n).items():
             (root / WEEK.name / name).write_bytes(data)
-        # With the reference's bottleneck, on which a ring order stands.
-        text = filled((WEEK / "topology.py").read_text(), HOLES[3][1], ORDER[n])
-        (root / WEEK.name / "topology.py").write_text(text)
         with LocalRunner(root, reference=ROOT) as runner:
-            outcome = run_checks(["13.2", "13.3", "13.5", "13.6"], weeks=[week], runner=runner, seed=5, deadline=20)
+            outcome = run_checks(["13.2", "13.3", "13.5"], weeks=[week], runner=runner, seed=5, deadline=20)
         # algbw and busbw are holes still: no variant of theirs is compared.
         wrong = [f"{c.behaviour}: {c.text}" for c in outcome.cases if c.verdict not in ("passed", "not attempted")]
         assert not wrong, (n, wrong)

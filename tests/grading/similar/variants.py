@@ -1,4 +1,4 @@
-"""Honest variants of four holes of week 13: what different people might write from the task text.
+"""Honest variants of three holes of week 13: what different people might write from the task text.
 
 Five of each. `student(n, shift)` puts one of each together; two students of one shift have no variant in common. And
 the disguises in which copies are handed in.
@@ -251,86 +251,10 @@ TIMING = (
     return Timing(tensors["s"].item(), tensors["w"].item())
 """,
 )
-ORDER = (
-    """
-    from itertools import permutations
-
-    best, value = None, -1.0
-    for rest in permutations(range(1, topology.size)):
-        order = [0, *rest]
-        speed = ring_bandwidth(order, topology)
-        if speed > value:
-            best, value = order, speed
-    return best
-""",
-    """
-    import itertools
-
-    ranks = range(1, topology.size)
-    candidates = ([0] + list(p) for p in itertools.permutations(ranks))
-    return max(candidates, key=lambda ring: ring_bandwidth(ring, topology))
-""",
-    """
-    n = topology.size
-    result = {"order": list(range(n)), "speed": ring_bandwidth(list(range(n)), topology)}
-
-    def visit(path, left):
-        if bottleneck([(a, b) for a, b in zip(path, path[1:])], topology) <= result["speed"]:
-            return
-        if not left:
-            speed = ring_bandwidth(path, topology)
-            if speed > result["speed"]:
-                result["order"], result["speed"] = path, speed
-        for rank in sorted(left):
-            visit(path + [rank], left - {rank})
-
-    visit([0], frozenset(range(1, n)))
-    return result["order"]
-""",
-    """
-    stack = [[0]]
-    champion = list(range(topology.size))
-    record = ring_bandwidth(champion, topology)
-    while stack:
-        partial = stack.pop()
-        if len(partial) == topology.size:
-            width = ring_bandwidth(partial, topology)
-            if width > record:
-                champion, record = partial, width
-            continue
-        if len(partial) > 1 and bottleneck(hops(partial)[:-1], topology) <= record:
-            continue
-        stack += [partial + [r] for r in range(topology.size) if r not in partial]
-    return champion
-""",
-    """
-    import heapq
-
-    N = topology.size
-    counter = 0
-    heap = [(-math.inf, counter, (0,))]
-    while heap:
-        bound, _, order = heapq.heappop(heap)
-        if len(order) == N + 1:
-            return list(order[:N])
-        following = [r for r in range(N) if r not in order] or [0]
-        if len(order) == N:
-            following = [None]
-        for r in following:
-            counter += 1
-            if r is None:
-                heapq.heappush(heap, (-ring_bandwidth(order, topology), counter, order + (0,)))
-            else:
-                longer = order + (r,)
-                heapq.heappush(heap, (-bottleneck(list(zip(longer, longer[1:])), topology), counter, longer))
-    return list(range(N))
-""",
-)
 HOLES = (
     ("collectives.py", "13.2 ring reduce-scatter", SCATTER),
     ("collectives.py", "13.3 ring all-gather", GATHER),
     ("timing.py", "13.5 time a collective", TIMING),
-    ("topology.py", "13.6 choose a ring by its bottleneck", ORDER),
 )
 MANY = 5
 
@@ -341,7 +265,7 @@ def student(number: int, shift: int = 0) -> dict[str, bytes]:
 
     chosen = {title: variants[(number + shift * n) % MANY] for n, (_, title, variants) in enumerate(HOLES)}
     files = {}
-    for name in ("collectives.py", "timing.py", "topology.py"):
+    for name in ("collectives.py", "timing.py"):
         text = (WEEK / name).read_text(encoding="utf-8")
         for file, title, _ in HOLES:
             if file == name:
