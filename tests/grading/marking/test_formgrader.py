@@ -4,13 +4,12 @@ Every test has a student of its own, so that their order does not matter."""
 
 import contextlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from grading.mark import Mark
-from labkit.checks.verdict import FAULT, HUNG, PASSED, WRONG
+from labkit.checks.verdict import PASSED, WRONG
 from tests.browser import START, Page, browser, chromium, jupyter
 from tests.grading.marking.conftest import NBGRADER
 from tests.grading.marking.samples import case, code, markdown, rows, scores, task
@@ -100,7 +99,7 @@ def world(tmp_path_factory):
 
     folder, weeks = tmp_path_factory.mktemp("formgrader"), find_weeks(ROOT)
     week = find_week("week13", weeks)
-    files = {name: handed(answers) for name in ("anna", "ben", "cleo")}
+    files = {name: handed(answers) for name in ("anna", "cleo")}
     files |= {"mallory": handed(attack), "raw": handed(attack), WICKED: handed(answers)}
     marks = {name: mark_of(week) for name in files}
     evil = [case(WRONG, 0, 1, ATTACK.format("a diagnosis"), ATTACK.format("a title"))]
@@ -109,8 +108,6 @@ def world(tmp_path_factory):
         notes=[f"there is no collectives.py {ATTACK.format('a note')}"],
         tasks=[{**entry, "cases": evil} for entry in mark_of(week).tasks],
     )
-    marks["fay"] = mark_of(week, complete=False)
-    marks["fay"].tasks[4]["cases"] = [case(FAULT, 0, 10, "the judge stopped"), case(HUNG, 0, 0, "rank 1 waits")]
     roster = "student,name\n" + "".join(f'u{n},"{name}"\n' for n, name in enumerate(marks))
     with a_class(folder / "class", roster, "", [week]) as cls:
         numbers = {
@@ -118,8 +115,6 @@ def world(tmp_path_factory):
             for n, (name, made) in enumerate(marks.items())
         }
         course = prepare(cls, week).course
-    for name in ("anna", "ben"):  # nbgrader's own place: what a click on Autograde would grade
-        shutil.copy(course.notebook(numbers[name], week), course.root / "submitted" / str(numbers[name]) / "week13")
     tabs: list[Page] = []
     with jupyter(course.root, folder / "jupyter", "secret") as address, browser(folder / "browser") as tab:
 
@@ -165,16 +160,12 @@ def opened(world, student: str):
 MANAGE = "/formgrader/manage_submissions/week13"
 
 
-def row_of(world, student: str) -> str:
-    return (
+def total(world, student: str) -> str:
+    """What the list of submissions says of a student's points."""
+    row = (
         "[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
         f"r.querySelector('.student-id').innerText == '{world[5][student]}')"
     )
-
-
-def total(world, student: str) -> str:
-    """What the list of submissions says of a student's points."""
-    row = row_of(world, student)
     return fetched(world, MANAGE, f"{row} && {row}.querySelector('.score').innerText")[1]
 
 
@@ -217,28 +208,6 @@ def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right
     assert any(row[2] == "task-13-7" and row[-1] == "The second clock needs your numbers." for row in rows(world[0]))
 
 
-def test_marks_survive_a_click_on_autograde(world):
-    shown = world[1].root / "autograded" / str(world[5]["ben"]) / "week13" / "lab.ipynb"
-    before, text = _of(world, "ben"), shown.read_bytes()
-    mine = row_of(world, "ben")
-    page, _ = fetched(world, MANAGE, f"{mine} && !!{mine}.querySelector('.autograde a')")
-    page.js(f"{mine}.querySelector('.autograde a').id = 'click-me'")
-    page.click("#click-me")
-    modal = "document.querySelector('#error-modal .modal-body')"
-    said = page.wait(f"{modal} && {modal}.innerText")
-    assert "Autograde is off" in said and "grade run week13" in said
-    page.wait(f"{mine} && {mine}.querySelector('.score').innerText == '72 / 100'")
-    assert _of(world, "ben") == before and shown.read_bytes() == text
-
-
-def test_a_graders_fault_asks_for_a_human(world):
-    page = opened(world, "fay")
-    five = "document.getElementById('task-13-5')"
-    assert page.js(f"{five}.classList.contains('needs_manual_grade')") and page.js(f"{five}.placeholder") == ""
-    assert "Give the points by hand" in page.js(f"{five}.closest('.code_cell').innerText")
-    assert not page.js("document.getElementById('task-13-2').classList.contains('needs_manual_grade')")
-
-
 @pytest.mark.parametrize("student", ["mallory", "mia"])
 def test_nothing_of_a_student_runs_on_the_instructors_page(world, student):
     page = opened(world, student)
@@ -272,7 +241,3 @@ def test_no_name_is_on_any_page(world):
         page.wait("document.readyState == 'complete'")
         assert page.dialogs == [] and "a name" not in page.js("document.documentElement.outerHTML"), path
     assert not any("a name" in str(cell) for row in rows(world[0]) for cell in row)
-
-
-def _of(world, student: str) -> list[tuple]:
-    return [row for row in rows(world[0]) if row[1] == str(world[5][student])]
