@@ -282,32 +282,16 @@ def filled(text: str, title: str, body: str) -> str:
 
 
 # -- disguises --------------------------------------------------------------------------------------------------------
-class _Renamed(ast.NodeTransformer):
-    """Other local names."""
-
-    def __init__(self, names: set[str]) -> None:
-        self.names = names
-
-    def visit_Name(self, node):
-        return ast.Name(f"{node.id}_mine", node.ctx) if node.id in self.names else node
-
-
 def renamed(files: dict[str, bytes]) -> dict[str, bytes]:
     """Every local name another one; comments and layout gone, as a formatter leaves them."""
 
     def other(text: str) -> str:
         tree = ast.parse(text)
-        for function in tree.body:
-            if isinstance(function, ast.FunctionDef):
-                inner = [
-                    node for node in ast.walk(function) if isinstance(node, ast.FunctionDef) and node is not function
-                ]
-                taken = {arg.arg for inside in inner for arg in inside.args.args}
-                local = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-                skip = {name for node in ast.walk(function) if isinstance(node, ast.Nonlocal) for name in node.names}
-                skip |= {arg.arg for arg in [*function.args.args, *function.args.kwonlyargs]}
-                _Renamed(local - taken - skip).visit(function)
-        return ast.unparse(ast.fix_missing_locations(tree))
+        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        local = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        for name in names:
+            name.id += "_mine" * (name.id in local)
+        return ast.unparse(tree)
 
     return {name: other(data.decode()).encode() for name, data in files.items()}
 
