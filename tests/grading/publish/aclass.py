@@ -39,6 +39,18 @@ AWKWARD = (
     "<script>alert(1)</script>", "a/b;c\\d", "\u200b=hidden", "'=quoted", "'t Hooft", "..",
     "Zo\u00eb \u00c5ngstr\u00f6m", "comma,comma",
 )  # fmt: skip
+CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Quiz (12),Week 13 (4711),Final Score
+    Points Possible,,,,,10,100,
+"Müller, Anna",101,u101,anna@x.org,A,3,,77
+"O'Brien, Sean",102,u102,sean@x.org,A,4,,66
+"=HYPERLINK(1)",103,u103,hy@x.org,B,,50,55
+"Student, Test",999,,,,,,
+"""
+MOODLE = """Identifier,Full name,Email address,Status,Group,Grade,Maximum Grade,Last modified (grade),Feedback comments
+Participant 501,Anna Müller,anna@x.org,Submitted,A,,100.00,-,-fine
+Participant 502,Sean O'Brien,sean@x.org,Submitted,A,12,100.00,-,
+Participant 503,=HYPERLINK(1),hy@x.org,No submission,B,,100.00,-,
+"""
 
 
 def tasks(*mutants: str, blank: Sequence[str] = ()) -> list[dict]:

@@ -3,7 +3,7 @@
 import pytest
 
 from grading.register.standing import standings
-from tests.grading.publish.aclass import LATE, WEEK, a_class, forty, hand_in, hand_points, mark
+from tests.grading.publish.aclass import CANVAS, LATE, MOODLE, WEEK, a_class, forty, hand_in, hand_points, mark
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +23,14 @@ def six(tmp_path):
         hand_in(opened, "cleo", mark(), days_late=30)
         hand_in(opened, "dan")
         yield opened
+
+
+@pytest.fixture(params=["canvas", "moodle"])
+def system(request):
+    return request.param
+
+
+@pytest.fixture
+def exported(system):
+    """What the platform exports: Canvas' gradebook, Moodle's worksheet."""
+    return CANVAS if system == "canvas" else MOODLE

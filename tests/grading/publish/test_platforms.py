@@ -7,35 +7,11 @@ from grading.publish.platforms import fill, read_sheet
 from grading.register.people import learn
 from grading.register.standing import standings
 from labkit.errors import LabError
-from tests.grading.publish.aclass import LATE, WEEK, a_class, hand_in, hand_points, mark, person
+from tests.grading.publish.aclass import CANVAS, LATE, MOODLE, WEEK, a_class, hand_in, hand_points, mark, person
 from tests.grading.publish.looking import read_rows
-
-CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Quiz (12),Week 13 (4711),Final Score
-    Points Possible,,,,,10,100,
-"Müller, Anna",101,u101,anna@x.org,A,3,,77
-"O'Brien, Sean",102,u102,sean@x.org,A,4,,66
-"=HYPERLINK(1)",103,u103,hy@x.org,B,,50,55
-"Student, Test",999,,,,,,
-"""
-MOODLE = """Identifier,Full name,Email address,Status,Group,Grade,Maximum Grade,Last modified (grade),Feedback comments
-Participant 501,Anna Müller,anna@x.org,Submitted,A,,100.00,-,-fine
-Participant 502,Sean O'Brien,sean@x.org,Submitted,A,12,100.00,-,
-Participant 503,=HYPERLINK(1),hy@x.org,No submission,B,,100.00,-,
-"""
-
-
-@pytest.fixture(params=["canvas", "moodle"])
-def system(request):
-    return request.param
-
 
 only_canvas = pytest.mark.parametrize("system", ["canvas"], indirect=True)
 only_moodle = pytest.mark.parametrize("system", ["moodle"], indirect=True)
-
-
-@pytest.fixture
-def exported(system):
-    return CANVAS if system == "canvas" else MOODLE
 
 
 @pytest.fixture

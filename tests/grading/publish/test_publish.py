@@ -16,7 +16,6 @@ from labkit.checks.tasks import load_week
 from labkit.errors import LabError
 from tests.grading.publish.aclass import LATE, ROOT, WEEK, a_class, hand_in, hand_points, mark, person, spoil
 from tests.grading.publish.looking import assert_one_harmless_file, read_rows, read_table
-from tests.grading.publish.test_platforms import CANVAS, MOODLE
 
 SECOND = load_week(ROOT / "week14_fsdp")
 
@@ -124,19 +123,18 @@ def test_a_page_has_the_comment_as_students_read_it_and_what_was_printed_only_if
 
 
 # -- platforms --------------------------------------------------------------------------------------------------------
-@pytest.fixture(params=["canvas", "moodle"])
-def platform(request, tmp_path):
+@pytest.fixture
+def platform(system, exported, tmp_path):
     """(class of the platform's own roster, which system): Anna alone has handed in."""
-    text = CANVAS if request.param == "canvas" else MOODLE
-    with a_class(tmp_path / "autumn", text, LATE) as opened:
+    with a_class(tmp_path / "autumn", exported, LATE) as opened:
         hand_points(opened, hand_in(opened, "anna@x.org", mark()), "13.7", 10)
-        if request.param == "moodle":
-            (tmp_path / "sheet.csv").write_text(text)
+        if system == "moodle":
+            (tmp_path / "sheet.csv").write_text(exported)
             keep_worksheet(opened, WEEK, tmp_path / "sheet.csv")
-        yield opened, request.param
+        yield opened, system
 
 
-def test_the_table_that_the_class_keeps_is_filled_until_a_newer_one_is_named(platform, tmp_path):
+def test_the_table_that_the_class_keeps_is_filled_until_a_newer_one_is_named(platform, exported, tmp_path):
     cls, system = platform
     made = publish(cls, WEEK, Wishes())
     assert made.grades.path == cls.folder / "published" / "week13" / f"{system}.csv"
@@ -144,7 +142,7 @@ def test_the_table_that_the_class_keeps_is_filled_until_a_newer_one_is_named(pla
     rows = read_rows(made.grades.path)
     assert rows[2 if system == "canvas" else 1][5] == "90"
     newer = tmp_path / "newer.csv"
-    newer.write_text((CANVAS if system == "canvas" else MOODLE).replace("Müller", "Mueller"))
+    newer.write_text(exported.replace("Müller", "Mueller"))
     publish(cls, WEEK, Wishes(table=newer, assignment="Our task" if system == "canvas" else None))
     text = publish(cls, WEEK, Wishes()).grades.path.read_text()
     assert "Mueller" in text and ("Our task" in text) == (system == "canvas"), "both are kept for the week"
@@ -153,7 +151,7 @@ def test_the_table_that_the_class_keeps_is_filled_until_a_newer_one_is_named(pla
         publish(cls, WEEK, Wishes(table=tmp_path / "ids.csv"))
 
 
-@pytest.mark.parametrize("platform", ["moodle"], indirect=True)
+@pytest.mark.parametrize("system", ["moodle"], indirect=True)
 def test_moodles_roster_is_another_assignments_worksheet_and_is_not_filled(platform):
     cls, system = platform
     cls.archive(WEEK, 0).with_name("worksheet.csv").unlink()
