@@ -121,6 +121,13 @@ def test_handing_in_often_makes_no_habit_and_no_pairs_of_ones_own(week):
     assert [work.number for work in works if work.student != "s2"] == [0] * 4
 
 
+def test_a_habit_is_counted_over_students(week, monkeypatch):
+    monkeypatch.setattr(compare, "FEW", 1)
+    monkeypatch.setattr(compare, "COMMON", 0.5)
+    files = {"anna": [student(n) for n in (0, 1, 3, 4, 2)], "ben": student(2), "cleo": student(2)}
+    assert compared(week, files)[0] == [], "all three of three have it, and no more than half of seven attempts"
+
+
 def test_an_attempt_that_cannot_be_read_is_reported_where_no_other_can(week):
     broken = {"collectives.py": b"def ring_all_gather(:\n"}
     _, works, unread = compared(week, {"anna": [student(0), broken], "ben": [broken, broken]})
