@@ -200,7 +200,7 @@ COST = [
     cost("fit: beta before alpha", "fit_alpha_beta",
         "Fit(float(alpha), float(beta),",
         "Fit(float(beta), float(alpha),",
-        "beta, where alpha is asked"),
+        "beta, where alpha is expected"),
     cost("fit: through the origin", "fit_alpha_beta", "np.stack([cost.messages / T,", "np.stack([0 * T + 1e-30,"),
     cost("fit: negative alpha fitted again without", "fit_alpha_beta",
         "fitted = cost",

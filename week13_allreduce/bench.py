@@ -72,12 +72,12 @@ def run_bench(
         raise LabError(f"--op is sum, mean or max, not {op!r}.")
     theirs = nccl_tests.read(nccl_tests_file) if nccl_tests_file else None
     record = records.describe(where, dtype, op, wire)
-    told: list[str] = []
+    lines: list[str] = []
     if out and where["leader"]:
         writable(Path(out))
 
     def say(text: str) -> None:
-        told.append(text)
+        lines.append(text)
         if where["leader"] and not quiet:
             print(text, flush=True)
 
@@ -102,7 +102,7 @@ def run_bench(
     if out and where["leader"]:
         folder = Path(out)
         records.save(record, folder / "bench.json")
-        (folder / "bench.txt").write_text("\n".join(told) + "\n", encoding="utf-8")
+        (folder / "bench.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         from week13_allreduce.given.clocks import busbw_sweep
 
         for picture in busbw_sweep(record, folder):
@@ -145,11 +145,11 @@ def _queue_sentence(entry: dict[str, Any]) -> str:
     if not waiting:
         return ""
     first, last = waiting[0], waiting[-1]
-    told = (
+    sentence = (
         f"up to {human(last['size'])} the GPU waits for the CPU, which queues a call in "
         f"{first['queue'] * 1e6:.0f} us; the GPU needs {first['gpu'] * 1e6:.1f} us for {human(first['size'])}"
     )
-    return f"{told}. Its own time: {_fit_sentence(entry['fit_gpu'])}" if entry.get("fit_gpu") else told
+    return f"{sentence}. Its own time: {_fit_sentence(entry['fit_gpu'])}" if entry.get("fit_gpu") else sentence
 
 
 def _compare(record: dict[str, Any], theirs: dict[str, Any]) -> str:

@@ -104,7 +104,7 @@ def gather_in_a_part(shard, group, numel):
     if (part := _part(group)).size:
         wide = torch.cat([shard.new_full((2 * numel,), -1), shard])
         out, watched = wide[: 2 * numel : 2], Elsewhere(part)
-        told = (
+        seen = (
             collectives.ring_all_gather(wide[2 * numel :], part, numel, out=out).clone(),
             out,
             wide[1 : 2 * numel : 2],
@@ -115,7 +115,7 @@ def gather_in_a_part(shard, group, numel):
             collectives.ring_all_gather((-shard).to(part.device), watched, numel)
         kept = result.clone()
         result.fill_(-2)
-        return *told, kept, mine, watched.astray
+        return *seen, kept, mine, watched.astray
 
 
 def reduce_in_a_part(x, group):
@@ -163,22 +163,22 @@ def timed(first, later, wrong, group, warmup, iterations):
 
 def timed_by_default(group):
     """13.5: time a run of 1/64 s without passing a clock, where `device_clock` gives one that moves only while it runs.
-    Returns for which devices it was asked, and the Timing's fields."""
+    Returns the devices for which it was called, and the Timing's fields."""
     from . import timing
 
-    now, asked, kept = 0.0, [], timing.device_clock
+    now, devices, kept = 0.0, [], timing.device_clock
 
     def run():
         nonlocal now
         now += 0.015625
 
     def device_clock(device):
-        asked.append(str(device))
+        devices.append(str(device))
         return lambda: now
 
     timing.device_clock = device_clock
     try:
-        return asked, timing.time_collective(run, group)
+        return devices, timing.time_collective(run, group)
     finally:
         timing.device_clock = kept
 

@@ -158,9 +158,9 @@ def test_crossover(kind, seed):
             f"large, {cost_text(pair[1])}, overtakes small, {cost_text(pair[0])}, at a size above 0; {found} came back",
         )
     for k, (small, large) in enumerate(pairs):
-        alpha *= 1e-6 if k else 1  # the second pair crosses at a byte or two: where, to a fraction, is asked
+        alpha *= 1e-6 if k else 1  # the second pair crosses at a byte or two, and a fraction counts
         got = call_alone("scenarios.crossover", small, large, alpha, beta)
-        told = (
+        what = (
             f"the size from which large, {cost_text(large)}, stays faster than small, {cost_text(small)}, alpha "
             f"{alpha:.6g} s, beta {beta:.6g} s/byte,"
         )
@@ -171,7 +171,7 @@ def test_crossover(kind, seed):
                 got,
                 crossing,
                 tol=WIRE * crossing,
-                what=told,
+                what=what,
                 looks_like={
                     "in numbers of 4 bytes, expected bytes": crossing / 4,
                     "the other way up: alpha / beta, not beta / alpha": messages * beta / (share * alpha),
@@ -186,11 +186,11 @@ def test_crossover(kind, seed):
                 causes["a larger share loses in the end, however few the messages"] = 0.0
             if not never and not (messages and share):
                 causes["equal counts too: no more messages and no larger share make `large` never slower"] = math.inf
-            same(got, math.inf if never else 0.0, what=told, looks_like=causes)
+            same(got, math.inf if never else 0.0, what=what, looks_like=causes)
 
 
 def cost_text(cost):
-    """A cost as a failure tells it."""
+    """A cost as a failure reports it."""
     return f"(messages {cost[0]:.6g}, share {cost[1]:.6g})"
 
 
@@ -229,7 +229,7 @@ def same_line(got, alpha, beta, tol, cost, others):
         what="alpha",
         looks_like={
             "of the whole run: divide by the number of messages": alpha * cost[0],
-            "beta, where alpha is asked": beta,
+            "beta, where alpha is expected": beta,
             "equations that equal 1, and are not divided by the times": 1 / cost[0],
             **{text: other[0] for text, other in others.items()},
         },
@@ -347,18 +347,18 @@ def test_time_order_of_things(warm, seed):
         entries = [entry.split() for entry in got[r][1]]
         did = [words[0] for words in entries]
         want = ["check"] + ["run"] * warmup + ["clock"] + ["run"] * iterations + ["clock"]
-        # How many calls of the group came before each: they tell where the barrier stands.
+        # How many calls of the group came before each: they show where the barrier stands.
         calls = [int(words[2]) for words in entries]
         waits = [k for k, event in enumerate(ledger[r].events) if event.kind == "barrier"]
-        told = []
+        order = []
         for k, word in enumerate(did[: 4 * len(want)]):  # enough to see the difference, whatever came back
-            told += ["barrier"] * sum(calls[max(k - 1, 0)] <= at < calls[k] for at in waits[: 4 * len(want)])
-            told.append(word)
+            order += ["barrier"] * sum(calls[max(k - 1, 0)] <= at < calls[k] for at in waits[: 4 * len(want)])
+            order.append(word)
         at = want.index("clock")
         expect(
             did == want,
             f"rank {r} did things in another order\n  expected  {' '.join([*want[:at], 'barrier', *want[at:]])}\n"
-            f"  got       {' '.join(told)}",
+            f"  got       {' '.join(order)}",
             known=True,
         )
         first, last = did.index("clock"), len(did) - 1
@@ -379,9 +379,9 @@ def test_time_order_of_things(warm, seed):
 def test_time_by_the_devices_clock():
     """Without clock=, the device's clock"""
     got, _ = call("scenarios.timed_by_default", [()])
-    asked, result = got[0] if isinstance(got[0], tuple) and len(got[0]) == 2 else ([], None)
+    devices, result = got[0] if isinstance(got[0], tuple) and len(got[0]) == 2 else ([], None)
     expect(
-        asked == ["cpu"],
+        devices == ["cpu"],
         "without clock=, the clock is to be device_clock(group.device): on a GPU, any other reads before it is done",
         known=True,
     )
@@ -452,7 +452,7 @@ def test_time_counts_wrong_elements(seed):
 
 
 def on_every_rank(got, want, what, causes):
-    """Each rank's answer is `want`. A cause, {sentence: answers by rank}, is told if it explains all of them."""
+    """Each rank's answer is `want`. A cause, {sentence: answers by rank}, is reported if it explains all of them."""
 
     def explains(marks):
         return all(isinstance(g, (int, float)) and math.isclose(g, m, rel_tol=1e-6) for g, m in zip(got, marks))
@@ -467,14 +467,14 @@ def seconds(answer):
     expect(isinstance(answer, tuple) and len(answer) == 2, "nothing came back", known=True)
     log = answer[1]
     form = isinstance(log, list) and all(isinstance(entry, str) for entry in log)
-    told = [entry.split() for entry in log] if form else []
+    entries = [entry.split() for entry in log] if form else []
     expect(
-        form and all(len(words) > 2 and words[2].isdecimal() for words in told),
+        form and all(len(words) > 2 and words[2].isdecimal() for words in entries),
         "what your code did on the way came back in no form that can be read",
         known=True,
     )
     expect(
-        any(words[0] == "clock" for words in told),
+        any(words[0] == "clock" for words in entries),
         "the clock that was passed in was never read",
         cause=("clock= is ignored: device_clock is only what stands in where no clock is passed",),
     )
@@ -552,8 +552,8 @@ def test_busbw_at_the_edge(seed):
             else {"0: a broadcast's factor is 1 for every N": 0.0} | in_other_units(n, T),
         )
     unknown = ["all_to_none", "reduce", "all_to_all", "alltoall", "allreduce", "all-reduce", "ALL_REDUCE", ""]
-    asked = [(name, N) for N in (4, 1) for name in unknown]
-    for (name, N), got in zip(asked, call_each("scenarios.refusal", asked)):
+    arguments = [(name, N) for N in (4, 1) for name in unknown]
+    for (name, N), got in zip(arguments, call_each("scenarios.refusal", arguments)):
         expect(
             got == "ValueError",
             f"{name!r}, an unknown collective, must be a ValueError, for N = {N} too, but it gave {got}",

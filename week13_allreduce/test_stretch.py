@@ -213,8 +213,8 @@ def test_pipelined(op, seed):
             name, most = "stretch.pipelined.pipelined_ring_all_reduce", 2 * (N - 1) * (-(-L // N) + 2)
             for r, one in enumerate(all_reduced(seed, name, N, L, op, most, **more)):
                 to, ways = {peer for peer, _ in sends(one)}, {(r + d) % N for d in (1, -1)[:directions]}
-                told = f"in {directions} directions rank {r} of {N} sends to {sorted(ways)}, and it did to {sorted(to)}"
-                expect(to == ways or N == 1, told, known=True)
+                text = f"in {directions} directions rank {r} of {N} sends to {sorted(ways)}, and it did to {sorted(to)}"
+                expect(to == ways or N == 1, text, known=True)
                 sent(one, steps=2 * (N - 1) * slices)
                 if directions == 1:
                     in_slices(one, N, L, slices)
@@ -225,5 +225,5 @@ def in_slices(ledger, N, L, slices):
     numbers, chunks = [nbytes // 4 for _, nbytes in sends(ledger)], [L // N + (c < L % N) for c in range(N)]
     for t in range(2 * (N - 1)):
         now, whole = numbers[t * slices : (t + 1) * slices], chunks[(ledger.rank - t - 1) % N]
-        told = f"step {t} of rank {ledger.rank} of {N} sends a chunk of {whole} numbers in {slices} slices one after another"
-        expect(sum(now) == whole and max(now) <= -(-whole // slices), f"{told}; {now} went", known=True)
+        text = f"step {t} of rank {ledger.rank} of {N} sends a chunk of {whole} numbers in {slices} slices one after another"
+        expect(sum(now) == whole and max(now) <= -(-whole // slices), f"{text}; {now} went", known=True)

@@ -226,8 +226,8 @@ WIRES = {
 def wires(kind, seed):
     """How many machines are skipped until each mistake that this kind is for differs from the right answer, for one
     of the lists of hops."""
-    make, told = WIRES[kind]
-    mistakes = [mistake for text, mistake in MISTAKES.items() if text.startswith(told)]
+    make, start = WIRES[kind]
+    mistakes = [mistake for text, mistake in MISTAKES.items() if text.startswith(start)]
     for skip in itertools.count():
         topology = drawn(make, seed, skip)
         both = hops_of(seed, topology.size)
@@ -275,9 +275,9 @@ def test_no_hops(seed):
             ),
         },
     )
-    told = all(isinstance(x, float) and math.isfinite(x) and x for x in one_hop)
+    usable = all(isinstance(x, float) and math.isfinite(x) and x for x in one_hop)
     expect(
-        told and math.isclose(one_hop[0] / one_hop[1], speeds[0] / speeds[1]),
+        usable and math.isclose(one_hop[0] / one_hop[1], speeds[0] / speeds[1]),
         "one hop over a switch has the bandwidth of its link: whoever answers the same to everything earns nothing here",
         known=True,
     )
@@ -382,7 +382,7 @@ LONG = 1000  # rings that a search may try before it loses patience
 def puzzle(kind, seed):
     """A machine on which wrong searches fail: how many are skipped until then, the best ring's bytes/s, and what order
     each mistake gives (of several the first in alphabetical order, which a search that tries them in turn keeps)."""
-    make, told = MACHINES[kind]
+    make, start = MACHINES[kind]
     for skip in itertools.count():
         topology = drawn(make, seed, skip)
         rings = all_rings(topology.size)
@@ -399,7 +399,7 @@ def puzzle(kind, seed):
         for text, aim in AIMS.items() if len(rings) <= 120 else ():
             values = [aim(order, topology) for order in rings]
             tops = [order for order, value in zip(rings, values) if value == max(values)]
-            if told and text.startswith(told) and not good.isdisjoint(tops):
+            if start and text.startswith(start) and not good.isdisjoint(tops):
                 break
             orders[text] = list(tops[0])
         else:

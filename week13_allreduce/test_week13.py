@@ -42,7 +42,7 @@ def drawn(kind, seed, test):
     N = {"one rank": 1, "two ranks and one": 2, "even": draw.randint(3, 5)}.get(kind, draw.randint(4, 5))
     if kind == "shorter than the ring":
         return N, draw.randint(2, N - 1)
-    # three numbers more than even or four: so many must differ for a cause to be told
+    # three numbers more than even or four: so many must differ for a cause to be reported
     return N, N * draw.randint(50, 250) + (draw.randint(3, N - 1) if kind == "ragged" else 0)
 
 
@@ -115,8 +115,8 @@ def ring_traffic(ledgers, L, causes, laps=1, itemsize=4):
             looks_like={text: pattern(r) for text, pattern in causes.items()},
         )
     time, steps = replay(ledgers, Topology.switch(N, 1.0, 1e18)).time, laps * (N - 1)
-    told = f"the {steps} steps take the time of {time:g} messages: some rank sends first and receives then, or waits"
-    expect(time < steps + 0.5, f"{told}. sendrecv does both at once", known=True)
+    message = f"the {steps} steps take the time of {time:g} messages: some rank sends first and receives then, or waits"
+    expect(time < steps + 0.5, f"{message}. sendrecv does both at once", known=True)
 
 
 TURNED = "the ring runs the wrong way: send to r+1, receive from r-1"
@@ -127,7 +127,7 @@ LENGTH = (
 
 
 def on_a_ring(name, inputs, **kwargs):
-    """`call`, where a run that gave no answer is told what its messages say of the neighbours.
+    """`call`, where the failure of a run without an answer reports what its messages say of the neighbours.
 
     In a ring that runs the wrong way, chunks meet tensors of another length, or ranks that have ended: true, and no
     help. In one that runs the right way, another length is not the neighbours' fault."""
@@ -226,8 +226,8 @@ def wrong_results(x, op):
     """What all of x may be for everybody, because of a mistake that has nothing to do with the ring."""
     N = len(x)
     names = {"sum": "the sum", "mean": "the mean", "max": "the maximum"}
-    asked = {"sum": "the sum", "mean": "the mean", "max": "the max"}[op]
-    causes = {f"{name} over the ranks, expected {asked}": reduced(x, o) for o, name in names.items() if o != op}
+    expected = {"sum": "the sum", "mean": "the mean", "max": "the max"}[op]
+    causes = {f"{name} over the ranks, expected {expected}": reduced(x, o) for o, name in names.items() if o != op}
     if op == "mean":
         causes["the mean divided by N once more"] = reduced(x, op) / N
         shares = [(t / N).tensor_split(N) for t in x]
@@ -240,7 +240,7 @@ def wrong_results(x, op):
 
 def not_chunk_r(x, r, op="sum", after=None):
     """What rank r may have instead of chunk r of the result. `after`: what its x holds after the call, if known. Where
-    it has its own chunk r, chunk r+1 tells whether the schedule is a step late or not over."""
+    it has its own chunk r, chunk r+1 shows whether the schedule is a step late or not over."""
     N, L = len(x), len(x[0])
     total = reduced(x, op)
     want, nxt = total.tensor_split(N), (r + 1) % N
@@ -464,7 +464,7 @@ NOTHING_STORED = "nothing that came was stored: out= receives into a chunk, like
 
 def not_gathered(shards, r, empty=math.nan, ledgers=None):
     """What rank r may have instead of the joined vector, in memory that held `empty`: checks fill fresh memory with
-    NaN, so that what nobody stored shows. Where all of it does, the lengths that went out tell which chunk went first;
+    NaN, so that what nobody stored shows. Where all of it does, the lengths that went out show which chunk went first;
     without `ledgers` the shard was in place already."""
     N, L = len(shards), sum(map(len, shards))
 
@@ -524,8 +524,8 @@ def test_all_gather_in_a_part(seed):
     """In a part of the ranks, into a view that is not contiguous, by a shard behind it; a new tensor on each call"""
     for N, L in (drawn(kind, seed, "gather in a part") for kind in ("ragged", "one rank")):
         whole, shards = shards_of(seed, N, L)
-        for r, told in enumerate(in_a_part("scenarios.gather_in_a_part", shards, numel=L)):
-            back, out, between, first, shard, astray = told
+        for r, answer in enumerate(in_a_part("scenarios.gather_in_a_part", shards, numel=L)):
+            back, out, between, first, shard, astray = answer
             same(out, whole, rank=r, what="out, every second number of a tensor,")
             same(between, -torch.ones_like(whole), rank=r, what="what lies between the numbers of out")
             same(back, whole, rank=r, what="what came back of a call with out")
@@ -533,8 +533,8 @@ def test_all_gather_in_a_part(seed):
             same(first, whole, rank=r, what="the result of a call, after a second one,", looks_like=again)
             alias = {"the result is the shard itself: without out= it is a new tensor": shards[r] * 0 - 2}
             same(shard, shards[r], rank=r, what="the shard, after the result was written to,", looks_like=alias)
-            told = "with a tensor that does not lie on group.device: torch.empty(...) without device= lies on the CPU"
-            expect(astray == [], f"rank {r} calls its group {told}", known=True)
+            text = "with a tensor that does not lie on group.device: torch.empty(...) without device= lies on the CPU"
+            expect(astray == [], f"rank {r} calls its group {text}", known=True)
 
 
 @task("13.3", points=0.5)

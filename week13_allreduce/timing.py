@@ -22,7 +22,7 @@ Two bandwidths, as nccl-tests defines them (github.com/NVIDIA/nccl-tests, doc/PE
 
 The factor is the share of n that must leave every rank where the ranks do the adding: for reduce-scatter and all-gather
 (N-1)/N, for all-reduce twice that; and 1 for broadcast, where the vector must pass the source's wire once. So busbw can
-be held against the wire's bandwidth for any N, and algbw tells how long a step waits. A collective that sends more
+be held against the wire's bandwidth for any N, and algbw shows how long a step waits. A collective that sends more
 than it must gets no credit for it: naive all-reduce moves much and has a low busbw. Where the switch adds (NVLS), less
 has to leave a rank, and busbw exceeds the wire: then it is a score, no longer a speed.
 """

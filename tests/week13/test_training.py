@@ -39,7 +39,7 @@ def test_a_lost_chunk_shows_in_the_weights(one, tmp_path):
     lost = training.train(training.but_one_chunk(collectives.ring_all_reduce), steps=STEPS)
     assert lost.apart[0] > 1e-4 and lost.apart[-1] > lost.apart[0]
     assert lost.losses[-1] < lost.losses[0] - 0.5  # and the curve goes down as if nothing were
-    shown = training.told({"one rank": one, "a chunk lost": lost}).splitlines()
+    shown = training.as_text({"one rank": one, "a chunk lost": lost}).splitlines()
     assert len(shown) == 3 and shown[1].split()[-1] == "0.0e+00"
     picture = training.curves({"AdamW": {"one rank": one, "a chunk lost": lost}}, tmp_path)
     assert f"AdamW, a chunk lost: {lost.losses[-1]:.3g}" in picture.alt and picture.png.exists()

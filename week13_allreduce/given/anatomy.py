@@ -141,7 +141,7 @@ def _wires(group, x: torch.Tensor, inbox: torch.Tensor, clock: Callable) -> dict
 def _calls(group, x: torch.Tensor, inbox: torch.Tensor, times: int = 300) -> dict[str, float]:
     """Microseconds of the CPU, queueing only: the GPU is done much earlier, or its queue takes them all."""
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    told = {}
+    found = {}
     for name, call in {
         "sendrecv into out": lambda: group.sendrecv(x, right, left, out=inbox),
         "sendrecv into a new tensor": lambda: group.sendrecv(x, right, left),
@@ -153,9 +153,9 @@ def _calls(group, x: torch.Tensor, inbox: torch.Tensor, times: int = 300) -> dic
         begin = time.perf_counter()
         for _ in range(times):
             call()
-        told[name] = (time.perf_counter() - begin) / times * 1e6
+        found[name] = (time.perf_counter() - begin) / times * 1e6
         torch.cuda.synchronize()
-    return told
+    return found
 
 
 def _timeline(group, run: Callable[[], Any]) -> list[dict[str, Any]]:
@@ -199,7 +199,7 @@ def _fresh(group, size: int, calls: int) -> dict[str, Any]:
         collectives.ring_all_gather(own, group, own.numel() * group.size)
     slowest = torch.tensor([watch.lap() / calls], dtype=torch.float64, device=group.device)
     after = torch.cuda.memory_stats()
-    told = {
+    counts = {
         name: after.get(key, 0) - before.get(key, 0)
         for name, key in (
             ("mallocs", "num_device_alloc"),
@@ -207,7 +207,7 @@ def _fresh(group, size: int, calls: int) -> dict[str, Any]:
             ("retries", "num_alloc_retries"),
         )
     }
-    return {"size": size, "calls": calls, "seconds": group.all_reduce(slowest, "max").item(), **told}
+    return {"size": size, "calls": calls, "seconds": group.all_reduce(slowest, "max").item(), **counts}
 
 
 def main(argv: list[str] | None = None) -> int:

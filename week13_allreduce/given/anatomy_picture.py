@@ -31,14 +31,14 @@ def anatomy_picture(
     """
     with look() as figure:
         fig = figure(WIDTH, 3.7)
-        told = [_messages(fig.add_axes([0.075, 0.14, 0.32, 0.74]), messages)]
-        told += [_timelines(fig.add_axes([0.585, 0.14, 0.40, 0.74]), timelines)]
+        words = [_messages(fig.add_axes([0.075, 0.14, 0.32, 0.74]), messages)]
+        words += [_timelines(fig.add_axes([0.585, 0.14, 0.40, 0.74]), timelines)]
         return save(
             fig,
             folder_or_temp(folder),
             "ring_anatomy",
             "Anatomy of a ring",
-            " ".join(told),
+            " ".join(words),
             "Left: numbers at marks are NCCL's channels. Right: blue, a message; orange, an addition.",
         )
 

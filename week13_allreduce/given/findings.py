@@ -156,7 +156,7 @@ def fit(ranks: int, who: str = "library", key: str = "fit") -> dict[str, Any]:
     }
 
 
-def asked(ranks: int, size: int) -> float:
+def by_the_line(ranks: int, size: int) -> float:
     """What the line fitted to the GPU's own time asks for."""
     found = entry(ranks, "library")["fit_gpu"]
     return 1e6 * (found["messages"] * found["alpha"] + found["share"] * size * found["beta"])
@@ -226,11 +226,11 @@ def against_library() -> str:
 def by_size() -> str:
     rows = []
     for size in (KiB, MiB, 16 * MiB, 64 * MiB, 256 * MiB, 512 * MiB, GiB, 4 * GiB):
-        told = [
+        times = [
             f"{us(4, who, size):,.0f}" + (f" ({busbw(4, who, size):.3g})" if size >= MiB else "")
             for who in ("library", *OURS, "naive")
         ]
-        rows.append([human(size), *told])
+        rows.append([human(size), *times])
     return markdown_table(["", "library", "ring", "sliced", "two-way", "pipelined", "naive"], rows)
 
 
@@ -238,12 +238,12 @@ def by_setting() -> str:
     names = ("ring", "1 way, 2 slices", "1 way, 4 slices", "2 ways, 1 slice", "2 ways, 2 slices")
     rows = [
         [
-            told,
+            heading,
             f"{message(setting, 128 * MiB):.0f}",
             f"{variant(setting, 'ring', 256 * MiB):.0f}",
             *(f"{variant(setting, name):.0f}" for name in names),
         ]
-        for setting, told in SETTINGS.items()
+        for setting, heading in SETTINGS.items()
     ]
     heads = [
         "a message of 128 MiB",
@@ -261,8 +261,8 @@ def by_floor() -> str:
     rows = []
     for who in OWN:
         f = floor(4, who)
-        told = (f"{f.queue * 1e6:.0f}", f"{1e-9 / f.short.beta:.0f}", f"{1e-9 / f.long.beta:.0f}")
-        rows.append([clocks.NAMES.get(who, who), *told, f"{off_floor(4, who):.0f}%"])
+        fitted = (f"{f.queue * 1e6:.0f}", f"{1e-9 / f.short.beta:.0f}", f"{1e-9 / f.long.beta:.0f}")
+        rows.append([clocks.NAMES.get(who, who), *fitted, f"{off_floor(4, who):.0f}%"])
     return markdown_table(["", "Q, us", "GB/s", "longer messages, GB/s", "at most off"], rows)
 
 

@@ -63,9 +63,9 @@ def chunk_grid(filling: Any, folder: Path | None = None, first_lap: bool = False
         goal = ""
         if first_lap:
             astray = [(r, c) for r in range(N) for c in range(N) if r != c and _full(states[-1, r, c], c)]
-            told = ", ".join(f"chunk {c} is complete on rank {r}" for r, c in astray)
-            alt += f" In the wrong place: {told}." if astray else ""
-            goal = " Corner: where a complete chunk is to end." + (f" {told[:1].upper()}{told[1:]}." if astray else "")
+            text = ", ".join(f"chunk {c} is complete on rank {r}" for r, c in astray)
+            alt += f" In the wrong place: {text}." if astray else ""
+            goal = " Corner: where a complete chunk is to end." + (f" {text[:1].upper()}{text[1:]}." if astray else "")
         return save(
             fig,
             folder_or_temp(folder),

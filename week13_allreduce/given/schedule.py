@@ -51,8 +51,8 @@ def _read(grid: str) -> list[list[int | None]]:
     for s, line in enumerate(lines):
         wrong = [entry for entry in line if entry != "." and not (entry.isdigit() and int(entry) < N)]
         if len(line) != N or wrong:
-            told = f"{wrong[0]!r} is none" if wrong else f"it has {len(line)}, the first has {N}"
-            raise LabError(f"line {s} of the grid: {N} chunks, each 0 to {N - 1} or a dot, one for each rank; {told}")
+            reason = f"{wrong[0]!r} is none" if wrong else f"it has {len(line)}, the first has {N}"
+            raise LabError(f"line {s} of the grid: {N} chunks, each 0 to {N - 1} or a dot, one for each rank; {reason}")
     if N < 2:
         raise LabError("the grid is empty: a line for each step, a column for each rank")
     return [[None if entry == "." else int(entry) for entry in line] for line in lines]

@@ -122,7 +122,7 @@ STYLES = (
 )
 
 
-def told(runs: Mapping[str, Run]) -> str:
+def as_text(runs: Mapping[str, Run]) -> str:
     """Runs beside the first of them, as text: the last loss, the largest gap on the way, and how far ranks drifted."""
     first = next(iter(runs.values())).losses
     lines = [f"{'':24s} last loss   largest gap to the first   ranks apart at the end"]

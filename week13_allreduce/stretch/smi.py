@@ -37,7 +37,7 @@ class Topo(NamedTuple):
     gpus: list[str]                         # "GPU0", ...
     nics: list[str]                         # "NIC0", "mlx5_0", ...
     between: dict[tuple[str, str], str]     # (device, device) -> symbol, for every two different devices, both ways
-    cpus: dict[str, str]                    # GPU -> "0-79", or "" if not told
+    cpus: dict[str, str]                    # GPU -> "0-79", or "" if not given
     socket: dict[str, int]                  # GPU -> 0, 1, ...: its NUMA node, numbered as they appear
     # fmt: on
 
