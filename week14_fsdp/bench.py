@@ -44,7 +44,7 @@ BUCKETS = {"cuda": (1, 5, 25, 100, 400, 4096), "cpu": (0.01, 0.05, 0.25, 4)}  # 
 
 
 class Plan:
-    """What every part is told: sizes, where traces go, how many windows and steps."""
+    """What every part is given: sizes, where traces go, how many windows and steps."""
 
     def __init__(self, options: argparse.Namespace, device: str) -> None:
         toy = options.size == "toy"
@@ -180,7 +180,7 @@ def read_by_14_5(trace: dict[str, Any] | None) -> dict[str, Any]:
         return {}
 
 
-def told(group, trace: dict[str, Any] | None, path: Path) -> dict[str, Any] | None:
+def exposed_by_rank(group, trace: dict[str, Any] | None, path: Path) -> dict[str, Any] | None:
     """A step's trace, written by the first rank; what task 14.5 reads in it, by rank."""
     from week14_fsdp.overlap import exposed
 
@@ -210,7 +210,7 @@ def traces(group, plan: Plan) -> dict[str, Any]:
         step = looped(make(), data)
         for _ in range(3):
             step()
-        found[name] = told(group, traced(group, step), plan.out / f"trace-{plan.size}-{name}.json.gz")
+        found[name] = exposed_by_rank(group, traced(group, step), plan.out / f"trace-{plan.size}-{name}.json.gz")
         del step
     return found
 
@@ -238,7 +238,7 @@ def large(group, plan: Plan) -> dict[str, Any]:
         one = Fsdp2(config, group, prefetch, large=True)
         step = looped(one, data)
         step()
-        found[name] = told(group, traced(group, step), plan.out / f"trace-8b-{name}.json.gz")
+        found[name] = exposed_by_rank(group, traced(group, step), plan.out / f"trace-8b-{name}.json.gz")
         del one, step
     return found
 

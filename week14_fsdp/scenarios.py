@@ -52,15 +52,15 @@ def largest_batch(questions):
 
     theirs, found = memory.memory, []
     for none, one, sizes, stage, N, seq_len, itemsize, capacity, checkpointed in questions:
-        asked = memory.Sizes(*sizes), stage, N, itemsize, checkpointed
+        case = memory.Sizes(*sizes), stage, N, itemsize, checkpointed
 
-        def given(sizes, stage, N, tokens, itemsize, checkpointed=False, asked=asked, none=none, each=one - none):
-            other = 1 + ((sizes, stage, N, itemsize, checkpointed) != asked)
+        def given(sizes, stage, N, tokens, itemsize, checkpointed=False, case=case, none=none, each=one - none):
+            other = 1 + ((sizes, stage, N, itemsize, checkpointed) != case)
             return memory.Memory(none, 0, 0, 0, 0, tokens * each * other, 0)
 
         memory.memory = given
         try:
-            found.append(memory.largest_batch(asked[0], stage, N, seq_len, itemsize, capacity, checkpointed))
+            found.append(memory.largest_batch(case[0], stage, N, seq_len, itemsize, capacity, checkpointed))
         finally:
             memory.memory = theirs
     return found
@@ -196,38 +196,38 @@ def flat_parameter(tensors, grads, group, dtype=None, aside=False):
     def memory():
         return flat.full.untyped_storage().nbytes() + sum(p.untyped_storage().nbytes() for p in params)
 
-    told = {"shard": flat.shard.detach().clone(), "begins": memory(), "whole": flat.whole}
-    told["owned"] = {"before it is gathered": owned(flat, fsdp, without=params).storages}
-    told["is_parameter"] = isinstance(flat.shard, nn.Parameter)
-    told["kept"] = flat.shard.untyped_storage().nbytes()
+    seen = {"shard": flat.shard.detach().clone(), "begins": memory(), "whole": flat.whole}
+    seen["owned"] = {"before it is gathered": owned(flat, fsdp, without=params).storages}
+    seen["is_parameter"] = isinstance(flat.shard, nn.Parameter)
+    seen["kept"] = flat.shard.untyped_storage().nbytes()
     flat.gather()
     flat.gather()  # nothing happens
-    told["on its way"] = flat.whole
+    seen["on its way"] = flat.whole
     group.compute("work", seconds=1e-3)
     flat.wait()
-    told["gathered"] = [p.detach().clone() for p in params]
-    told["bytes"] = flat.full.untyped_storage().nbytes()
+    seen["gathered"] = [p.detach().clone() for p in params]
+    seen["bytes"] = flat.full.untyped_storage().nbytes()
     flat.full.fill_(7)
-    told["alias"] = [p.detach().clone() for p in params]
+    seen["alias"] = [p.detach().clone() for p in params]
     for p, g in zip(params, grads):
         p.grad = None if g is None else g.to(p.dtype, copy=True)
     flat.gather()  # it is whole: nothing, either
     flat.free()
-    told["freed"] = memory()
-    told["shapes"] = [list(p.shape) for p in params]
+    seen["freed"] = memory()
+    seen["shapes"] = [list(p.shape) for p in params]
     on_its_way = flat.reduce()
-    told["dropped"] = all(p.grad is None for p in params)
+    seen["dropped"] = all(p.grad is None for p in params)
     flat.add(on_its_way)
-    told["grad"] = grad_of(flat.shard)
+    seen["grad"] = grad_of(flat.shard)
     flat.gather()
     flat.free()  # with a gather under way
-    told["freed"] = max(told["freed"], memory())
+    seen["freed"] = max(seen["freed"], memory())
     with torch.no_grad():
         flat.shard.add_(1)
     flat.wait()  # begins by itself, with the new shards
-    told["again"] = [p.detach().clone() for p in params]
+    seen["again"] = [p.detach().clone() for p in params]
     flat.free()
-    told["owned"]["after free()"] = owned(flat, fsdp, without=params).storages
+    seen["owned"]["after free()"] = owned(flat, fsdp, without=params).storages
     if aside:
         with Elsewhere(group) as watched:
             params = [nn.Parameter(t.clone()) for t in tensors]
@@ -238,8 +238,8 @@ def flat_parameter(tensors, grads, group, dtype=None, aside=False):
             for p, g in zip(params, grads):
                 p.grad = None if g is None else g.to(p.dtype).to(group.device)
             flat.add(flat.reduce())
-        told["astray"] = watched.astray
-    return told
+        seen["astray"] = watched.astray
+    return seen
 
 
 def _beside_shards(sharded, model, *modules):
@@ -327,20 +327,20 @@ def hybrid(steps, group, weights, lr=0.03125, dtype=None, prefetch=True, **sizes
 
     model = Tiny(weights, group)
     sharded = hsdp.HSDP(model, model.blocks, Mesh(group, **sizes), dtype and getattr(torch, dtype), prefetch)
-    told: dict = {"losses": [], "grads": []}
+    result: dict = {"losses": [], "grads": []}
     for micro_batches in steps:
-        told["losses"].append([])
+        result["losses"].append([])
         for m, batch in enumerate(micro_batches):
             with NoFreedMemory(), sharded.inside_only() if m + 1 < len(micro_batches) else nullcontext():
                 loss = whole_batch_loss(model, batch)
                 loss.backward()
                 sharded.finish()
-            told["losses"][-1].append(loss.detach().clone())
-        told["grads"].append([grad_of(unit.shard) for unit in sharded.units])
+            result["losses"][-1].append(loss.detach().clone())
+        result["grads"].append([grad_of(unit.shard) for unit in sharded.units])
         descend(sharded.shards(), lr)
-    told["shards"] = [unit.shard.detach().clone() for unit in sharded.units]
-    told["held"] = _beside_shards(sharded, model, hsdp)
-    return told
+    result["shards"] = [unit.shard.detach().clone() for unit in sharded.units]
+    result["held"] = _beside_shards(sharded, model, hsdp)
+    return result
 
 
 class Files:
@@ -375,7 +375,7 @@ class Files:
 
 def resharded(steps, group, weights, options, parts=None, about=None):
     """14.9: AdamW on the shards, from a checkpoint if there are `parts`; then its own checkpoint. Returns the losses,
-    the shards as loaded and at the end, what was read and written, the steps told, and its files."""
+    the shards as loaded and at the end, what was read and written, the steps reported, and its files."""
     from . import fsdp
     from .stretch import checkpoint
 
@@ -399,8 +399,8 @@ def resharded(steps, group, weights, options, parts=None, about=None):
     checkpoint.save(sharded, optimizer, done + len(steps), after, group)
     group.compute("saved", seconds=0)
     ends = [shard.detach().clone() for shard in sharded.shards()]
-    told = {"losses": losses, "loaded": loaded, "ends": ends, "done": done, "read": files.seen}
-    return told | {"parts": after.parts, "about": after.about}
+    result = {"losses": losses, "loaded": loaded, "ends": ends, "done": done, "read": files.seen}
+    return result | {"parts": after.parts, "about": after.about}
 
 
 def another_model(weights, group):
@@ -421,7 +421,7 @@ def another_model(weights, group):
         optimizer.step()
         return sharded, optimizer
 
-    told = []
+    errors = []
     for scale, bias in ((4, 2), (3, 1)):
         kept = Files(group)
         sharded, optimizer = made(scale, bias)
@@ -433,10 +433,10 @@ def another_model(weights, group):
         except NotImplementedError:
             raise
         except Exception as error:
-            told.append(type(error).__name__)
+            errors.append(type(error).__name__)
         else:
-            told.append("nothing")
-    return told
+            errors.append("nothing")
+    return errors
 
 
 def interrupted(batch, group, weights):

@@ -126,7 +126,7 @@ def reached_between_dtypes(weights, limit):
 
 
 class Step(NamedTuple):
-    """What a ledger tells of a rank's step: the messages, and the places of the last micro-batch's block backwards."""
+    """What a ledger reports of a rank's step: the messages, and the places of the last micro-batch's block backwards."""
 
     sent: list
     marks: list[int]
@@ -174,7 +174,7 @@ def ddp_steps(seed, N, uses, weights, generator, micro=1):
 
 
 def judge_ddp(got, by_rank, weights, ledgers, limit):
-    """The gradients of each step; where they are wrong for no reason that the numbers tell, the ledger may."""
+    """The gradients of each step; where they are wrong for no reason that the numbers show, the ledger may show it."""
     try:
         judge_gradients(got, by_rank, weights)
     except CheckFailed as failed:
@@ -253,8 +253,8 @@ def test_graphs_that_differ(uses, seed):
         each = len(posts) // len(by_rank[r])
         for step in (posts[k : k + each] for k in range(0, len(posts), each)):
             first = min(wait_of(ledger[r], event) for event in step)
-            told = f"rank {r} waits for a bucket before all have left: what finish() has to send leaves first"
-            expect(step[-1].index < first, told, known=True)
+            text = f"rank {r} waits for a bucket before all have left: what finish() has to send leaves first"
+            expect(step[-1].index < first, text, known=True)
 
 
 @task("14.2", points=4)

@@ -81,41 +81,41 @@ def test_flat_parameter(N, seed):
     tensors, grads, _, S, got, _ = flat_case(seed + 10 * N, N)
     flat = laid_out(tensors, N, S)
     for r in range(N):
-        told = got[r]
+        seen = got[r]
         same(
-            part(told, "shard"),
+            part(seen, "shard"),
             flat[r * S : (r + 1) * S],
             rank=r,
             what="the shard",
             looks_like={"the neighbour's part": flat.roll(-S)[r * S : (r + 1) * S] if N > 1 else None},
         )
-        expect(part(told, "is_parameter") is True, "shard must be an nn.Parameter: the optimizer steps it")
-        ready = part(told, "on its way")
+        expect(part(seen, "is_parameter") is True, "shard must be an nn.Parameter: the optimizer steps it")
+        ready = part(seen, "on its way")
         expect(N == 1 or ready is False, f"`whole` is {ready} before wait(): the gather is on its way", known=True)
         expect(
-            part(told, "kept") == 4 * S,
-            f"the shard's memory is {part(told, 'kept')} bytes, its numbers are {4 * S}",
-            cause=("a view of the whole vector: it keeps all parts alive",) if part(told, "kept") == 4 * N * S else (),
+            part(seen, "kept") == 4 * S,
+            f"the shard's memory is {part(seen, 'kept')} bytes, its numbers are {4 * S}",
+            cause=("a view of the whole vector: it keeps all parts alive",) if part(seen, "kept") == 4 * N * S else (),
         )
         for i, t in enumerate(tensors):
-            same(part(told, "gathered")[i], t, rank=r, what=f"parameter {i} after wait()")
+            same(part(seen, "gathered")[i], t, rank=r, what=f"parameter {i} after wait()")
             same(
-                part(told, "alias")[i],
+                part(seen, "alias")[i],
                 torch.full_like(t, 7.0),
                 rank=r,
                 what=f"parameter {i} after `full` was filled with 7",
                 looks_like={"a copy: it does not look at `full`": t},
             )
             same(
-                part(told, "again")[i],
+                part(seen, "again")[i],
                 t + 1,
                 rank=r,
                 what=f"parameter {i}, gathered again after the shards were stepped,",
                 looks_like={KEPT: t},
             )
-        expect(part(told, "bytes") == 4 * N * S, f"`full` holds {part(told, 'bytes')} bytes, expected {4 * N * S}")
-        expect(part(told, "shapes") == [list(t.shape) for t in tensors], "a freed parameter keeps its shape")
-        astray = N == 3 and part(told, "astray")
+        expect(part(seen, "bytes") == 4 * N * S, f"`full` holds {part(seen, 'bytes')} bytes, expected {4 * N * S}")
+        expect(part(seen, "shapes") == [list(t.shape) for t in tensors], "a freed parameter keeps its shape")
+        astray = N == 3 and part(seen, "astray")
         expect(not astray, f"rank {r}: a tensor that was made without device= meets the parameters", known=True)
     judge_flat_grad(tensors, grads, S, got)
     judge_flat_memory(S, got, 4)
@@ -124,14 +124,14 @@ def test_flat_parameter(N, seed):
 def judge_flat_memory(S, got, itemsize):
     """While it is free it owns its part, perhaps in `full`'s dtype too, and at the end the part's gradient."""
     low = itemsize % 4
-    for r, told in enumerate(got):
-        begins, freed = part(told, "begins"), part(told, "freed")
-        told_of = f"after free() `full` and the parameters still hold {freed} bytes"
-        expect(isinstance(freed, int) and freed <= 64, told_of, known=True)
-        told_of = f"`full` and the parameters hold {begins} bytes before it is gathered: it begins free"
-        expect(begins <= 64, told_of, known=True)
+    for r, seen in enumerate(got):
+        begins, freed = part(seen, "begins"), part(seen, "freed")
+        text = f"after free() `full` and the parameters still hold {freed} bytes"
+        expect(isinstance(freed, int) and freed <= 64, text, known=True)
+        text = f"`full` and the parameters hold {begins} bytes before it is gathered: it begins free"
+        expect(begins <= 64, text, known=True)
         for when, most in (("before it is gathered", 4 + low), ("after free()", 8 + low)):
-            held = part(told, "owned")[when]
+            held = part(seen, "owned")[when]
             expect(
                 held <= most * S + LITTLE,
                 f"rank {r}: the flat parameter holds {held} bytes {when}; its part of {S} numbers is {4 * S}",
@@ -264,17 +264,17 @@ def judge_fsdp(weights, by_rank, got, parts=None, also=None):
     last, mean = steps[-1]
     end = {n: t - 0.03125 * mean[n] for n, t in last.items()}
     for r in range(N):
-        told = got[r]
+        seen = got[r]
         for step, (w, want) in enumerate(steps):
             losses = [loss_of(w, mb).item() for mb in by_rank[r][step]]
             same(
-                [float(x) for x in answer(part(told, "losses"), len(steps))[step]],
+                [float(x) for x in answer(part(seen, "losses"), len(steps))[step]],
                 losses,
                 rank=r,
                 tol=TOL,
                 what=f"step {step + 1}: the losses",
             )
-            grads = answer(answer(part(told, "grads"), len(steps))[step], len(unit_names(weights)), "a step")
+            grads = answer(answer(part(seen, "grads"), len(steps))[step], len(unit_names(weights)), "a step")
             several = len(by_rank[r][step]) > 1
             again = kept_over(steps, by_rank, step) if step else {}
             only_last = scaled(added(*[gradient(w, [rank[step][-1]]) for rank in by_rank]), 1 / N) if several else {}
@@ -306,15 +306,15 @@ def judge_fsdp(weights, by_rank, got, parts=None, also=None):
                 )
         for u, names in enumerate(unit_names(weights)):
             same(
-                answer(part(told, "shards"), len(unit_names(weights)))[u],
+                answer(part(seen, "shards"), len(unit_names(weights)))[u],
                 cut(end, names, P, r % P),
                 rank=r,
                 tol=TOL,
                 what="a shard after the last step",
             )
         expect(
-            part(told, "held") <= 8 * len(weights) + LITTLE,  # each weight's stand-in is one number
-            f"rank {r} holds {told['held']} bytes beside its shards after finish(): weights that are still gathered, or "
+            part(seen, "held") <= 8 * len(weights) + LITTLE,  # each weight's stand-in is one number
+            f"rank {r} holds {seen['held']} bytes beside its shards after finish(): weights that are still gathered, or "
             f"a copy",
             known=True,
         )
@@ -322,7 +322,7 @@ def judge_fsdp(weights, by_rank, got, parts=None, also=None):
 
 def fingerprints(got, want, rank, what, causes):
     """As `same`, with causes that may differ by the rounding of FP64."""
-    told = tuple(
+    found = tuple(
         cause
         for cause, mark in causes.items()
         if mark is not None
@@ -330,8 +330,8 @@ def fingerprints(got, want, rank, what, causes):
         and mark.shape == want.shape
         and int(((mark - want).abs() > 1e-6).sum()) >= 3
     )
-    if isinstance(got, torch.Tensor) and not close_to(got, want) and told:
-        expect(False, f"{what} of rank {rank} is not that of one process on the whole batch", cause=told)
+    if isinstance(got, torch.Tensor) and not close_to(got, want) and found:
+        expect(False, f"{what} of rank {rank} is not that of one process on the whole batch", cause=found)
     same(got, want, rank=rank, tol=TOL, what=what)
 
 
@@ -354,7 +354,7 @@ def test_fsdp(N, options, seed):
         ahead = [e for e in carried(ledger[r]) if e.kind == "all_gather" and computed_beside(ledger[r], e)]
         expect(
             options.get("prefetch", True) or not ahead,
-            f"rank {r}: {len(ahead)} gathers are under way while a block computes, and prefetch=False was asked for",
+            f"rank {r}: {len(ahead)} gathers are under way while a block computes, and prefetch=False was requested",
             cause=("`prefetch` is ignored",),
         )
 
@@ -402,7 +402,7 @@ def memory_case(seed, checkpointed):
     """Two steps of two ranks on eight large blocks: as `fsdp_case`, and the bytes of each unit."""
     N, blocks = 2, 8
     generator = torch.Generator().manual_seed(seed)
-    D, H, V = 60 + seed % 9, 1000 + seed % 41, 13  # blocks of about 1 MiB: the kernel tells what memory they take
+    D, H, V = 60 + seed % 9, 1000 + seed % 41, 13  # blocks of about 1 MiB: the kernel reports what memory they take
     weights = {"embed": 0.3 * torch.randn((V, D), generator=generator, dtype=F64), "scale": torch.ones(D, dtype=F64)}
     for k in range(blocks):
         weights[f"blocks.{k}.up"] = torch.randn((H, D), generator=generator, dtype=F64) / D**0.5
@@ -496,7 +496,7 @@ def test_fsdp_prefetch(checkpointed, seed):
             piled = any(wait_of(ledger[r], e) > later.index for e, later in pairwise(gradients))
             expect(
                 not piled,
-                f"rank {r}, step {step + 1}: two gradients are under way, one at a time is asked for",
+                f"rank {r}, step {step + 1}: two gradients are under way, one at a time is expected",
                 known=True,
             )
             hidden = [e for e in gradients if computed_beside(ledger[r], e)]
@@ -522,26 +522,26 @@ def test_fsdp_recovers(seed):
     for r in range(N):
         losses, grads, whole, reached, alone, unused = answer(got[r], 6)
         sent = sum(e.kind == "reduce_scatter" for e in carried(ledger[r]))
-        told = (
+        text = (
             f"rank {r} averages {sent} gradients in five steps of {len(unit_names(weights))} units: all in each, also"
         )
-        expect(sent == 5 * len(unit_names(weights)), f"{told} what its own backward did not reach", known=True)
+        expect(sent == 5 * len(unit_names(weights)), f"{text} what its own backward did not reach", known=True)
         marks, gathers = spans(ledger[r]), [e.index for e in carried(ledger[r]) if e.kind == "all_gather"]
         starts = [index for label, index in marks if label == "forward 0"]  # two evaluations, one that raises, a step
         ahead = sum(i < starts[0] for i in gathers)
         usual = sum(starts[2] < i < starts[3] for i in gathers)
-        told = (
+        text = (
             f"rank {r} gathers {ahead} units before block 0 computes in an evaluation, and {usual} in a step: as many"
         )
-        expect(ahead == usual, told, known=True)
+        expect(ahead == usual, text, known=True)
         one, zero = ([index for label, index in marks if label == f"backward {k}"] for k in (1, 0))
         late, was = (any(a < i < b for i in gathers) for a, b in ((one[1], zero[2]), (one[0], zero[0])))
-        told = (
+        text = (
             f"rank {r}: after a backward that did not reach all blocks, block 0 is gathered behind block 1's backward"
         )
-        expect(was or not late, f"{told}: the next one must be on its way again", known=True)
-        told = f"rank {r}: {whole} blocks are whole after a forward without a backward, two at most"
-        expect(whole <= 2, told, known=True)
+        expect(was or not late, f"{text}: the next one must be on its way again", known=True)
+        text = f"rank {r}: {whole} blocks are whole after a forward without a backward, two at most"
+        expect(whole <= 2, text, known=True)
         for loss in answer(losses, 2):
             judge_loss(loss, weights, doubled, batches[r], r)
         for u, names in enumerate(unit_names(weights)):

@@ -190,8 +190,8 @@ def test_stage(stage, seed):
     many, _, N = a_model(seed + 5)
     tokens, cut = 7 + seed % 13, {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[stage]
     alone = (*many[:2], 1, *many[3:])
-    asked = [(sizes, n, b, c) for sizes in (many, alone) for n in (N, 1) for b in (2, 4) for c in (False, True)]
-    for (sizes, n, b, c), one in zip(asked, ask([(sizes, stage, n, tokens, b, c) for sizes, n, b, c in asked])):
+    cases = [(sizes, n, b, c) for sizes in (many, alone) for n in (N, 1) for b in (2, 4) for c in (False, True)]
+    for (sizes, n, b, c), one in zip(cases, ask([(sizes, stage, n, tokens, b, c) for sizes, n, b, c in cases])):
         root, block, L, _, _, V = sizes
         P, mine = root + L * block, held_by(sizes, n, stage)
         want = bytes_of(sizes, stage, n, tokens, b, c)

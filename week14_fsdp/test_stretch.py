@@ -119,8 +119,8 @@ def test_rings(N, seed):
     for r in range(N):
         for k, L in enumerate(lengths):
             mean = torch.stack([vectors[k] for vectors in x]).mean(0)
-            told = f"the mean of {L} numbers, " + ("as it comes back" if k == 2 else "after a second wait(),")
-            same(answer(got[r], 3)[k], mean, rank=r, tol=TOL, what=told, looks_like={"divided again": mean / N})
+            what = f"the mean of {L} numbers, " + ("as it comes back" if k == 2 else "after a second wait(),")
+            same(answer(got[r], 3)[k], mean, rank=r, tol=TOL, what=what, looks_like={"divided again": mean / N})
         begin = [e.bytes // 8 for e in carried(ledger[r]) if e.kind == "send"][:5]
         expect(
             N == 1 or begin == [2, 2, 3, 2, 3],
@@ -273,8 +273,8 @@ def test_checkpoint(N, M, seed):
 def test_pieces(seed):
     """Where the numbers lie: every number once, padding never"""
     sizes = [(10, 4, 3), (10, 3, 4), (7, 4, 2), (3, 4, 4), (5, 4, 4), (12, 4, 2), (1, 3, 2), (17 + seed % 9, 4, 3)]
-    asked = [(P, N, r, M) for P, N, M in sizes for r in range(M)]
-    for (P, N, r, M), got in zip(asked, call_each("stretch.checkpoint.pieces", asked)):
+    cases = [(P, N, r, M) for P, N, M in sizes for r in range(M)]
+    for (P, N, r, M), got in zip(cases, call_each("stretch.checkpoint.pieces", cases)):
         S, mine = math.ceil(P / N), math.ceil(P / M)
         expect(isinstance(got, list), f"pieces({P}, {N}, {r}, {M}) must be a list")
         numbers = [whose * S + k for whose, start, stop in got for k in range(start, stop)]
@@ -291,6 +291,6 @@ def test_pieces(seed):
 def test_another_models_checkpoint(seed):
     """A checkpoint of another model is refused"""
     weights, _ = draw(seed + 5)
-    told, _ = call("scenarios.another_model", [()], weights=weights)
-    for what, gave in zip(("a larger model", "a model of as many numbers, cut into other units"), told[0]):
+    result, _ = call("scenarios.another_model", [()], weights=weights)
+    for what, gave in zip(("a larger model", "a model of as many numbers, cut into other units"), result[0]):
         expect(gave == "ValueError", f"a checkpoint of {what} must be a ValueError; it gave {gave}", known=True)

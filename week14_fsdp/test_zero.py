@@ -108,7 +108,7 @@ UNCLIPPED = (None, None, None)  # a max_norm for each step
 
 
 def large_weights(seed):
-    """A model of about 2 MiB: the kernel tells what memory its moments take."""
+    """A model of about 2 MiB: the kernel reports what memory its moments take."""
     generator = torch.Generator().manual_seed(seed)
     D, H, V = 60 + seed % 9, 1000 + seed % 41, 13
     weights = {"embed": 0.3 * torch.randn((V, D), generator=generator, dtype=F64), "scale": torch.ones(D, dtype=F64)}
@@ -165,8 +165,8 @@ def test_odd_steps(seed):
             what = f"the weights after a step {how[k]}"
             for one, t in zip(answer(answer(steps, 3)[k], 2), want):
                 same(one, t, rank=r, tol=TOL, what=what)
-        told = "a tensor that was made without device= meets the parameters, or is given to the group"
-        expect(astray == [], f"rank {r}: {told}", known=True)
+        text = "a tensor that was made without device= meets the parameters, or is given to the group"
+        expect(astray == [], f"rank {r}: {text}", known=True)
 
 
 @task("14.3", points=4)
@@ -217,26 +217,26 @@ def norms_of(weights, by_rank, r):
 @task("14.3", points=4)
 @pytest.mark.parametrize("N", [2, 4])
 def test_zero_clipping(N, seed):
-    """Clipping by the norm of the whole, averaged gradient, which is told without clipping, too"""
+    """Clipping by the norm of the whole, averaged gradient, which is reported without clipping, too"""
     limits = (0.05, None, 0.05, 0.0)
     weights, by_rank, got, _ = zero_case(seed + 1000 * N, N, limits)
     after, norms = adamw(weights, by_rank, limits)
     for r in range(N):
-        mine, told, *_ = answer(got[r], 4)
-        expect(isinstance(told, list) and len(told) == len(norms), "the norms did not come back")
-        number = all(isinstance(norm, float) for norm in told)
+        mine, got_norms, *_ = answer(got[r], 4)
+        expect(isinstance(got_norms, list) and len(got_norms) == len(norms), "the norms did not come back")
+        number = all(isinstance(norm, float) for norm in got_norms)
         expect(number, "step() gives the norm as a number: .item() takes it out of its tensor", known=True)
         causes = norms_of(weights, by_rank, r) | {"the norm after clipping, expected before": limits[0]}
-        same(told[0], norms[0], tol=TOL * norms[0], rank=r, what="the norm of the first step", looks_like=causes)
+        same(got_norms[0], norms[0], tol=TOL * norms[0], rank=r, what="the norm of the first step", looks_like=causes)
         for step in range(len(after)):
             weights_agree(mine[step], after, step, r, weights, by_rank, limits)
-        same(told, norms, tol=TOL * max(norms), rank=r, what="the norms (the second step does not clip)")
+        same(got_norms, norms, tol=TOL * max(norms), rank=r, what="the norms (the second step does not clip)")
     some = [rank[0] for rank in by_rank[1:]]  # rank 0 has no gradient at all: zeros
     got, _ = call("scenarios.zero", [([b],) for b in (None, *some)], weights=weights, options=OPTIONS, max_norm=(None,))
     norm = vector(gradient(weights, some), registered(weights)).norm().item() * (N - 1) / N
     for r in range(N):
-        _, told, *_ = answer(got[r], 4)
-        same(told, [norm], tol=TOL * norm, rank=r, what="the norm of a step in which rank 0 has no gradient")
+        _, got_norms, *_ = answer(got[r], 4)
+        same(got_norms, [norm], tol=TOL * norm, rank=r, what="the norm of a step in which rank 0 has no gradient")
     huge = {name: t * 1e160 if name in ("embed", "scale") else t for name, t in weights.items()}
     got, _ = call("scenarios.zero", [([rank[0]],) for rank in by_rank], weights=huge, options=OPTIONS, max_norm=(1.0,))
     for r in range(N):
@@ -275,7 +275,7 @@ def test_zero_holds(N, seed):
 
 
 def judge_memory(ledger, P, S):
-    """What the kernel tells, in grading: no moment is kept where `owned` does not look. Nor at another rank, that is read
+    """What the kernel reports, in grading: no moment is kept where `owned` does not look. Nor at another rank, that is read
     before or after: messages of all ranks, of which each has as many behind it when it is read, move nothing between."""
     only(ledger, "reduce_scatter", "all_gather", "all_reduce")
     apart = next((event.group for event in carried(ledger) if event.group != WORLD), None)
@@ -299,7 +299,7 @@ def judge_memory(ledger, P, S):
 @task("14.3", points=3)
 def test_zero_traffic(seed):
     """One reduce-scatter and one all-gather in each step, and one number for the norm"""
-    N, limits = 3, (1e9,) * 3  # a norm is asked for, and never reached: a wrong one is 14.3's clipping
+    N, limits = 3, (1e9,) * 3  # a limit on the norm is given, and never reached: a wrong one is 14.3's clipping
     weights, by_rank, got, ledger = zero_case(seed + 5000, N, limits, padded=False)
     after, _ = adamw(weights, by_rank, limits)
     S = -(-sum(t.numel() for t in weights.values()) // N)

@@ -21,7 +21,7 @@ Squares add up over parts:
 
     |g|^2 = sum_r |g_r|^2
 
-so one all-reduce of one number tells everybody. It must run over the *averaged* gradient: |mean| is not the mean of the
+so one all-reduce of one number gives it to everybody. It must run over the *averaged* gradient: |mean| is not the mean of the
 norms.
 
 **Padding.** P parameters and N ranks: parts of S = ceil(P / N) numbers, and the vector is filled up to N S. The filling

@@ -187,7 +187,7 @@ class Fsdp2:
     """torch's `fully_shard`, as the course's trainer uses it (labkit/parallel/shard.py): block by block, head apart.
 
     prefetch=False takes its prefetch away. Forward: the host waits for the block before, so that the next gather is
-    asked for when nothing computes any more. Backward: a block is told to prefetch itself, which is here already."""
+    requested when nothing computes any more. Backward: a block is set to prefetch itself, which is here already."""
 
     def __init__(self, config: ModelConfig, group, prefetch: bool = True, large: bool = False) -> None:
         from labkit.parallel.shard import materialize, shard

@@ -19,7 +19,7 @@ from labkit.comm.topology import Topology
 from labkit.comm.wire import Replay, replay
 from week14_fsdp.given.freed import NoFreedMemory
 from week14_fsdp.given.meter import StorageMeter
-from week14_fsdp.given.tiny import Block, Tiny, Told
+from week14_fsdp.given.tiny import Block, Identity, Tiny
 
 MIB = 1 << 20
 BLOCK = 64 * MIB  # bytes of a block's weights on the virtual wire
@@ -224,7 +224,7 @@ class Casting(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         x = x_BTD.bfloat16()
         x = x + F.linear(F.relu(F.linear(x, self.up.bfloat16(), self.bias.bfloat16())), self.down.bfloat16())
-        return Told.apply(x.float(), lambda: None)
+        return Identity.apply(x.float(), lambda: None)
 
 
 def sawtooth(wrap: Callable, blocks: int = 8, N: int = 2, casting: bool = False) -> Sawtooth:
@@ -276,7 +276,7 @@ class Summing:
 
 
 class Trained(NamedTuple):
-    """losses of the whole batch, and the norms that the optimizer told, step by step."""
+    """losses of the whole batch, and the norms that the optimizer returned, step by step."""
 
     losses: list[float]
     norms: list[float]
@@ -302,7 +302,7 @@ def trained(ShardedAdamW: Callable, summing: bool, max_norm: float | None, N: in
     return run_ranks(job, size=N, backend="threads", timeout=120.0)[0]
 
 
-def told_of(runs: Mapping[str, Trained]) -> str:
+def as_text(runs: Mapping[str, Trained]) -> str:
     """Runs beside the first of them, as text."""
     first = next(iter(runs.values()))
     lines = [f"{'':18s} last loss   largest gap to {next(iter(runs))!r}'s loss   norm of step 0"]

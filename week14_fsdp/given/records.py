@@ -191,7 +191,7 @@ def lost(record: dict[str, Any] | None, name: str, kind: str) -> list[tuple[str,
 def efficiency(record: dict[str, Any] | None) -> dict[str, list[tuple[str, float]]]:
     """`lost` of each run on several GPUs."""
     names = {"fsdp2": "fully_shard", "fsdp": "14.4"}
-    return {f"{told}, {kind}": lost(record, name, kind) for name, told in names.items() for kind in ("weak", "strong")}
+    return {f"{text}, {kind}": lost(record, name, kind) for name, text in names.items() for kind in ("weak", "strong")}
 
 
 def table(record: dict[str, Any]) -> str:

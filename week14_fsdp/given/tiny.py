@@ -5,7 +5,7 @@
     loss = cross entropy of (x * scale) embed^T         the head is tied to the embedding
 
 Every block notes a span of computing when its forward begins, "forward k", and one when its backward begins,
-"backward k". So the ledger tells what was posted before a product, and what was waited for after it: posting order
+"backward k". So the ledger shows what was posted before a product, and what was waited for after it: posting order
 alone does not, for a version that waits at once posts in the same order.
 
 `use` says which blocks run, in order: [0, 2] leaves block 1 out, [0, 1, 1] runs it twice.
@@ -25,17 +25,17 @@ from torch.utils.checkpoint import checkpoint
 SECONDS = 1e-3  # of a forward on the virtual wire; a backward takes twice as long
 
 
-class Told(torch.autograd.Function):
-    """The identity. Its backward is the first of the block's, and says so."""
+class Identity(torch.autograd.Function):
+    """x as it came. Its backward is the first of the block's, and calls `note`."""
 
     @staticmethod
-    def forward(ctx, x_BTD: Tensor, tell) -> Tensor:
-        ctx.tell = tell
+    def forward(ctx, x_BTD: Tensor, note) -> Tensor:
+        ctx.note = note
         return x_BTD.view_as(x_BTD)
 
     @staticmethod
     def backward(ctx, grad_BTD: Tensor):
-        ctx.tell()
+        ctx.note()
         return grad_BTD, None
 
 
@@ -52,7 +52,7 @@ class Block(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         self.group.compute(f"forward {self.k}", seconds=SECONDS)
         x_BTD = x_BTD + F.linear(F.relu(F.linear(x_BTD, self.up, self.bias)), self.down)
-        return Told.apply(x_BTD, lambda: self.group.compute(f"backward {self.k}", seconds=2 * SECONDS))
+        return Identity.apply(x_BTD, lambda: self.group.compute(f"backward {self.k}", seconds=2 * SECONDS))
 
 
 class Tiny(nn.Module):

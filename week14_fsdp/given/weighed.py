@@ -1,6 +1,6 @@
 """Is a rank's memory what FSDP may hold? Judged where a sandbox reads it from outside (task 14.4, in grading).
 
-The meter of storages sees what torch tells it. A copy in NumPy, or any other that torch knows nothing of, it does not
+The meter of storages sees what torch reports to it. A copy in NumPy, or any other that torch knows nothing of, it does not
 see; the kernel does. So the grading sandbox reads the bytes of a rank's processes whenever a block begins to compute,
 while the rank stands still, into `ledger.weighed`. At home nobody reads them.
 

@@ -133,7 +133,7 @@ def close_to(a, b):
 
 
 def gradients_agree(got, want, rank, causes, what="the gradients"):
-    """All gradients of a step at once. `causes` are whole gradients, or a function that gives them; one is told if every
+    """All gradients of a step at once. `causes` are whole gradients, or a function that gives them; one is reported if every
     number is its, and it differs from the right one in several."""
     if not isinstance(got, dict) or set(got) != set(want):
         raise CheckFailed(NO_RESULT, f"{what} of rank {rank} did not come back")
@@ -142,16 +142,16 @@ def gradients_agree(got, want, rank, causes, what="the gradients"):
     expect(not missing, f"{what} of rank {rank}: none (p.grad is None) of {', '.join(missing)}", known=True)
     if all(close_to(got[n], want[n]) for n in names):
         return
-    told = tuple(
+    found = tuple(
         cause
         for cause, mark in (causes() if callable(causes) else causes).items()
         if all(close_to(got[n], mark[n]) for n in names)
         and sum(int(((mark[n] - want[n]).abs() > 1e-6).sum()) for n in names) >= 3
     )
     wrong = next(n for n in names if not close_to(got[n], want[n]))
-    if told:
+    if found:
         expect(
-            False, f"{what} of rank {rank} are not those of one process on the whole batch; first {wrong}", cause=told
+            False, f"{what} of rank {rank} are not those of one process on the whole batch; first {wrong}", cause=found
         )
     same(got[wrong], want[wrong], rank=rank, tol=TOL, what=f"{what}: that of {wrong}")
 
@@ -174,15 +174,15 @@ def judge_refused(what, weights, generator, seed, use=None):
     by_rank = [[*batches, a_batch(weights, generator, use)] for batches in by_rank]
     got, _ = call("scenarios.refused", [(batches,) for batches in by_rank], weights=weights, what=what)
     for r, batches in enumerate(by_rank):
-        told, losses = answer(got[r], 2)
+        seen, losses = answer(got[r], 2)
         want = [loss_of(weights, batch).item() for batch in batches[:-1]]
         expect(
             isinstance(losses, list) and len(losses) == len(want),
-            f"rank {r}: an ordinary step must not be refused, and it gave {told}",
+            f"rank {r}: an ordinary step must not be refused, and it gave {seen}",
         )
         same(losses, want, rank=r, tol=TOL, what="the losses of the steps before")
         expect(
-            told == "RuntimeError",
-            f"rank {r}: {what} must be a RuntimeError with a sentence; it gave {told}",
+            seen == "RuntimeError",
+            f"rank {r}: {what} must be a RuntimeError with a sentence; it gave {seen}",
             known=True,
         )
