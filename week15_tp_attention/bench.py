@@ -188,8 +188,8 @@ class Bench:
         self.record["pipeline"] = rows
         self.record["pipeline_of"] = {"model": config.model_dump(), "B": B, "T": T}
         for row in rows:
-            told = f"bubble {row['measured']:.1%}, derived {row['derived']:.1%}"
-            self.say(f"pipeline {row['schedule']:14s} M={row['M']}  {row['seconds'] * 1e3:8.1f} ms  {told}")
+            text = f"bubble {row['measured']:.1%}, derived {row['derived']:.1%}"
+            self.say(f"pipeline {row['schedule']:14s} M={row['M']}  {row['seconds'] * 1e3:8.1f} ms  {text}")
 
     def gap(self) -> None:
         if not self.cuda:
@@ -235,11 +235,11 @@ def table(record: dict[str, Any]) -> str:
         for N in map(int, record["wire"].get("all_reduce", {})):
             guess, one = records.predicted(record, what, N), records.seconds(record, what, "plain", 1)
             if guess and one:
-                told = f"{guess * 1e3:9.3f}  {one / N / guess:10.1%}"
-                lines.append(f"{what:9s} {'derived, nothing hidden':26s} {N:2d} {told}")
+                text = f"{guess * 1e3:9.3f}  {one / N / guess:10.1%}"
+                lines.append(f"{what:9s} {'derived, nothing hidden':26s} {N:2d} {text}")
     for row in record["pipeline"]:
-        told = f"bubble {row['measured']:6.1%}, derived {row['derived']:6.1%}"
-        lines.append(f"pipeline  {row['schedule']:14s} M={row['M']:<2d} {row['seconds'] * 1e3:9.1f} ms  {told}")
+        text = f"bubble {row['measured']:6.1%}, derived {row['derived']:6.1%}"
+        lines.append(f"pipeline  {row['schedule']:14s} M={row['M']:<2d} {row['seconds'] * 1e3:9.1f} ms  {text}")
     for arm, value in ((record["gap"] or {}).get("gap") or {}).items():
         lines.append(f"FP8 gap   {arm:26s}  {value:+.3%}")
     reasons: dict[str, list[str]] = {}
@@ -282,11 +282,11 @@ def run_bench(
     size = size or ("full" if device == "cuda" else "toy")
     if out and is_first():
         writable(Path(out).parent)
-    told = (size, wanted, budget, limit, out)
+    values = (size, wanted, budget, limit, out)
     if launched(ranks):
-        return run_ranks(on_a_rank, *told, backend="torchrun", device=device, timeout=None)[0]
+        return run_ranks(on_a_rank, *values, backend="torchrun", device=device, timeout=None)[0]
     ranks = ranks or (torch.cuda.device_count() if device == "cuda" else 2)
-    return run_ranks(on_a_rank, *told, size=ranks, backend="processes", device=device, timeout=None)[0]
+    return run_ranks(on_a_rank, *values, size=ranks, backend="processes", device=device, timeout=None)[0]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -24,7 +24,7 @@ A message is on its way only once it is posted. Post it before the product, wait
 
 How it is judged. Put each product that is to hide a message into a span, `with group.compute("dW"):`, with the
 product and nothing else in it. The ledger has posts, spans and waits in their order; a replay on the virtual wire
-gives each span the time of its product, and tells what is hidden. No clock of this laptop is asked, on which a
+gives each span the time of its product, and reports what is hidden. No clock of this laptop is read, on which a
 message costs a product's cores.
 
 When it pays: where the product takes at least as long. Write both times, with the wire's bytes a second and the

@@ -98,15 +98,15 @@ def refusals(cases):
     """15.2: what `split_heads` raises for each (n_heads, n_kv_heads, N): the type's name and the text."""
     from . import attention
 
-    told = []
+    raised = []
     for heads, kv, N in cases:
         try:
-            told.append(("nothing", str(attention.split_heads(heads, kv, N, 0))))
+            raised.append(("nothing", str(attention.split_heads(heads, kv, N, 0))))
         except NotImplementedError:
             raise
         except Exception as error:
-            told.append((type(error).__name__, str(error)))
-    return told
+            raised.append((type(error).__name__, str(error)))
+    return raised
 
 
 def slices(weights, share, d_head):

@@ -110,13 +110,13 @@ def test_split_heads(heads, kv, N, seed):
         query, _, _ = heads_of(heads, kv, N, r)
         same(field(got[r], "query"), list(query), what=f"query heads of rank {r} of {N}, {heads} over {kv},")
         parts = field(got[r], "replicas")
-        told = sorted(sorted(part) for part in parts) if isinstance(parts, list) else parts
+        got_parts = sorted(sorted(part) for part in parts) if isinstance(parts, list) else parts
         want = sorted({tuple(heads_of(heads, kv, N, s)[2]) for s in range(N)})
-        apart = told == [list(range(s, N, kv)) for s in range(kv)]
+        apart = got_parts == [list(range(s, N, kv)) for s in range(kv)]
         expect(
-            told == [list(part) for part in want],
+            got_parts == [list(part) for part in want],
             f"the parts with equal key/value heads, {heads} over {kv} on {N} ranks, are {[list(p) for p in want]}, "
-            f"not {told}",
+            f"not {got_parts}",
             cause=("as far apart as there are key/value heads: neighbours read the same one",) if apart else (),
         )
 
@@ -130,12 +130,12 @@ def test_heads_that_do_not_divide(seed):
     cases += [(4, 2, 8), (odd[6], 1, 3 * odd[6])]  # more ranks than query heads
     cases = [(h, k, n) for h, k, n in cases if h % n or max(k, n) % min(k, n)]
     for (heads, kv, N), (kind, text) in zip(cases, call_alone("scenarios.refusals", cases)):
-        told = f"{heads} query and {kv} key/value heads on {N} ranks"
-        expect(kind == "LabError", f"{told}: a LabError is asked for, and {kind} came: {text}", known=True)
+        what = f"{heads} query and {kv} key/value heads on {N} ranks"
+        expect(kind == "LabError", f"{what}: a LabError is expected, and {kind} came: {text}", known=True)
         numbers = (str(heads) if heads % N else str(kv), str(N))
         expect(
             all(number in text for number in numbers),
-            f"{told}: the sentence must name {' and '.join(numbers)}: {text}",
+            f"{what}: the sentence must name {' and '.join(numbers)}: {text}",
             known=True,
         )
 
@@ -389,7 +389,7 @@ def test_gather_linears(keep, seed):
 
 
 def judge_memory(draw):
-    """What the kernel tells, in grading: the gathered x is kept nowhere, in no list and no NumPy array."""
+    """What the kernel reports, in grading: the gathered x is kept nowhere, in no list and no NumPy array."""
     N, t, D, width = 4, 256 + draw.size(1, 40), 1024, 2
     # Numbers that need all their bits, and few of each rank's positions in a sum: nobody keeps them in fewer.
     x, dy = [draw.normal(1, t, D) for _ in range(N)], torch.zeros(1, N * t, width)

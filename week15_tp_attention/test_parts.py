@@ -363,8 +363,8 @@ def test_product_in_chunks(N, seed):
         turned = ("to the left: rank r's right neighbour is r+1",) if N > 2 and set(sends(ledgers[r])) == {left} else ()
         last = {"the last step sends, too: after N-1 steps every chunk has been everywhere": [right[0]] * N}
         sent(ledgers[r], steps=N - 1, at_most=(N - 1) * chunk, forbid=f"{LIBRARY} barrier", at_least=1, looks_like=last)
-        told = f"rank {r} must send one chunk a step to rank {(r + 1) % N}: {sends(ledgers[r])}"
-        expect(sends(ledgers[r]) == right, told, cause=turned)
+        text = f"rank {r} must send one chunk a step to rank {(r + 1) % N}: {sends(ledgers[r])}"
+        expect(sends(ledgers[r]) == right, text, cause=turned)
         arrived = torch.cat([x[(r - s) % N] for s in range(N)], 1)
         other = torch.cat([x[(2 * r - s) % N] for s in range(N)], 1)
         causes = {

@@ -79,7 +79,7 @@ def plain(stages, P, M):
     """A schedule as a student's function gave it, or a verdict if it is none: every step once, forward first, both in
     the order of the micro-batches."""
     expect(isinstance(stages, list) and len(stages) == P, f"a schedule of {P} stages must come back")
-    told, wanted = [], {(kind, m) for m in range(M) for kind in "FB"}
+    checked, wanted = [], {(kind, m) for m in range(M) for kind in "FB"}
     for p, steps in enumerate(stages):
         one = [tuple(step) for step in steps] if all(isinstance(s, (list, tuple)) for s in steps) else []
         expect(
@@ -90,8 +90,8 @@ def plain(stages, P, M):
         early = [m for m in range(M) if one.index(("B", m)) < one.index(("F", m))]
         text = f"stage {p} of {P}: backward of micro-batch {early} before its forward: {words(one)}"
         expect(not early, text, known=True)
-        told.append(one)
-    for p, steps in enumerate(told):
+        checked.append(one)
+    for p, steps in enumerate(checked):
         for kind in "FB":
             order = [m for k, m in steps if k == kind]
             expect(
@@ -99,7 +99,7 @@ def plain(stages, P, M):
                 f"stage {p} of {P}: the {kind}s must come in the order of the micro-batches: {words(steps)}",
                 known=True,
             )
-    return told
+    return checked
 
 
 def words(steps):
@@ -111,7 +111,7 @@ def same_as(stages, P, M, but):
     known = {
         "this is GPipe: all forwards before the first backward": gpipe(P, M),
         "one micro-batch at a time: no two stages ever work together": one_at_a_time(P, M),
-        "this is 1F1B: GPipe was asked for": one_f_one_b(P, M),
+        "this is 1F1B, expected GPipe": one_f_one_b(P, M),
     }
     return tuple(text for text, other in known.items() if stages == other and other != but)
 
@@ -176,7 +176,7 @@ def test_bubble(seed):
         stages = one_f_one_b(P, M)
         want = 1 - M * (FORWARD + BACKWARD) / makespan(stages)
         causes = {
-            "idle over busy: of the whole time is asked for": (P - 1) / M,
+            "idle over busy, expected idle over the whole time": (P - 1) / M,
             "the busy fraction": 1 - want,
             "P idle steps, not P - 1": P / (M + P),
             "both ends count, against the forwards alone": 2 * (P - 1) / (M + 2 * (P - 1)),
@@ -301,7 +301,7 @@ def test_run(name, seed):
     got, ledgers = call_run(data, parts, config, stages, (B, T, config["d_model"]))
     for p in range(P):
         value, found, _, graph = got[p] if isinstance(got[p], tuple) and len(got[p]) == 4 else (None, {}, [], False)
-        expect(graph is False, "the loss still carries a graph: a number without gradient is asked for", known=True)
+        expect(graph is False, "the loss still carries a graph: a number without gradient is expected", known=True)
         if p == P - 1:
             causes = {"the sum over the micro-batches, expected the mean": M * loss.double()}
             close(value, loss.double(), tol=ROUNDINGS * M, rank=p, what="the loss", looks_like=causes)

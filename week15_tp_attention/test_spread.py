@@ -68,9 +68,9 @@ def test_zigzag_refuses(seed):
     """Positions that cannot be cut in 2 N parts are refused in a sentence"""
     N = Draw(seed, "refused").size(2, 6)
     T = N * (2 * Draw(seed, "odd").size(3, 9) + 1)
-    for told in call_alone("scenarios.zigzag", [(T, N)])[0]:
-        good = isinstance(told, tuple) and told[0] == "LabError" and str(T) in told[1] and str(N) in told[1]
-        expect(good, f"{T} positions on {N} ranks: a LabError that names both is asked for, and this came: {told}")
+    for answer in call_alone("scenarios.zigzag", [(T, N)])[0]:
+        good = isinstance(answer, tuple) and answer[0] == "LabError" and str(T) in answer[1] and str(N) in answer[1]
+        expect(good, f"{T} positions on {N} ranks: a LabError that names both is expected, and this came: {answer}")
 
 
 @task("15.11", points=0)
@@ -166,8 +166,8 @@ def test_ring_attention(name, seed):
         judge_work(got[r]["work"], layout, T, N, r, 2 * B * n * H)
         judge_beside(ledgers[r], N)
         kept, most = got[r]["kept"], B * n * (T // N)
-        told = f"rank {r} keeps {kept} numbers for backward beside q, k, v and o; l has {most}"
-        expect(kept <= most, told, known=True)
+        text = f"rank {r} keeps {kept} numbers for backward beside q, k, v and o; l has {most}"
+        expect(kept <= most, text, known=True)
     if N > 1:
         judge_ring_time(ledgers, 4 * 2 * B * k * (T // N) * H)
 
@@ -290,7 +290,7 @@ def test_turn(which, seed):
 
 def judge_turns(ledger, held, N, weights=None):
     """Point to point (N-1)/N of what the turns turn, each way; backward an all-reduce of the weights' gradients, if
-    there are any. Causes are told of a single turn: of four, some can be right."""
+    there are any. Causes are reported of a single turn: of four, some can be right."""
     r = ledger.rank
     expect(not ledger.gaps, f"rank {r} switched its ledger off: what it sent cannot be judged")
     for half, events in phases(ledger, times=2).items():
@@ -300,9 +300,9 @@ def judge_turns(ledger, held, N, weights=None):
             "the own part is sent, too": held,
             "every rank sends all that it has to all others: a gather": (N - 1) * held,
         }
-        told = f"rank {r}, {half}: {p2p} bytes point to point, and {most} are enough"
+        what = f"rank {r}, {half}: {p2p} bytes point to point, and {most} are enough"
         expect(
-            p2p <= most, told, cause=() if weights else tuple(text for text, nbytes in causes.items() if p2p == nbytes)
+            p2p <= most, what, cause=() if weights else tuple(text for text, nbytes in causes.items() if p2p == nbytes)
         )
         used = [event for event in events if event.kind in COLLECTIVES and event.kind not in EMPTY]
         reduced = sum(event.bytes for event in used if event.kind == "all_reduce")
@@ -376,8 +376,8 @@ def test_ulysses_refuses(seed):
         for r, (kind, text) in enumerate(got):
             expect(
                 kind == "LabError" and str(wrong) in text and "3" in text,
-                f"rank {r}: {n} query and {k} key/value heads on 3 ranks: a LabError that names {wrong} and 3 is asked "
-                f"for: {kind}: {text}",
+                f"rank {r}: {n} query and {k} key/value heads on 3 ranks: a LabError that names {wrong} and 3 is "
+                f"expected: {kind}: {text}",
             )
 
 
@@ -412,7 +412,7 @@ def judge_rows(ledger, half, most, padded=None):
     expect(not used, f"rank {r}, {half}: {', '.join(used)} is called: this task asks for messages of their own size")
     total = sum(event.bytes for event in events if event.kind == "send")
     cause = ("every part is filled up to the largest",) if padded is not None and total == padded > most else ()
-    expect(total == most, f"rank {r}, {half}: {total} bytes are sent, and {most} are asked for", cause=cause)
+    expect(total == most, f"rank {r}, {half}: {total} bytes are sent, and {most} are expected", cause=cause)
     empty = sum(event.kind == "send" and not event.bytes for event in events)
     expect(not empty, f"rank {r}, {half}: {empty} messages have no rows: who gets none gets no message", known=True)
 

@@ -45,8 +45,8 @@ def test_interleaved(seed):
         ranks = [[tuple(step) for step in steps] for steps in got]
         wanted = {(kind, m, c) for kind in "FB" for m in range(M) for c in range(v)}
         for p, steps in enumerate(ranks):
-            told = f"rank {p} of {P}, {M} micro-batches, {v} chunks"
-            expect(set(steps) == wanted and len(steps) == len(wanted), f"{told}: every step must come once: {steps}")
+            text = f"rank {p} of {P}, {M} micro-batches, {v} chunks"
+            expect(set(steps) == wanted and len(steps) == len(wanted), f"{text}: every step must come once: {steps}")
         began = [next(k for k, step in enumerate(steps) if step[0] == "B") for steps in ranks]
         published = [min(2 * (P - p - 1) + (v - 1) * P + 1, v * M) for p in range(P)]
         further = "as far ahead as the paper's, whose messages get time to travel: fewer forwards leave no gap here"
@@ -74,8 +74,7 @@ def test_interleaved_refuses():
     """Micro-batches that do not divide by the ranks are refused in a sentence"""
     kind, text = call_alone("scenarios.interleaved_refuses", 4, 6, 2)
     expect(
-        kind == "LabError" and "4" in text and "6" in text,
-        f"a LabError that names 4 and 6 is asked for: {kind}: {text}",
+        kind == "LabError" and "4" in text and "6" in text, f"a LabError that names 4 and 6 is expected: {kind}: {text}"
     )
 
 
@@ -115,8 +114,8 @@ def test_collective_matmul(which, N, seed):
             same(value, right, rank=r, what=name, looks_like=causes)
         sent(ledgers[r], steps=2 * (N - 1), at_most=2 * (N - 1) * chunk, forbid=LIBRARY, at_least=1)
         right_ones = [((r + 1) % N, chunk)] * (2 * (N - 1))
-        told = f"rank {r} must send one part a step to rank {(r + 1) % N}, forward and backward: {sends(ledgers[r])}"
-        expect(sends(ledgers[r]) == right_ones, told)
+        text = f"rank {r} must send one part a step to rank {(r + 1) % N}, forward and backward: {sends(ledgers[r])}"
+        expect(sends(ledgers[r]) == right_ones, text)
         for half, events in phases(ledgers[r]).items():
             spans = [event for event in events if event.kind == "compute" and event.label == "product"]
             expect(half == "before" or len(spans) == N, f"rank {r}, {half}: {N} spans 'product', not {len(spans)}")
@@ -159,9 +158,9 @@ def test_linear_reduce(N, chunks, seed):
         same(got[r]["weight"], dy.flatten(0, 1).T @ xs[r].flatten(0, 1), rank=r, what="dL/dW")
         halves = phases(ledgers[r])
         sums = [event for event in halves["forward"] if event.kind == "all_reduce"]
-        told = f"rank {r}: {chunks} all-reduces, forward, of {parts} rows, as torch.chunk cuts, and none backward"
-        expect([event.bytes for event in sums] == [4 * out * rows for rows in parts], told, known=True)
-        expect(not any(event.bytes for event in halves["backward"]), told)
+        text = f"rank {r}: {chunks} all-reduces, forward, of {parts} rows, as torch.chunk cuts, and none backward"
+        expect([event.bytes for event in sums] == [4 * out * rows for rows in parts], text, known=True)
+        expect(not any(event.bytes for event in halves["backward"]), text)
         spans = [event for event in halves["forward"] if event.kind == "compute" and event.label == "product"]
         expect(len(spans) == chunks, f"rank {r} must have {chunks} spans 'product', and it has {len(spans)}")
     travels = [2 * (N - 1) * (LATENCY + 4 * rows * out // N / BANDWIDTH) for rows in parts]

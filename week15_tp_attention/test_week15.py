@@ -187,7 +187,7 @@ def test_linear(kind, whole_end, seed):
 
 
 def judge_linear_messages(kind, N, whole_end, data, ledger):
-    """A column-parallel linear sends the gradient of x, a row-parallel one y; their ends' slices, where asked for."""
+    """A column-parallel linear sends the gradient of x, a row-parallel one y; their ends' slices, where requested."""
     x, dy, w, _ = (part[ledger.rank] for part in data)
     gathers = {
         "the weight is gathered before it is used: its slice is all that is needed": [("all_gather", 4 * N * w.numel())]
@@ -222,13 +222,13 @@ def test_one_rank(seed):
 
 @task("15.1", points=2)
 @pytest.mark.parametrize(
-    "dtype, asked",
+    "dtype, requested",
     [(BF16, None), (BF16, "float32"), (torch.float32, "bfloat16")],
     ids=["bfloat16", "float32", "float32 in bfloat16"],
 )
-def test_sum_dtype(dtype, asked, seed):
-    """The ranks' addends are sent in the dtype that was asked for, and y keeps x's"""
-    N, draw, wide = 4, Draw(seed, "dtype", asked), asked == "float32"
+def test_sum_dtype(dtype, requested, seed):
+    """The ranks' addends are sent in the dtype that was requested, and y keeps x's"""
+    N, draw, wide = 4, Draw(seed, "dtype", requested), requested == "float32"
     B, T, out = draw.size(1, 3), draw.size(2, 4), N * draw.size(2, 4)
     # One addend of each output is a multiple of 4 from 256 to 508, the others are 1. In bfloat16 300 + 1 is 300
     # again, so a sum there depends on the order; 303 rounded once is 304.
@@ -236,7 +236,7 @@ def test_sum_dtype(dtype, asked, seed):
     ones, zeros = torch.ones(B, T, 1, dtype=dtype), torch.zeros(out, dtype=dtype)
     weights = [torch.where(torch.arange(out) % N == r, large, 1).to(dtype).unsqueeze(1) for r in range(N)]
     dy = draw.whole(B, T, out, dtype=dtype)
-    options, asked = {"sum_dtype": asked} if asked else {}, asked or "bfloat16"
+    options, requested = {"sum_dtype": requested} if requested else {}, requested or "bfloat16"
     got, ledgers = call("scenarios.linear", [(ones, dy, w, zeros) for w in weights], kind="Row", **options)
     exact = (large + N - 1).expand(B, T, out)
     for r in range(N):
@@ -244,8 +244,8 @@ def test_sum_dtype(dtype, asked, seed):
         want, parts = exact.to(torch.float32).to(BF16).to(dtype), phases(ledgers[r], times=2)
         sums = sorted({event.dtype for event in parts["forward"] if event.kind == "all_reduce"})
         # How many sums there are, and where, is judged below.
-        text = f"rank {r} summed in {' and in '.join(sums)}, and {asked} was asked for"
-        expect(sums in ([], [asked]), text, known=True)
+        text = f"rank {r} summed in {' and in '.join(sums)}, and {requested} was requested"
+        expect(sums in ([], [requested]), text, known=True)
         same(got[r]["y"], want, rank=r, tol=0.0 if wide else N, what="y")
         size = (4 if wide else 2) * exact.numel()
         moved(ledgers[r], "forward", parts["forward"], calls={"all_reduce": 1}, at_most=ring(size, N, 2))

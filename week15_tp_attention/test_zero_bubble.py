@@ -41,14 +41,14 @@ def held_back(P, M, most):
     """1F1B's Fs and Bs; of the Ws stage p lets most(p) wait, and makes the oldest as soon as there are more."""
     stages = []
     for p, steps in enumerate(at_once(P, M)):
-        told, waiting = [], []
+        kept, waiting = [], []
         for step in steps:
             if step[0] == "W":
                 waiting.append(step)
-                told += [waiting.pop(0)] if len(waiting) > most(p) else []
+                kept += [waiting.pop(0)] if len(waiting) > most(p) else []
             else:
-                told.append(step)
-        stages.append(told + waiting)
+                kept.append(step)
+        stages.append(kept + waiting)
     return stages
 
 
@@ -99,7 +99,7 @@ def fault(got, P, M):
     for kind in "FB":
         if len({tuple(m for k, m in steps if k == kind) for steps in stages}) > 1:
             return f"{head}: the stages run their {kind}s in different orders, and messages arrive in one", ()
-    told = {
+    causes = {
         "each W right behind its B: nothing is left to do while the last gradients travel up": at_once(P, M),
         "every W at the end: the bubble is gone, and all micro-batches are kept": held_back(P, M, lambda p: M),
         "as many Ws wait on the first stage as on the last: the first has no room": held_back(P, M, lambda p: P - 1),
@@ -108,7 +108,7 @@ def fault(got, P, M):
         ),
     }
     right = held_back(P, M, lambda p: p)
-    cause = tuple(text for text, other in told.items() if stages == other and other != right)
+    cause = tuple(text for text, other in causes.items() if stages == other and other != right)
     for p, steps in enumerate(stages):
         if peak(steps) > min(P, M):
             return f"{head}: stage {p} has {peak(steps)} in flight, {min(P, M)} are allowed: {words(steps)}", cause
@@ -144,7 +144,7 @@ def test_zero_bubbles_bubble(seed):
         time = shortest(P, M, EQUAL)
         causes = {
             "of 1F1B": (P - 1) / (M + P - 1),
-            "idle over busy: of the whole time is asked for": (P - 1) / (3 * M),
+            "idle over busy, expected idle over the whole time": (P - 1) / (3 * M),
             "the busy fraction": 3 * M / time,
         }
         same(got, 1 - 3 * M / time, tol=1e-9, what=f"the bubble of {P} stages, {M} micro-batches", looks_like=causes)
@@ -164,7 +164,7 @@ def test_run_in_three_kinds_of_steps(name, seed):
     """Losses and gradients as of one process; where the products are made; the bubble from the ledger"""
     waits, P, M, layers = RUNS[name]
     draw, stages = Draw(seed, name), held_back(P, M, lambda p: waits(P, p))
-    B, T = 2, draw.size(8, 11)  # B T > 15: a product's size tells whether it is a weight's gradient
+    B, T = 2, draw.size(8, 11)  # B T > 15: a product's size shows whether it is a weight's gradient
     config, weights = a_decoder(draw, layers, T)
     inputs, targets = ([draw.ids(config["vocab_size"], B, T) for _ in range(M)] for _ in range(2))
     loss, gradients = unsharded(config, weights, inputs, targets)
@@ -214,7 +214,7 @@ def test_run_in_three_kinds_of_steps(name, seed):
 
 
 def judge_products(products, weights, steps, p):
-    """Every product for a weight's gradient in a W, and nothing else there. Their sizes tell them: dx and y have at
+    """Every product for a weight's gradient in a W, and nothing else there. Their sizes identify them: dx and y have at
     least 16 x 8 numbers here, a weight at most 15 x 8 (w1's and the head's)."""
     linears = [w.numel() for name, w in weights.items() if w.dim() == 2 and name != "tok_embed.weight"]
     early = sorted({span for size, span in products if span[:1] == "B" and size in linears})

@@ -58,9 +58,9 @@ def priced(**degrees: Any) -> Priced:
         row for row in range(len(found.seconds)) if all(found.plan(row)[key] == value for key, value in degrees.items())
     ]
     if not rows:
-        asked = ", ".join(f"{key} {value}" for key, value in degrees.items())
+        requested = ", ".join(f"{key} {value}" for key, value in degrees.items())
         raise LabError(
-            f"no plan has {asked}: dp x tp x pp x cp is 32, heads and key/value heads divide by tp, 16 sequences by "
+            f"no plan has {requested}: dp x tp x pp x cp is 32, heads and key/value heads divide by tp, 16 sequences by "
             "dp x mbs, and ZeRO 3 goes with one stage"
         )
     row = min(rows, key=lambda i: (not found.fits[i], found.seconds[i]))
@@ -97,7 +97,7 @@ def side_by_side(**plans: Priced) -> str:
 
 def table(**mine: Any) -> str:
     """`side_by_side` of the naive plan, the one with these degrees, and the planner's own. A plan that cannot be is
-    told below; one of which a degree is None (the prediction was skipped) is left out."""
+    reported below; one of which a degree is None (the prediction was skipped) is left out."""
     plans, refused = {"naive": priced(**NAIVE)}, ""
     if None not in mine.values():
         try:

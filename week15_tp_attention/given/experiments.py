@@ -5,7 +5,7 @@ kept_by        what a block keeps for backward
 loss_numbers   how many numbers a token your loss sends
 hidden         which share of an all-reduce your overlapped linear hides, on the virtual wire at real sizes
 piped          a schedule, really run by your `run_schedule` on P ranks
-runs           several of them, for the chart: one that fails is told and left out
+runs           several of them, for the chart: one that fails is reported and left out
 on_wire        its ledgers, replayed with steps of equal length
 holders        which rank has which heads of the four weights
 memory         what each way to spread a model divides
@@ -58,13 +58,13 @@ def messages_of(contender: str, N: int = 4) -> list[Message]:
         group.barrier()
         y.sum().backward()
 
-    told, phase = [], "before"
+    messages, phase = [], "before"
     for event in run_ranks(job, size=N, backend="threads", timeout=60.0).ledgers[0].events:
         if event.kind == "barrier":
             phase = "forward" if phase == "before" else "backward"
         elif phase != "before" and event.bytes:
-            told.append(Message(phase, event.kind, ring_bytes(event.kind, event.bytes, N) / 2))
-    return told
+            messages.append(Message(phase, event.kind, ring_bytes(event.kind, event.bytes, N) / 2))
+    return messages
 
 
 def kept_by(contender: str, N: int = 4) -> int:
@@ -232,7 +232,7 @@ def comes_back(schedule: str, blocking: Sequence[str], P: int = 4, M: int = 8) -
 
 def holders(n_heads: int, n_kv_heads: int, N: int, d_head: int = 4) -> dict[str, list[list[int]]]:
     """For each of the four weights and each of its heads: the ranks whose slice, as your `slice_weights` cuts it, has
-    that head whole. A number of the weight says which row (W_o: column) it is, so the slices tell where they are from.
+    that head whole. A number of the weight says which row (W_o: column) it is, so the slices show where they are from.
     """
     D, kv = n_heads * d_head, n_kv_heads * d_head
     rows = {"wq": D, "wk": kv, "wv": kv}

@@ -106,7 +106,7 @@ def on_the_wire(what: str, who: str, N: int = 2) -> float:
 def layers(what: str, N: int = 2) -> str:
     """A line for each contender, the fastest first; FP8 apart.
     Spread: the longest loop less the shortest, of the median.
-    What is kept is told of the block alone: in this record
+    What is kept is reported of the block alone: in this record
     an attention layer's own x, where it is a slice, was counted with the whole memory that it is a slice of."""
     rows = [r for r in record()["rows"] if r["what"] == what and r["N"] == N and "FP8" not in r["contender"]]
     head = ["", "ms", "spread", "efficiency", "kept for backward, MB", "messages: exposed, ms", "hidden, ms", "error"]

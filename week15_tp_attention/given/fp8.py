@@ -1,7 +1,7 @@
 """FP8 under tensor parallelism: a small decoder on TP ranks, trained in BF16 and in FP8 on the same data.
 
 The gap is paired: same weights at first, same batches, the loss compared step by step. A BF16 twin, whose weights were
-perturbed at rounding scale, tells what a gap of nothing looks like. Transformer Engine's linears; amax is agreed over
+perturbed at rounding scale, shows what a gap of nothing looks like. Transformer Engine's linears; amax is agreed over
 the tensor-parallel ranks.
 """
 

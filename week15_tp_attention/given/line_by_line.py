@@ -1,5 +1,5 @@
 """Your block beside DTensor's `parallelize_module`, message by message: both run, on ranks in processes, and the ledger
-tells what each of them sends (given).
+reports what each of them sends (given).
 
     print(line_by_line.table())
 
@@ -70,18 +70,18 @@ class Ran(NamedTuple):
 def ran(contender: str, N: int = 2) -> Ran:
     """One forward and one backward of a block on N ranks in processes, in float32."""
     results = run_ranks(block_once, contender, size=N, backend="processes", timeout=60.0)
-    told: dict[str, Sent] = {}
+    found: dict[str, Sent] = {}
     phase, names = -1, ("forward", "backward")
     for event in results.ledgers[0].events:
         if event.kind == "barrier":
             phase += 1
         elif 0 <= phase < len(names) and event.bytes and event.kind not in (*EMPTY, "wait"):
-            sent = told.setdefault(names[phase], Sent(Counter(), 0.0))
+            sent = found.setdefault(names[phase], Sent(Counter(), 0.0))
             sent.calls[event.kind] += 1
-            told[names[phase]] = Sent(sent.calls, sent.ring_bytes + ring_bytes(event.kind, event.bytes, N))
+            found[names[phase]] = Sent(sent.calls, sent.ring_bytes + ring_bytes(event.kind, event.bytes, N))
     if CONTENDERS[contender].cut_along_T:
-        return Ran(told, torch.cat([y for y, _ in results], 1), torch.cat([dx for _, dx in results], 1))
-    return Ran(told, *results[0])
+        return Ran(found, torch.cat([y for y, _ in results], 1), torch.cat([dx for _, dx in results], 1))
+    return Ran(found, *results[0])
 
 
 def block_once(group: Any, contender: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -27,7 +27,7 @@ from week15_tp_attention.given.blocks import Joined, Parts, Shape
 
 
 class Called(nn.Module):
-    """A function where a module is asked for."""
+    """A function where a module is expected."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class WithDTensor(nn.Module):
         parallelize_module(self.block, mesh, self.plan())
 
     def plan(self) -> dict[str, Any]:
-        """What `parallelize_module` is told, by module."""
+        """What `parallelize_module` is given, by module."""
         from torch.distributed.tensor import Replicate
         from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel
 

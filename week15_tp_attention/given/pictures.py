@@ -52,12 +52,12 @@ def shards(found: Mapping[str, Sequence[Sequence[int]]], N: int, folder: Path | 
                 ax.add_patch(box)
                 if several:
                     ax.add_patch(Rectangle(*place, fill=False, edgecolor=PAPER, hatch="//", linewidth=1.2))
-                told = " ".join(map(str, ranks)) if ranks else "x"
+                text = " ".join(map(str, ranks)) if ranks else "x"
                 x, y = (u + 0.5, heads / 2) if name == "wo" else (heads / 2, u + 0.5)
                 frame = {"boxstyle": "round,pad=0.16", "facecolor": PAPER, "edgecolor": "none"}
                 turn = 90 if name == "wo" and several else 0  # columns are narrow: "0 1 2 3" would cover the next one
                 color = INK if ranks else RED
-                ax.text(x, y, told, ha="center", va="center", fontsize=7.2, color=color, bbox=frame, rotation=turn)
+                ax.text(x, y, text, ha="center", va="center", fontsize=7.2, color=color, bbox=frame, rotation=turn)
             ax.set(xlim=(0, heads), ylim=(heads if name == "wo" else max(len(units), 1), 0))
             if name != "wo":
                 ax.set_ylim(heads, 0)
@@ -137,9 +137,9 @@ def schedules(runs: Mapping[str, tuple[Replay, Sequence[Any]]], folder: Path | N
     charts, words = [], []
     for name, (run, ledgers) in runs.items():
         kept = [held(ledger) for ledger in ledgers]
-        told = f"{run.time * 1e3:.0f} ms, idle {idle(run):.0%}; in flight {', '.join(map(str, kept))}"
+        text = f"{run.time * 1e3:.0f} ms, idle {idle(run):.0%}; in flight {', '.join(map(str, kept))}"
         spans = [(span.rank, span.label, span.begin, span.end) for span in run.spans]
-        charts.append(Chart(f"{name}: {told}", spans, run.time))
+        charts.append(Chart(f"{name}: {text}", spans, run.time))
         words.append(f"{name} takes {run.time * 1e3:.0f} ms, idle {idle(run):.1%}, in flight {kept}")
     return _charts(
         charts, "schedules", "Pipelines that really ran", f"{'; '.join(words)}.", "on the virtual wire", folder
@@ -152,9 +152,9 @@ def measured_pipeline(record: dict[str, Any] | None, M: int = 8, folder: Path | 
     charts, words = [], []
     for row in rows:
         spans = [(p, *span) for p, own in enumerate(row["spans"]) for span in own]
-        told = f"{row['seconds'] * 1e3:.0f} ms, bubble {row['measured']:.1%}, derived {row['derived']:.1%}"
-        charts.append(Chart(f"{row['schedule']}: {told}", spans, row["seconds"]))
-        words.append(f"{row['schedule']} takes {told}")
+        text = f"{row['seconds'] * 1e3:.0f} ms, bubble {row['measured']:.1%}, derived {row['derived']:.1%}"
+        charts.append(Chart(f"{row['schedule']}: {text}", spans, row["seconds"]))
+        words.append(f"{row['schedule']} takes {text}")
     if not charts:
         return None
     title = f"A pipeline on {record['hardware_name'] if record else ''}"
@@ -265,12 +265,12 @@ def efficiency(
             values = [one / (one + n * count * 2 * (n - 1) / n * wire["bytes"] / speed) for n in Ns]
             left.plot(Ns, values, color=MUTED, linestyle=dash, linewidth=1.5)
             left.text(8, values[-1] - 0.03, f"{speed / 1e9:.0f} GB/s", ha="right", va="top", fontsize=8, color=MUTED)
-            told = ", ".join(f"{value:.1%} on {n}" for n, value in zip(Ns[1:], values[1:]))
-            words.append(f"derived at {speed / 1e9:.0f} GB/s with nothing hidden: {told}")
-        low, high = ranked[0][1], ranked[-1][1]  # one bar: ten marks would lie on each other; each is told at the right
+            text = ", ".join(f"{value:.1%} on {n}" for n, value in zip(Ns[1:], values[1:]))
+            words.append(f"derived at {speed / 1e9:.0f} GB/s with nothing hidden: {text}")
+        low, high = ranked[0][1], ranked[-1][1]  # one bar: ten marks would lie on each other; each has a name beside it
         left.plot([N, N], [low, high], color=BLUE, linewidth=5, solid_capstyle="butt")
-        told = f"measured,\n{low:.0%} to {high:.0%}"
-        left.text(N * 1.08, (low + high) / 2 - 0.04, told, va="center", fontsize=8, color=BLUE)
+        text = f"measured,\n{low:.0%} to {high:.0%}"
+        left.text(N * 1.08, (low + high) / 2 - 0.04, text, va="center", fontsize=8, color=BLUE)
         words += [f"{name} {value:.1%}" for name, value in ranked]
         left.set_xscale("log", base=2)
         left.set_xticks(Ns, [str(n) for n in Ns])

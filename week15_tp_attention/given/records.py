@@ -72,8 +72,8 @@ def predicted(record: dict[str, Any], what: str, N: int) -> float | None:
 
 def wire(record: dict[str, Any], N: int) -> float:
     """Bytes a second of one all-reduce of the layer's message on N ranks, in ring bytes."""
-    told = record["wire"]["all_reduce"][str(N)]
-    return 2 * (N - 1) / N * told["bytes"] / told["seconds"]
+    wire_row = record["wire"]["all_reduce"][str(N)]
+    return 2 * (N - 1) / N * wire_row["bytes"] / wire_row["seconds"]
 
 
 def from_bytes(record: dict[str, Any], N: int, beta: float = 354e9, alpha: float = 5e-6) -> tuple[float, float]:

@@ -70,15 +70,15 @@ def measure(
                 loss = pipeline.run_schedule(wrapped, steps, inputs, targets, (B, T, config.d_model), lanes)
                 spans = lanes.spans(start)
                 peak = torch.cuda.max_memory_allocated() - before if lanes.cuda else 0
-            told = {"spans": spans, "peak": peak, "loss": None if loss is None else float(loss)}
-            every: list[dict[str, Any]] = share(told, group)
+            own = {"spans": spans, "peak": peak, "loss": None if loss is None else float(loss)}
+            every: list[dict[str, Any]] = share(own, group)
             rows.append(_row(name, P, M, every))
     return rows
 
 
 def _row(name: str, P: int, M: int, every: list[dict[str, Any]]) -> dict[str, Any]:
-    total = max(end for told in every for _, _, end in told["spans"])
-    busy = [sum(end - begin for _, begin, end in told["spans"]) for told in every]
+    total = max(end for rank in every for _, _, end in rank["spans"])
+    busy = [sum(end - begin for _, begin, end in rank["spans"]) for rank in every]
     return {
         "schedule": name,
         "P": P,
@@ -87,17 +87,17 @@ def _row(name: str, P: int, M: int, every: list[dict[str, Any]]) -> dict[str, An
         "busy": busy,
         "measured": 1 - max(busy) / total,
         "derived": (P - 1) / P if name == "one_at_a_time" else pipeline.bubble(P, M),
-        "peak_bytes": [told["peak"] for told in every],
-        "spans": [told["spans"] for told in every],
+        "peak_bytes": [rank["peak"] for rank in every],
+        "spans": [rank["spans"] for rank in every],
         "loss": every[-1]["loss"],
     }
 
 
-def share(told: dict[str, Any], group: Any) -> list[dict[str, Any]]:
+def share(own: dict[str, Any], group: Any) -> list[dict[str, Any]]:
     """Every rank's small dictionary, on every rank."""
     import json
 
-    data = torch.tensor(list(json.dumps(told).encode()), dtype=torch.uint8, device=group.device)
+    data = torch.tensor(list(json.dumps(own).encode()), dtype=torch.uint8, device=group.device)
     length = group.all_reduce(torch.tensor([len(data)], device=group.device), "max")
     padded = torch.full((int(length),), 32, dtype=torch.uint8, device=group.device)
     padded[: len(data)] = data

@@ -46,7 +46,7 @@ class Decoder(nn.Module):
 
 
 def train(N: int, *, replicas_summed: bool = True, steps: int = 60, layers: int = 2) -> Training:
-    """`steps` of AdamW on N ranks. replicas_summed=False: your layer is told that nobody else has its key/value heads,
+    """`steps` of AdamW on N ranks. replicas_summed=False: your layer is set up as if nobody else has its key/value heads,
     so that the sum of the copies' gradients falls away."""
     results = run_ranks(_train, N, replicas_summed, steps, layers, size=N, backend="threads", timeout=120.0)
     first = results[0]
@@ -79,10 +79,10 @@ def _train(group: Any, N: int, replicas_summed: bool, steps: int, layers: int) -
 
 def _wrong(results: Any, one: dict[str, Any]) -> float:
     worst = 0.0
-    for told in results:
-        for name, gradient in told["gradients"].items():
+    for own in results:
+        for name, gradient in own["gradients"].items():
             rows = len(gradient)
-            right = one["gradients"][name][told["head"] * rows : (told["head"] + 1) * rows]
+            right = one["gradients"][name][own["head"] * rows : (own["head"] + 1) * rows]
             worst = max(worst, float((gradient - right).norm() / right.norm()))
     return worst
 
