@@ -728,7 +728,7 @@ TASK_16_8 = [
     scale_tracker("per cent", "measure",
         ".double().mean().item()",
         ".double().mean().item() * 100",
-        ("test_measure[e4m3]", "test_measure[e5m2]"), "per cent: a share is asked for"),
+        ("test_measure[e4m3]", "test_measure[e5m2]"), "per cent: a share is expected"),
     scale_tracker("alarm that always fires", "Alarm.see",
         "        if not bool(",
         """        return True

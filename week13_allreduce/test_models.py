@@ -424,7 +424,7 @@ def test_time_counts_wrong_elements(seed):
     counts = [draw.randint(3, 5), 0, draw.randint(20, 40)]
     got, _ = call("scenarios.timed", [(LATER, LATER, wrong) for wrong in counts], warmup=1, iterations=1)
     for answer in got:
-        slower = {"infinity, as if a wrong collective took no time: seconds are asked for, too": math.inf}
+        slower = {"infinity, as if a wrong collective took no time: seconds are expected, too": math.inf}
         same(seconds(answer), LATER, what="seconds for one call of a wrong collective", looks_like=slower)
     causes = {
         "this rank's own count: add over the ranks": counts,
@@ -432,7 +432,7 @@ def test_time_counts_wrong_elements(seed):
         "the ranks with wrong elements, expected the elements": [2] * 3,
         "the largest count, expected the sum": [max(counts)] * 3,
         "the mean over the ranks, expected the sum": [sum(counts) // 3] * 3,
-        "0: what check returns, added over the ranks, is asked for": [0] * 3,
+        "0: what check returns, added over the ranks, is expected": [0] * 3,
     }
     on_every_rank([field(answer[0], "wrong") for answer in got], sum(counts), "wrong", causes)
     many = (2**23 + 1, 2**23 + 2)  # each is a number of float32, and their sum is none

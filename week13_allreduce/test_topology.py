@@ -463,7 +463,7 @@ def test_best_ring(kind, seed):
         is_list = isinstance(got, (list, tuple)) and all(type(r) is int for r in got)
         expect(
             is_list and sorted(got) == list(range(topology.size)) and got[0] == 0,
-            f"an order of the ranks 0 to {topology.size - 1} that begins with 0 is asked for, but {got!r} came back",
+            f"an order of the ranks 0 to {topology.size - 1} that begins with 0 is expected, but {got!r} came back",
             known=True,
         )
     causes = [

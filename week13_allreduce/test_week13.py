@@ -261,9 +261,9 @@ def not_chunk_r(x, r, op="sum", after=None):
         OWN: own[r][r] / share if N > 1 and not late else None,
         OWN_UNDIVIDED: own[r][r] if op == "mean" and N > 1 and not late else None,
         "chunk r+1 without rank r+1's numbers: which chunk is complete here?": whole[r][nxt] / share if N > 1 else None,
-        "chunk r+1, complete: chunk r is asked for": want[nxt] if N > 1 else None,
+        "chunk r+1, complete: chunk r is expected": want[nxt] if N > 1 else None,
         f"chunk r of the first {L // N * N} numbers: the remainder of {L} by {N} is ignored": even if L % N else None,
-        "the whole of x, where only chunk r is asked for": x[r] if N > 1 else None,
+        "the whole of x, where only chunk r is expected": x[r] if N > 1 else None,
         **{text: state[r][r] / share for text, state in laps.items() if state is not None},
         "what came goes on before your own is added: only rank r+1's numbers and your own are in it": (
             summed(own[nxt][r], own[r][r]) / share if N > 2 else None

@@ -235,8 +235,8 @@ def test_stage(stage, seed):
                 looks_like={
                     "whole: this stage cuts it": whole.get(kind) if n > 1 else None,
                     f"cut {how}": otherwise.get(kind),
-                    "rounded down: the largest part is asked for": down.get(kind) if cut else None,
-                    "rounded to the nearest: the largest part is asked for": nearest.get(kind) if cut else None,
+                    "rounded down: the largest part is expected": down.get(kind) if cut else None,
+                    "rounded to the nearest: the largest part is expected": nearest.get(kind) if cut else None,
                     "FP32 weights need no masters": 4 * mine if cut and kind == "masters" and b == 4 else None,
                     "all blocks at once: the others are gone, or have not come": P * b if kind == "gathered" else None,
                     "one block: the next one is on its way": (root + block) * b if kind == "gathered" else None,

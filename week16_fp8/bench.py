@@ -12,8 +12,8 @@ Two parts, of which --parts takes one or both:
     train    a small decoder under FSDP2 on all ranks, once in each precision, on the same data from the same weights:
              held-out loss, the paired gap and its verdict, the SQNR of each tensor, tokens/s, kernels
 
-A line tells what is being done; on a GPU, after a minute of silence, where every thread stands. A table comes last, and
-one JSON record goes to --out: date, command, hardware, versions, and all numbers. A part or an arm that fails is told
+A line reports what is being done; on a GPU, after a minute of silence, where every thread stands. A table comes last, and
+one JSON record goes to --out: date, command, hardware, versions, and all numbers. A part or an arm that fails is noted
 in the record, and costs nothing else.
 """
 
@@ -143,7 +143,7 @@ def transformer_engine_first() -> None:
 
 
 def _train(group: Any, arm: str, size: Any, steps: int | None) -> dict[str, Any]:
-    """One arm on all ranks; on GPUs its kernels too. What a rank raises is told by all of them."""
+    """One arm on all ranks; on GPUs its kernels too. What a rank raises is raised by all of them."""
     from labkit.errors import in_words
     from week16_fp8.given import linears, pairs
 
@@ -218,11 +218,11 @@ def table(record: dict[str, Any]) -> str:
             continue
         base = next((r for r in record["linear"] if r["shape"] == row["shape"] and r["arm"] == "plain"), row)
         parts = (row.get("kernels") or {}).get("classes_ms", {})
-        told = ", ".join(f"{kind} {ms:.2f}" for kind, ms in parts.items() if ms > 0.01 * row["seconds"] * 1e3)
+        text = ", ".join(f"{kind} {ms:.2f}" for kind, ms in parts.items() if ms > 0.01 * row["seconds"] * 1e3)
         lines.append(
             f"{shape:18s} {row['label']:30s} {row['seconds'] * 1e3:9.3f} ms {row['tflops']:7.2f} TFLOP/s "
             f"{row['seconds'] / base.get('seconds', row['seconds']):6.2f} times the plain one's time"
-            + (f"   ms by kernels: {told}" if told else "")
+            + (f"   ms by kernels: {text}" if text else "")
         )
     judged = (record.get("verdict") or {}).get("arms", {})
     for arm, row in record["train"].items():
@@ -263,14 +263,14 @@ def _describe(device: str, size: str, steps: int) -> dict[str, Any]:
     }
 
 
-def _device(asked: str) -> str:
+def _device(requested: str) -> str:
     import torch
 
-    if asked not in ("auto", "cpu", "cuda"):
-        raise LabError(f"--device is auto, cpu or cuda, not {asked!r}.")
-    if asked == "cuda" and not torch.cuda.is_available():
+    if requested not in ("auto", "cpu", "cuda"):
+        raise LabError(f"--device is auto, cpu or cuda, not {requested!r}.")
+    if requested == "cuda" and not torch.cuda.is_available():
         raise LabError("--device cuda, and torch sees no GPU here.")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
+    return ("cuda" if torch.cuda.is_available() else "cpu") if requested == "auto" else requested
 
 
 def _choose(words: str, of: tuple[str, ...], what: str) -> list[str]:

@@ -48,7 +48,7 @@ class Recipe:
         """Are this operand's scales powers of two?"""
         return self.power_of_two if isinstance(self.power_of_two, bool) else self.power_of_two[slot]
 
-    def asked(self, amax_epsilon: Mapping[str, float], scales: Mapping[str, str]) -> Recipe:
+    def configured(self, amax_epsilon: Mapping[str, float], scales: Mapping[str, str]) -> Recipe:
         """This recipe with what a configuration's [precision] says, by operand: "input", "weight", "gradient"."""
         slot = {"input": "input", "weight": "weight", "gradient": "grad"}
         powers = {one: self.powers(one) for one in SLOTS} | {slot[o]: kind == "e8m0" for o, kind in scales.items()}

@@ -167,7 +167,7 @@ class Emulated(Backend):
 
     def _numerics(self, recipe: str | None) -> Numerics:
         numerics = NUMERICS[recipe or "tensorwise"]
-        return replace(numerics, recipe=numerics.recipe.asked(self._epsilon, self._scales))
+        return replace(numerics, recipe=numerics.recipe.configured(self._epsilon, self._scales))
 
     def _rounding(self, linear: EmulatedLinear, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
         scale = linear.numerics.scale(slot, x)

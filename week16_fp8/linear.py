@@ -196,7 +196,7 @@ class FP8Linear(nn.Module):
     @staticmethod
     def scaled(amax_epsilon: Mapping[str, float], scales: Mapping[str, str]) -> Recipe:
         """The recipe that [precision] amax_epsilon and scales of a configuration ask for (labkit.precision.student)."""
-        return HYBRID.asked(amax_epsilon, scales)
+        return HYBRID.configured(amax_epsilon, scales)
 
     def numbers(self) -> dict[str, Any]:
         """What a checkpoint says of this linear (labkit.precision.student)."""

@@ -119,16 +119,16 @@ def mx_kept(x, w, dy, needs):
 
 
 def nv_there(x, square, u):
-    """16.12: x in NVFP4, with these numbers for noise; the dtype and shape of each tensor that noise was asked for."""
+    """16.12: x in NVFP4, with these numbers for noise; the dtype and shape of each tensor that noise was called with."""
     from .stretch import nvfp4
 
-    asked = []
+    noises = []
 
     def noise(y):
-        asked.append(f"{y.dtype} {list(y.shape)}")
+        noises.append(f"{y.dtype} {list(y.shape)}")
         return u
 
-    return nvfp4.to_nvfp4(x, square, None if u is None else noise), asked
+    return nvfp4.to_nvfp4(x, square, None if u is None else noise), noises
 
 
 def nv_transformed(x, signs):
@@ -372,8 +372,8 @@ def micro_batched(xs, ys, w, before, low):
 
     model = Model()
     model.weight.grad = before.clone()
-    told = convert.gradients_of(model, list(zip(xs, ys)), loss, autocast)
-    return told, model.weight.grad, log
+    value = convert.gradients_of(model, list(zip(xs, ys)), loss, autocast)
+    return value, model.weight.grad, log
 
 
 class WithoutGradScaler(TorchDispatchMode):
@@ -522,16 +522,16 @@ def on_tensor_cores(x, w, dy, turned=False, needs_weight=True, **recipe):
     from . import casts
     from .stretch import tensor_cores
 
-    multiply, asked = tensor_cores.TensorCoreProduct.apply, casts.Recipe(**recipe)
+    multiply, rules = tensor_cores.TensorCoreProduct.apply, casts.Recipe(**recipe)
     dy, there, back = dy.t().contiguous().t() if turned else dy, Products(), Products()
     try:
         w.mul_(2)
         try:
-            multiply(x, w, asked)
+            multiply(x, w, rules)
         finally:
             w.div_(2)
         with there:
-            y = multiply(x.requires_grad_(), w.requires_grad_(needs_weight), asked)
+            y = multiply(x.requires_grad_(), w.requires_grad_(needs_weight), rules)
         with back:
             y.backward(dy)
     except NotImplementedError:

@@ -46,7 +46,7 @@ def likely_codes(x, fmt, got):
         return torch.where(x.isnan(), 0x7F, code) + sign
 
     likely = {
-        "rounded towards zero: the nearer of two codes is asked for": as_they_are(below),
+        "rounded towards zero: the nearer of two codes is expected": as_they_are(below),
         "halves are rounded up: half way goes to the code whose last mantissa bit is 0": as_they_are(
             torch.where(half, below + 1, code)
         ),
@@ -67,14 +67,14 @@ def likely_codes(x, fmt, got):
     }
     if isinstance(got, torch.Tensor) and got.shape == x.shape and got.dtype == torch.uint8:
         wrong = got != coded(x, fmt)
-        told = any(isinstance(mark, torch.Tensor) and torch.equal(mark, got) for mark in likely.values())
+        known = any(isinstance(mark, torch.Tensor) and torch.equal(mark, got) for mark in likely.values())
         for region, where in {
             "right but beyond the largest value: our table saturates there": x.abs() > LARGEST[fmt],
-            "right but for NaN: 0x7f with its sign bit is asked for": x.isnan(),
+            "right but for NaN: 0x7f with its sign bit is expected": x.isnan(),
             "right but for the sign of NaN and of -0: they have one": (x.isnan() | (x == 0)) & torch.signbit(x),
             "right but below the smallest normal number": x.abs() < normal,
         }.items():
-            if not told and wrong.any() and bool(where[wrong].all()):
+            if not known and wrong.any() and bool(where[wrong].all()):
                 likely[region] = got
     return likely
 
@@ -149,7 +149,7 @@ def an_unseen(fmt, seed):
     return Unseen(E, 7 - E, 2 ** (E - 1) - 1 + int(draw.choice([-2, -1, 1, 2])), fmt == "e5m2")
 
 
-def asked(what, known, fmt, unseen, other):
+def both_formats(what, known, fmt, unseen, other):
     """What came back for a format of the lecture, and what to hold against the other one: called once that is right."""
     got = call_alone("given.unseen.both", what, known, fmt, unseen, other.fields())
     if not isinstance(got, tuple) or len(got) != 3:
@@ -163,10 +163,10 @@ def asked(what, known, fmt, unseen, other):
             )
         alone = f"{what} of one number, of shape (),"
         if isinstance(got[2], str):
-            expect(False, f"{alone} raises {got[2]}: any shape is asked for", known=True)
+            expect(False, f"{alone} raises {got[2]}: any shape is expected", known=True)
         same(got[2], got[0].reshape(-1)[:1], what=f"what {alone} gives")
-        told = f"right for {fmt}, and not for other fields: sizes, bias and limits stand in FORMATS"
-        same(got[1], want, what=f"{text}what {what} gives", looks_like={told: got[1]} if what == "decode" else {})
+        cause = f"right for {fmt}, and not for other fields: sizes, bias and limits stand in FORMATS"
+        same(got[1], want, what=f"{text}what {what} gives", looks_like={cause: got[1]} if what == "decode" else {})
 
     return got[0], judge
 
@@ -177,7 +177,7 @@ def test_decode(fmt, seed):
     """All 256 codes, in any order and shape; and those of a format that is drawn"""
     codes = shuffled(seed, 256).to(torch.uint8).reshape(2 + 2 * (seed % 2), -1, 8)
     want, other = values(fmt)[codes.long()], an_unseen(fmt, seed)
-    got, judge = asked("decode", codes, fmt, codes.flip(0), other)
+    got, judge = both_formats("decode", codes, fmt, codes.flip(0), other)
     normal = 2.0**-6 if fmt == "e4m3" else 2.0**-14
     small = want.isfinite() & (want.abs() < normal)
     same(
@@ -218,7 +218,7 @@ def test_encode_every_bf16_number(fmt, seed):
     bits = torch.from_numpy(order.numpy().astype(np.uint16)).reshape(64, -1)
     x = (order << 16).view(torch.float32).reshape(64, -1)
     other = an_unseen(fmt, seed)
-    got, judge = asked("encode", bits, fmt, bits.flip(0), other)
+    got, judge = both_formats("encode", bits, fmt, bits.flip(0), other)
     same_codes(got, x, fmt, bits)
     judge(other.coded(x.flip(0)))
 
@@ -229,7 +229,7 @@ def test_encode_around_every_boundary(fmt, seed):
     """float32: every value, every half between two, and what lies next to them; also in a format that is drawn"""
     steps, other = values(fmt)[:128], an_unseen(fmt, seed)
     x, y = (boundaries(one[one.isfinite()], seed) for one in (steps, other.finite()))  # 0 and the positive ones
-    got, judge = asked("encode", x, fmt, y, other)
+    got, judge = both_formats("encode", x, fmt, y, other)
     same_codes(got, x, fmt)
     judge(other.coded(y))
 
@@ -336,9 +336,9 @@ def test_nothing_to_go_by(seed):
             known = LARGEST[fmt] / 2**margin  # the 1 has no margin
             want = torch.tensor([known / epsilon, 1.0, 1.0, known / epsilon, known / epsilon, known / 3e38])[places]
         got = call_alone("scaling.scale_from_amax", amax, fmt, epsilon=epsilon, margin=margin)
-        told = f"the scale for amax = {amax.tolist()}, {fmt}, epsilon {epsilon}, margin {margin}"
+        what = f"the scale for amax = {amax.tolist()}, {fmt}, epsilon {epsilon}, margin {margin}"
         tol = want.double() * 2.0**-21
-        same(got, want, tol=tol, what=told, looks_like=likely_scales(got, want, tol, amax, epsilon))
+        same(got, want, tol=tol, what=what, looks_like=likely_scales(got, want, tol, amax, epsilon))
 
 
 @task("16.2", points=2)
@@ -429,7 +429,7 @@ def test_predicted_sqnr(fmt, seed):
                     noise_of(y, fmt, flushed=1.0)
                 ),
                 "the binade is one too high: frexp's exponent is one more than log2": sqnr(noise_of(y, fmt, binade=0)),
-                "the mean of the ratios: the ratio of the two sums is asked for": float(
+                "the mean of the ratios: the ratio of the two sums is expected": float(
                     10 * torch.log10((y.double() ** 2 / noise_of(y, fmt)).mean())
                 ),
                 "20 log10: of a ratio of powers it is 10": 2 * sqnr(noise_of(y, fmt)),

@@ -11,7 +11,7 @@ import torch
 
 from labkit.checks import call_alone, field, same, task
 from week16_fp8.test_stretch import e4m3, only
-from week16_fp8.test_week16 import amaxes, asked, close, drawn, kept_and_given, laid_out, operands, random
+from week16_fp8.test_week16 import amaxes, close, drawn, equal, kept_and_given, laid_out, operands, random
 
 NEAR = 2e-5  # float32's last bit is 1e-7, and a transform adds 16 numbers
 VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
@@ -93,21 +93,21 @@ def test_to_nvfp4(square, seed):
         x, u, [want] = settled(seed, make)
         got, noise = call_alone("scenarios.nv_there", x, square, u)
         codes, scales, S = (field(got, name) for name in ("codes_RC", "scales", "S"))
-        told, most = f" of {tuple(x.shape)}, blocks of {16 if square else 1} x 16", x.float().abs().max()
-        same(float(S), want.S, tol=want.S * 2.0**-22, what=f"S{told}, the largest {float(most)}", looks_like={
+        text, most = f" of {tuple(x.shape)}, blocks of {16 if square else 1} x 16", x.float().abs().max()
+        same(float(S), want.S, tol=want.S * 2.0**-22, what=f"S{text}, the largest {float(most)}", looks_like={
             "S is amax / 6: the block scales reach 448": float(most / 6), "S is left out": 1.0,
             "S is amax / 448: elements reach 6": float(most / 448), "upside down: x ~ element * s * S": float(6 * 448 / most),
         } if 0 < most < torch.inf else {})  # fmt: skip
-        same(scales, want.scales, what="the scales" + told, looks_like={
+        same(scales, want.scales, what="the scales" + text, looks_like={
             "the other kind of block": nv(x, not square).scales, "to 448: a block's amax goes to 6": e4m3(want.wanted * 6 / 448),
             "powers of two: an E4M3 scale has a mantissa": e4m3(torch.exp2(want.wanted.log2().floor())),
             "a scale of 0 is raised to 2^-6, the smallest normal one": e4m3(want.wanted.clamp(min=2.0**-6)),
         })  # fmt: skip
-        same(codes, only(~want.back.isnan(), want.codes, codes), what="the codes" + told, looks_like={  # free if NaN
+        same(codes, only(~want.back.isnan(), want.codes, codes), what="the codes" + text, looks_like={  # free if NaN
             "to nearest: noise is not looked at": nv(x, square).codes if stochastic else None,
             "divided by the scale before it was rounded": nv(x, square, u, exact=True).codes,
         })  # fmt: skip
-        asked(noise, [f"torch.float32 {list(x.shape)}"] * stochastic, "what noise is called with")
+        equal(noise, [f"torch.float32 {list(x.shape)}"] * stochastic, "what noise is called with")
 
 
 def hadamard(x, signs):
@@ -134,7 +134,7 @@ def test_transformed(seed):
         "not divided by 4: H's columns have length 1": 4 * want, "divided by 16: H's columns have length 1": want / 4,
     })  # fmt: skip
     same(alone, x, what="x without signs (it stays as it is)")
-    asked(error, "ValueError", "the error for a length that 16 does not divide")
+    equal(error, "ValueError", "the error for a length that 16 does not divide")
 
 
 @task("16.12", points=0)
@@ -164,8 +164,8 @@ def test_nv_product(tricks, seed):
             "the transform on one side alone: it does not cancel": qa @ plain,
         })  # fmt: skip
     y, _, dw = call_alone("scenarios.nv_product", x.bfloat16(), w, dy.bfloat16(), square, signs, u, v)
-    told = "the type of y of a BF16 x, and whether dw of an FP32 master has BF16 values alone"
-    asked([y.dtype, torch.equal(dw, dw.bfloat16().float())], [torch.bfloat16, False], told)
+    what = "the type of y of a BF16 x, and whether dw of an FP32 master has BF16 values alone"
+    equal([y.dtype, torch.equal(dw, dw.bfloat16().float())], [torch.bfloat16, False], what)
 
 
 @task("16.12", points=0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from labkit.checks import call_alone, same, task
-from week16_fp8.test_week16 import amaxes, asked, close, drawn, kept_and_given, operands, random
+from week16_fp8.test_week16 import amaxes, close, drawn, equal, kept_and_given, operands, random
 
 RULES = ("floor", "ceil", "even", "rceil")
 
@@ -85,14 +85,14 @@ def test_to_mx(rule, seed):
         x[5, :32] = 2.0 * (1 + torch.arange(32) / 32)  # its amax is 4 (1 - 1/64): it saturates under floor and even
         x = x.to(dtype)
         elements, codes, values, scale = mx(x, rule)
-        told, got = f"{R} x {C}, {dtype}, {rule!r}", call_alone("stretch.mxfp8.to_mx", x, rule)
-        asked(len(got) if isinstance(got, (tuple, list)) else 1, 2, "how many tensors to_mx gives: elements and scales")
-        same(got[1], codes, what=f"the scales' codes of {told}", looks_like={
+        text, got = f"{R} x {C}, {dtype}, {rule!r}", call_alone("stretch.mxfp8.to_mx", x, rule)
+        equal(len(got) if isinstance(got, (tuple, list)) else 1, 2, "how many tensors to_mx gives: elements and scales")
+        same(got[1], codes, what=f"the scales' codes of {text}", looks_like={
             **{f"the codes of {other!r}": mx(x, other)[1] for other in RULES if other != rule},
             "one scale for a whole row": mx_codes(x.float().abs().amax(1, keepdim=True), rule).expand_as(codes),
         })  # fmt: skip
         known, in_e5m2 = ~values.isnan(), e4m3(x.double() / scale, torch.float8_e5m2)  # free in a block of NaN
-        same(got[0], only(known, elements, got[0]), what=f"the elements' codes of {told}", looks_like={
+        same(got[0], only(known, elements, got[0]), what=f"the elements' codes of {text}", looks_like={
             "multiplied by the scale: it is what an element is multiplied by to come back":
                 only(known, e4m3(x.double() * scale).view(torch.uint8), got[0]),
             "in E5M2: MXFP8 has E4M3 elements": only(known, in_e5m2.view(torch.uint8), got[0]),
@@ -143,7 +143,7 @@ def test_mx_product(rule, seed):
                 likely[cause] = wrong @ b.t() if one is pair[0][1] else a @ wrong.t()
         close(got, a, b.t(), name, likely)
     low = call_alone("scenarios.mx_product", x.bfloat16(), w.bfloat16(), dy.bfloat16(), rule)
-    asked([got.dtype for got in low], [torch.bfloat16] * 3, "the types of y, dx and dw of BF16 operands")
+    equal([got.dtype for got in low], [torch.bfloat16] * 3, "the types of y, dx and dw of BF16 operands")
 
 
 @task("16.11", points=0)

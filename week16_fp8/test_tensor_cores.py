@@ -10,10 +10,10 @@ from labkit.checks import call_alone, expect, same, task
 from week16_fp8.test_week16 import (
     DTYPES,
     POWERS,
-    asked,
     back,
     cast,
     drawn,
+    equal,
     kept_and_given,
     operands,
     operands_of,
@@ -45,14 +45,14 @@ def test_both_ways(seed):
         order, what = bool(number % 2), f"of {slot!r} {list(x.shape)}"  # any order in memory
         copies, inverse, looked = call_alone("scenarios.turned", x, order, slot, "e4m3", "e5m2", POWERS, epsilon)
         unseen(looked, "both_ways")
-        asked(list(inverse.shape), [], f"the shape of the inverse scale {what}")
+        equal(list(inverse.shape), [], f"the shape of the inverse scale {what}")
         same(float(inverse), float(1 / s), tol=float(ulps(1 / s)), what=f"the inverse scale {what}", looks_like={
             "the scale itself: a product is multiplied by what comes back": float(s),
         })  # fmt: skip
         want = codes(x, s, fmt)
         for name, (dtype, strides, found), one in zip(("x8", "x8 turned"), copies, (want, want.t())):
-            asked([dtype, *found.shape], [NAMES[fmt], *one.shape], f"dtype and shape of {name} {what}")
-            asked(list(strides), [one.shape[1], 1], f"the strides of {name} {what}",
+            equal([dtype, *found.shape], [NAMES[fmt], *one.shape], f"dtype and shape of {name} {what}")
+            equal(list(strides), [one.shape[1], 1], f"the strides of {name} {what}",
                 ("a view that is turned moves no byte: the copy is to lie in memory in its own order",))  # fmt: skip
             same(found, one.contiguous(), what=f"the codes of {name} {what}")
     for what, x in without_scale(seed, 16, 32):
@@ -63,23 +63,23 @@ def test_both_ways(seed):
 
 
 def seen_rightly(products, what, shape, a, b, dtype, fast):
-    """One FP8 product of [R, S] @ [S, C], in the orders and with the sums that are asked for."""
+    """One FP8 product of [R, S] @ [S, C], in the orders and with the sums that are expected."""
     R, S, C = shape
-    asked({name for name, *_ in products}, {"_scaled_mm"}, f"what multiplies {what}",
+    equal({name for name, *_ in products}, {"_scaled_mm"}, f"what multiplies {what}",
         ("the codes are widened and multiplied in another type: that is 16.5's emulation",))  # fmt: skip
-    asked(len(products), 1, f"the number of products for {what}")
+    equal(len(products), 1, f"the number of products for {what}")
     _, (dtype_a, shape_a, strides_a), (dtype_b, shape_b, strides_b), out, with_fast = products[0]
-    asked([*shape_a, *shape_b], [R, S, S, C], f"the shapes of a and b in {what} = a @ b")
-    asked([dtype_a, dtype_b, out], [NAMES[a], NAMES[b], str(dtype)], f"the types of a, b and a @ b in {what}")
-    asked([*strides_a, *strides_b], [S, 1, 1, S], f"the strides of a and b in {what}: both must lie along the {S} that "
+    equal([*shape_a, *shape_b], [R, S, S, C], f"the shapes of a and b in {what} = a @ b")
+    equal([dtype_a, dtype_b, out], [NAMES[a], NAMES[b], str(dtype)], f"the types of a, b and a @ b in {what}")
+    equal([*strides_a, *strides_b], [S, 1, 1, S], f"the strides of a and b in {what}: both must lie along the {S} that "
         "are summed. A CPU computes it all the same, a GPU refuses")  # fmt: skip
-    asked(bool(with_fast), fast, f"use_fast_accum of {what}", ("gradients need true FP32 sums; y is fast",))
+    equal(bool(with_fast), fast, f"use_fast_accum of {what}", ("gradients need true FP32 sums; y is fast",))
 
 
 def held(got, a, b, what):
     """a @ b, of rounded operands in float64, within the roundings of an FP32 sum, of two scales, and of the result."""
     want = a @ b
-    asked(list(getattr(got, "shape", [])), list(want.shape), f"the shape of {what}")
+    equal(list(getattr(got, "shape", [])), list(want.shape), f"the shape of {what}")
     # Two inverse scales, rounded, and multiplied one after the other: four roundings of 2^-24.
     tol = sums(a, b) + (2.0**-22 + (2.0**-8 if got.dtype == torch.bfloat16 else 2.0**-24)) * want.abs()
     same(got.float(), want.float(), tol=tol, what=what)
@@ -102,7 +102,7 @@ def test_product(seed):
     for R, S, C in ((16, 24, 32), (16, 32, 24)):
         zeros, one = [torch.zeros(n, S, dtype=torch.uint8) for n in (R, C)], torch.tensor(1.0)
         got, _ = call_alone("scenarios.one_product", *zeros, "e4m3", "e4m3", one, one, "float32", False)
-        asked(got if isinstance(got, str) else "none", "ValueError", f"the error of [{R}, {S}] @ [{S}, {C}]")
+        equal(got if isinstance(got, str) else "none", "ValueError", f"the error of [{R}, {S}] @ [{S}, {C}]")
 
 
 @task("16.10", points=0)
@@ -146,5 +146,5 @@ def test_odd_sizes(seed):
         x, w, dy = operands(seed, M, K, N)
         got = call_alone("scenarios.on_tensor_cores", x, w, dy, needs_weight=needs_weight)
         found = got if len(got) == 2 else ("none", True)
-        asked(found, ("ValueError", True), f"the error for M, K, N = {M}, {K}, {N}, and whether the forward raises it",
+        equal(found, ("ValueError", True), f"the error for M, K, N = {M}, {K}, {N}, and whether the forward raises it",
             ("dw sums over M, the tokens: they must divide by 16, too",) if odd == 0 else ())  # fmt: skip

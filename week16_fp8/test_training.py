@@ -128,7 +128,7 @@ def test_which_linears(seed):
     shapes = [(weights[n].shape[1], weights[n].shape[0], n in outcome_biases(seed)) for n in converted]
     expect(
         sorted(map(tuple, made)) == sorted(shapes),
-        f"make(in_features, out_features, bias=...) was called with {made}, and {shapes} are asked for",
+        f"make(in_features, out_features, bias=...) was called with {made}, and {shapes} are expected",
     )
 
 
@@ -211,7 +211,7 @@ def test_a_wrong_skip_list_is_an_error(seed):
         (["head"], 4096, "no shape fits"),
     ):
         error, replaced, kinds = call_alone("scenarios.refused", weights, skip, multiple)
-        expect(error == "ValueError", f"{what}: ValueError is asked for, and there was {error}", known=True)
+        expect(error == "ValueError", f"{what}: ValueError is expected, and there was {error}", known=True)
         expect(replaced == 0, f"{what}: {replaced} linears were replaced all the same")
         expect(
             list(kinds) == ["Fresh", "Linear"],
@@ -227,7 +227,7 @@ def test_autocast(low, seed):
     count, rows, d = int(draw.integers(2, 5)), int(draw.integers(3, 7)), int(draw.integers(4, 9))
     xs, ys = ([normal(draw, rows + k, d) for k in range(count)] for _ in range(2))  # micro-batches of other sizes
     w, before = normal(draw, d, d), normal(draw, d, d)
-    told, grad, log = call_alone("scenarios.micro_batched", xs, ys, w, before, low)
+    value, grad, log = call_alone("scenarios.micro_batched", xs, ys, w, before, low)
     one: list[list] = [["enter", 0], ["forward", 1], ["loss in float32", 0], ["backward", 0]]
     log = [list(entry) for entry in log]
 
@@ -262,13 +262,13 @@ def test_autocast(low, seed):
     tol = 1e-5 * abs(loss) + (0.02 * loss if low else 0.0)
     last = float((out[-1].double() - ys[-1].double()).square().mean()) / count
     causes = {"the sum over the micro-batches": loss * count, "the last micro-batch's share alone": last}
-    near = {text: told for text, one in causes.items() if isinstance(told, float) and abs(told - one) <= tol}
-    same(told, loss, tol=tol, what="the loss", looks_like=near)
+    near = {text: value for text, one in causes.items() if isinstance(value, float) and abs(value - one) <= tol}
+    same(value, loss, tol=tol, what="the loss", looks_like=near)
     want = sum((2 / f.numel() / count) * (f - y.double()).t() @ x.double() for f, x, y in zip(full, xs, ys))
     # BF16 rounds the output and its gradient by 2^-8 of them each; FP32 sums of a few terms.
     tol = (2.0**-6 if low else 1e-5) * float(want.abs().max())
     likely = {
-        "the sum over the micro-batches: the mean is asked for": before + want * count,
+        "the sum over the micro-batches: the mean is expected": before + want * count,
         "what `grad` held before is lost: gradients are added to it": want,
     }
     near = {text: grad for text, other in likely.items() if bool(((grad - other).abs() <= count * tol).all())}
@@ -528,7 +528,7 @@ def judge_recovery(got, losses, finite, rules):
     a, b = ([*map(str, events[first : first + 1]), "nothing"][0] for events in (log, events))
     expect(
         events == log,
-        f"the log, (step, action, reason, to): {len(log)} events are asked for, and there are {len(events)}; the first "
+        f"the log, (step, action, reason, to): {len(log)} events are expected, and there are {len(events)}; the first "
         f"that differs is number {first}\n  expected  {a}\n  got       {b}",
         cause=tuple(text for text, other in likely.items() if events == other != log),
     )
@@ -553,7 +553,7 @@ def test_measure(fmt, seed):
     tensors = [y / scale, torch.zeros(4, 3), spoilt / scale, (y / scale).bfloat16(), y.bfloat16()]
     scales = [scale] * 4 + [1 + 2.0**-10]  # beyond the borders by less than BF16 can say
     got = call_alone("scenarios.measured", tensors, scales, fmt)
-    expect(isinstance(got, list) and len(got) == 5, "a Stat is asked for, of each tensor")
+    expect(isinstance(got, list) and len(got) == 5, "a Stat is expected, of each tensor")
     for stat, x, scale in zip(got, tensors, scales):
         z = x.double().abs() * scale
         over = float((z > largest).double().mean())
@@ -563,12 +563,12 @@ def test_measure(fmt, seed):
         bare, own = z / scale, x.abs() * scale
         wrong = {
             "amax": {
-                "of x * scale: of x itself is asked for": want["amax"] * scale,
+                "of x * scale: of x itself is expected": want["amax"] * scale,
                 "NaN is passed over: with one, amax is NaN": float(x.float().nan_to_num(0.0, math.inf).abs().max()),
                 "NaN is passed over, and infinity is the largest float32": float(x.float().nan_to_num(0.0).abs().max()),
             },
             "overflow": {
-                "per cent: a share is asked for": 100 * over,
+                "per cent: a share is expected": 100 * over,
                 "the largest value itself does not saturate": float((z >= largest).double().mean()),
                 "in x's own dtype, which rounds x * scale": float((own > largest).double().mean()),
                 "the scale is left out": float((bare > largest).double().mean()) if scale != scales[4] else math.nan,
@@ -588,17 +588,17 @@ def test_measure(fmt, seed):
             },
         }
         for name, value in want.items():
-            told = f"{name} of a tensor {list(x.shape)} with {int((~x.isfinite()).sum())} that are no numbers"
+            what = f"{name} of a tensor {list(x.shape)} with {int((~x.isfinite()).sum())} that are no numbers"
             # A share in float32 is 2^-24 of it off; one number more or less is a 700th.
-            same(stat[name], value, tol=1e-6, what=told, looks_like=wrong.get(name))
+            same(stat[name], value, tol=1e-6, what=what, looks_like=wrong.get(name))
 
 
 def held_out():
     """[(what it is, [scale, amax, overflow, underflow] each [S, T])]."""
     with np.load(GRADED if GRADED.exists() else RUNS) as file:
-        told = json.loads(str(file["runs"]))
+        facts = json.loads(str(file["runs"]))
         fields = ("scale", "amax", "overflow", "underflow")
-        return [(one, [torch.from_numpy(file[f"{f}{n}"]) for f in fields]) for n, one in enumerate(told)]
+        return [(one, [torch.from_numpy(file[f"{f}{n}"]) for f in fields]) for n, one in enumerate(facts)]
 
 
 def shaken(draw, rows, at):
@@ -616,14 +616,14 @@ def shaken(draw, rows, at):
     found = []
     for row, units in zip(rows, (-shift, shift, None, None)):  # shares have no unit
         noise = torch.from_numpy(draw.normal(0.0, 0.03, row.shape)).float()
-        told = (row > 0) & row.isfinite()
-        power = torch.where(told, row, math.nan).log2()
+        known = (row > 0) & row.isfinite()
+        power = torch.where(known, row, math.nan).log2()
         usual = power.nanmedian(0).values
         if units is None:
             new = torch.exp2(power + noise).clamp(max=1.0)
         else:
             new = torch.exp2(usual + stretch * (power - usual) + noise + units)
-        new = torch.where(told, new, row)
+        new = torch.where(known, new, row)
         found.append(new[stay][:, order].contiguous())
     return tuple(found), None if at is None else int(np.searchsorted(stay, at))
 
@@ -645,16 +645,16 @@ def test_alarms(number, seed):
     """Precision, recall and lead time on the held-out runs, each time as they are drawn"""
     draw = generator(seed + 7919 * number)
     runs, truth = [], []
-    for told, rows in held_out():
-        run, at = shaken(draw, rows, told["at"])
+    for facts, rows in held_out():
+        run, at = shaken(draw, rows, facts["at"])
         runs.append(run)
-        last = None if at is None else at + (WINDOW if told["end"] is None else told["end"] - told["at"])
-        truth.append((told["fault"], at, last))
+        last = None if at is None else at + (WINDOW if facts["end"] is None else facts["end"] - facts["at"])
+        truth.append((facts["fault"], at, last))
     shuffled = draw.permutation(len(runs))
-    told = [runs[k] for k in shuffled]
-    rung = raised(told)
+    mixed = [runs[k] for k in shuffled]
+    rung = raised(mixed)
     if number == 1:
-        again = raised([*told[::-1], *told])
+        again = raised([*mixed[::-1], *mixed])
         expect(
             again == [*rung[::-1], *rung],
             "the same runs in another order, each with an Alarm of its own, ring at other steps",
@@ -681,15 +681,15 @@ def test_alarms(number, seed):
     )
     if not cause and not (recall >= RECALL and precision >= PRECISION and middle >= LEAD):
         # The same runs in other units: a rule that compares with what is usual does not see it.
-        other = [(scale * 2.0**-10, amax * 2.0**10, over, under) for scale, amax, over, under in told]
+        other = [(scale * 2.0**-10, amax * 2.0**10, over, under) for scale, amax, over, under in mixed]
         if raised(other) != rung:
             cause = ("thresholds in absolute numbers: the same runs in other units ring at other steps",)
-        elif raised([(run[0], *(torch.where(row.isfinite(), 1.0, row) for row in run[1:])) for run in told]) == rung:
+        elif raised([(run[0], *(torch.where(row.isfinite(), 1.0, row) for row in run[1:])) for run in mixed]) == rung:
             cause = (
                 "the folklore itself: it looks at scales, and perhaps at what is no number already, and most faults come "
                 "before a scale falls, or without that",
             )
-    bad = [~(run[0].isfinite() & run[1].isfinite()).all(1) for run in told]
+    bad = [~(run[0].isfinite() & run[1].isfinite()).all(1) for run in mixed]
     spoilt = [int(one.int().argmax()) if one.any() else -1 for one in bad]
     if not cause and rung == spoilt:
         cause = ("it rings where an amax or a scale is not finite, and nowhere before",)

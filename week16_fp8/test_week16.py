@@ -139,8 +139,8 @@ def test_delayed(fmt, algorithm, seed):
 
 def _known(amax, length):
     """Of each scale [S + 1, T], whether one of the last `length` amaxes before it says something."""
-    told = amax.isfinite() & (amax > 0)
-    rows = [told[max(0, step - length) : step].any(0) for step in range(len(amax) + 1)]
+    known = amax.isfinite() & (amax > 0)
+    rows = [known[max(0, step - length) : step].any(0) for step in range(len(amax) + 1)]
     return torch.stack([torch.ones_like(rows[0]), *rows[1:]])
 
 
@@ -239,7 +239,7 @@ def over_ranks(N, seed, S, T, length, algorithm):
     for place, own in enumerate(amax):
         likely = {
             "this rank's own amaxes: they are not reduced over the ranks": delays(own, *rules)[1],
-            "another rank's NaN or infinity is lost: the others' maximum came out, NaN is asked for": delays(
+            "another rank's NaN or infinity is lost: the others' maximum came out, NaN is expected": delays(
                 lost, *rules
             )[1],
             "the sum over the ranks, expected the maximum": delays(summed, *rules)[1],
@@ -260,7 +260,7 @@ def over_ranks(N, seed, S, T, length, algorithm):
             looks_like={
                 f"the algorithm is {other_way}": delays(reduced, "e4m3", length, other_way, 0)[0],
                 "this rank's own amaxes: they are not reduced over the ranks": delays(own, *rules)[0],
-                "another rank's NaN or infinity is lost: the others' maximum came out, NaN is asked for": delays(
+                "another rank's NaN or infinity is lost: the others' maximum came out, NaN is expected": delays(
                     lost, *rules
                 )[0],
             },
@@ -401,9 +401,7 @@ def test_block_scales(square, seed):
             tol=ulps(want) if kind == "any" else 0.0,
             what=f"the scales of {R} x {C} in blocks of {rows} x {columns}, {kind}",
             looks_like={
-                "the blocks lie along the columns: 128 x 1, and 1 x 128 is asked for": by_block(x, 128, 1, **options)[
-                    0
-                ],
+                "the blocks lie along the columns: 128 x 1, and 1 x 128 is expected": by_block(x, 128, 1, **options)[0],
                 "one scale for the whole tensor": whole.expand(want.shape) if kind != "spoilt" else None,
                 "one block that is not finite spoils the others' scales": torch.ones_like(want)
                 if kind == "spoilt"
@@ -467,14 +465,14 @@ def test_block_product(seed):
             return on_grid(t, rows, epsilon=e[slot], power_of_two=p2)
 
         x8, w8, dy8 = one(x, "input"), one(w, "weight", 128), one(dy, "grad")
-        told = f" of [{M}, {K}] @ [{K}, {N}], {'powers of two' if p2 else 'with epsilons'}"
+        text = f" of [{M}, {K}] @ [{K}, {N}], {'powers of two' if p2 else 'with epsilons'}"
         xs, ws, dys = (on_grid(t, rows, power_of_two=p2) for t, rows in ((x, 1), (w, 128), (dy, 1)))
         no_epsilon = "the epsilons are ignored"
         close(
             y,
             x8,
             w8.t(),
-            "y" + told,
+            "y" + text,
             {
                 "the weight has blocks of 1 x 128": x8 @ one(w, "weight").t(),
                 "x has blocks of 128 x 128": one(x, "input", 128) @ w8.t(),
@@ -485,7 +483,7 @@ def test_block_product(seed):
             dx,
             dy8,
             w8,
-            "dx" + told,
+            "dx" + text,
             {
                 "the weight has blocks of 1 x 128": dy8 @ one(w, "weight"),
                 "dy is not rounded": dy.double() @ w8,
@@ -500,7 +498,7 @@ def test_block_product(seed):
             dw,
             dyt8,
             xt8,
-            "dw" + told,
+            "dw" + text,
             {
                 "x and dy as the other products had rounded them: this one sums over the tokens": dy8.t() @ x8,
                 "rounded twice: along the features, and then along the tokens": one(dy8.t().float(), "grad")
@@ -521,9 +519,9 @@ def test_block_product_keeps(seed):
     kept_and_given("scenarios.block_kept", *operands(seed, 140, 150, 130))
 
 
-def asked(found, want, what, cause=()):
-    """What is counted or named is what is asked for."""
-    expect(found == want, f"{what}: {want} is asked for, and there is {found}", cause=cause, known=True)
+def equal(found, want, what, cause=()):
+    """What is counted or named is what is expected."""
+    expect(found == want, f"{what}: {want} is expected, and there is {found}", cause=cause, known=True)
 
 
 def kept_and_given(scenario, x, w, dy, codes=False):
@@ -531,7 +529,7 @@ def kept_and_given(scenario, x, w, dy, codes=False):
     `codes` of what it multiplies."""
     for needs in ((True, True), (True, False), (False, True)):
         given, kept = call_alone(scenario, x, w, dy, needs)
-        asked(list(given), list(needs), f"whether the backward gives x and w a gradient, which {list(needs)} need")
+        equal(list(given), list(needs), f"whether the backward gives x and w a gradient, which {list(needs)} need")
         # Scalars, less than a row; 8 KiB: tables of a format's values. dw multiplies x, dx multiplies w.
         most = needs[1] * x.numel() + needs[0] * w.numel() + 64 if codes else x.nbytes + w.nbytes + 8192
         expect(kept <= most, f"{kept} bytes are kept for the backward, whose products need at most {most}", known=True)
@@ -591,7 +589,7 @@ def test_rounding(seed):
     for slot, x, fmt, epsilon, s in operands_of(seed, 30, *kinds):
         p2, amax = POWERS[slot], float(x.abs().max())
         got = call_alone("scenarios.one_rounding", x, slot, "e4m3", "e5m2", POWERS, epsilon)
-        expect(isinstance(got, tuple) and len(got) == 2, "a pair is asked for: the values, and the scale")
+        expect(isinstance(got, tuple) and len(got) == 2, "a pair is expected: the values, and the scale")
         what = f"the scale of {slot!r}, power of two: {p2},"
         if isinstance(got[1], torch.Tensor) and got[1].shape == s.shape and got[1].dtype == s.dtype:
             causes = {
@@ -633,18 +631,18 @@ def test_linear(backward, seed):
     # Every number here is far inside float32's range, and no product of two scales is.
     a_linear({"backward": backward}, x * 2.0**-62, w * 2.0**-56, dy * 2.0**-50, torch.zeros_like(bias))
     epsilon = {slot: f * float(t.abs().max()) for slot, t, f in (("input", x, 2.5), ("weight", w, 6), ("grad", dy, 11))}
-    told = {"forward": "e5m2", "backward": backward, "epsilon": epsilon, "power_of_two": POWERS}
-    a_linear(told, x, w, dy, bias)
+    recipe = {"forward": "e5m2", "backward": backward, "epsilon": epsilon, "power_of_two": POWERS}
+    a_linear(recipe, x, w, dy, bias)
 
 
-def a_linear(told, x, w, dy, bias):
+def a_linear(recipe, x, w, dy, bias):
     M, K = x.shape
-    forward, backward = told.get("forward", "e4m3"), told["backward"]
-    epsilon, powers = told.get("epsilon", {}), told.get("power_of_two", {})
+    forward, backward = recipe.get("forward", "e4m3"), recipe["backward"]
+    epsilon, powers = recipe.get("epsilon", {}), recipe.get("power_of_two", {})
     rules = {slot: (epsilon.get(slot, 0.0), powers.get(slot, False)) for slot in POWERS}
     # Three dimensions, as a decoder has: the same rows.
     x3, dy3 = torch.stack([x, x.flip(0)]), torch.stack([dy, dy.flip(0)])
-    y, dx, dw, db = call_alone("scenarios.linear_step", x3, w, bias, dy3, **told)
+    y, dx, dw, db = call_alone("scenarios.linear_step", x3, w, bias, dy3, **recipe)
     flat, dflat = x3.reshape(-1, K), dy3.reshape(2 * M, -1)
     three = (flat, forward, *rules["input"]), (w, forward, *rules["weight"]), (dflat, backward, *rules["grad"])
     (x8, w8, dy8), (s_x, s_w, s_dy) = (back(*one) for one in three), (float(whole(*one)[1]) for one in three)
@@ -683,7 +681,7 @@ def a_linear(told, x, w, dy, bias):
             "dy is in the other format": other @ w8,
             "dy's rules are not the recipe's": back(dflat, backward) @ w8,
             "dy is rounded with the scale 1: gradients as small as these become 0": lost @ w8,
-            "the master is multiplied: the weight as the forward had rounded it is asked for": dy8 @ w.double(),
+            "the master is multiplied: the weight as the forward had rounded it is expected": dy8 @ w.double(),
             "the master is multiplied, and the scale of the rounded weight is divided out": dy8 @ w.double() / s_w,
             **multiplied(dy8 @ w8, s_dy, s_w),
         },
@@ -823,5 +821,5 @@ def test_micro_batches(seed):
     )
     error = call_alone("scenarios.taken_too_early", x, w)
     expect(
-        error == "RuntimeError", f"False before any True: RuntimeError is asked for, and there was {error}", known=True
+        error == "RuntimeError", f"False before any True: RuntimeError is expected, and there was {error}", known=True
     )

@@ -257,8 +257,8 @@ def alarms(rule: Callable[[], Any], file: str = "tuning.npz") -> Score:
     lead: dict[str, list[int]] = {}
     missed: dict[str, int] = {}
     with np.load(DATA / file) as data:
-        told = json.loads(str(data["runs"]))
-        for number, run in enumerate(told):
+        facts = json.loads(str(data["runs"]))
+        for number, run in enumerate(facts):
             rows = [torch.from_numpy(data[f"{name}{number}"]) for name in FIELDS]
             rang = first_ring(rule(), rows)
             at = run["at"]

@@ -43,7 +43,7 @@ TWO = (f"{FITS}/two-bf16", f"{FITS}/two")  # BF16 ran short of memory in the lat
 EIGHT = "2026-11-29-h200-8b"
 FOUR_BF16, FOUR = f"{EIGHT}/bf16", f"{EIGHT}/three"
 PARAMETERS, TRIP = "2026-11-26-h200-parameters", "2026-11-26-h200-round-trip"  # of commit 0c1933b
-CHECK = "../../results/2026-11-22-h200-gpu-check-124m"  # of the GPU path; told in the course's results/
+CHECK = "../../results/2026-11-22-h200-gpu-check-124m"  # of the GPU path; described in the course's results/
 BF16, FP8 = ARMS = ("bf16", "te-delayed")
 PRODUCTS = ("GEMM bf16", "GEMM fp8", "attention")
 TOKENS = {LEVERS: 20 * 4096, ONCE: 4 * 20 * 4096}  # a GPU's share of a step
@@ -196,8 +196,8 @@ def gaps_table() -> str:
     words = {"inside": "in", "outside": "OUT", "undecided": "?", "reference": "twin"}
 
     def cell(run: str, arm: str) -> str:
-        told = read(run).results["verdict"]["arms"].get(arm)
-        return f"{told['value']:.3f} {words[told['word']]}" if told else ""
+        found = read(run).results["verdict"]["arms"].get(arm)
+        return f"{found['value']:.3f} {words[found['word']]}" if found else ""
 
     steps = [f"{name}, {read(run).config['train']['steps']} steps" for run, name in runs.items()]
     rows_of = [[label, *(cell(run, arm) for run in runs)] for arm, label in labels.items()]
@@ -297,8 +297,8 @@ def scaling_table() -> str:
             else:
                 cells += [f"{mean(alone):,.0f}", f"slowest {min(alone):,.0f}", "", mhz]
         rows.append(cells)
-    told = ("tokens/s a GPU", "% of mean", "% of slowest", "MHz")
-    heads = [f"{arm}: {what}" for arm in ("BF16", "FP8 delayed") for what in told]
+    columns = ("tokens/s a GPU", "% of mean", "% of slowest", "MHz")
+    heads = [f"{arm}: {what}" for arm in ("BF16", "FP8 delayed") for what in columns]
     return markdown_table(["four GPUs, 1.14 B", *heads], rows)
 
 
@@ -342,7 +342,7 @@ def bytes_saved() -> float:
 
 def big_table() -> str:
     rows = []
-    for runs, told in (
+    for runs, text in (
         (TWO, "two GPUs, two sequences each"),
         (("", f"{FITS}/two-kept"), "that with `train.reshard_after_forward=false`"),
         ((BIG4, BIG4), "four GPUs, two sequences each, the head in the root"),
@@ -356,7 +356,7 @@ def big_table() -> str:
             f"{rates[1] / rates[0]:.2f}" if all(rates) else ""
         ]
         cells += [f"{ms(run, arm, 'communication'):.1f}" if run else "" for run, arm in zip(runs, ARMS)]
-        rows.append([told, *cells, *(f"{gib(run, arm):.1f}" if run else "" for run, arm in zip(runs, ARMS))])
+        rows.append([text, *cells, *(f"{gib(run, arm):.1f}" if run else "" for run, arm in zip(runs, ARMS))])
     heads = ["BF16, tokens/s a GPU", "FP8 delayed", "x BF16", "only messages, ms: BF16", "FP8", "peak GiB: BF16", "FP8"]
     return markdown_table(["8B", *heads], rows)
 
@@ -370,8 +370,8 @@ def peers(host: str) -> dict[str, Any]:
 def peer(gpus: int, sequences: int, kept: bool, precision: str = "FP8 tensorwise", size: str = "8B") -> float:
     """Tokens/s of each GPU in torchtitan."""
     host = FITS if (gpus, size) == (2, "8B") else EIGHT
-    asked = {"gpus": gpus, "sequences": sequences, "weights_kept": kept, "precision": precision}
-    fitting = (run for run in peers(host)["runs"] if run.get("size", "8B") == size and asked.items() <= run.items())
+    query = {"gpus": gpus, "sequences": sequences, "weights_kept": kept, "precision": precision}
+    fitting = (run for run in peers(host)["runs"] if run.get("size", "8B") == size and query.items() <= run.items())
     return next(run["tokens_per_s_a_gpu"] for run in fitting)
 
 
@@ -444,12 +444,12 @@ def beside_table() -> str:
 
 def rest_ms(side: str) -> float:
     """Milliseconds of a BF16 step, 8 sequences, beside its products and attention: "ours", "theirs" if these take the
-    same there, or "asked", for 1.08 times."""
+    same there, or "target", for 1.08 times."""
     call = beside()["calls"][2]
     ours = call["ours"]["bf16"]
     same = ours["classes_ms"]["GEMM bf16"] + ours["classes_ms"]["attention"]
     theirs = 8 * 4096 * 1e3 / median(call["theirs"]["bf16"]["tokens_per_s"])
-    return {"ours": ours["step_ms"], "theirs": theirs, "asked": theirs / 1.08}[side] - same
+    return {"ours": ours["step_ms"], "theirs": theirs, "target": theirs / 1.08}[side] - same
 
 
 # ---- FP8 parameters
@@ -468,13 +468,13 @@ def trip() -> dict[str, list[float]]:
 
 
 def trip_table() -> str:
-    told = {
+    titles = {
         "as it is": "none: FP8 parameters, with their masters",
         "converted to bf16, values": "to ordinary weights, the FP8 values",
         "converted to bf16, masters": "to ordinary weights, the masters",
         "and to fp8 again": "that of the masters, back to FP8 parameters",
     }
-    rows = [[told[kind], *(f"{loss:.6f}" for loss in trip()[kind])] for kind in told]
+    rows = [[titles[kind], *(f"{loss:.6f}" for loss in trip()[kind])] for kind in titles]
     return markdown_table(["conversion", "first loss", "second"], rows)
 
 
@@ -493,7 +493,7 @@ def parameters_table() -> str:
         )
     ]
     rows = []
-    for arm, told in (
+    for arm, text in (
         ("bf16", "BF16"),
         ("te-block", "TE FP8 block"),
         ("te-block-parameters", "that with FP8 parameters"),
@@ -501,7 +501,7 @@ def parameters_table() -> str:
         found = parameters_of(arm)
         rows.append(
             [
-                told,
+                text,
                 gb(arm, "weights, float32"),
                 gb(arm, *codes),
                 gb(arm, "master, float32"),
@@ -563,10 +563,10 @@ def levers_table(record: dict[str, Any]) -> str:
         ["torchao tensorwise, joined", None, "torchao tensorwise grouped bs16", "not TE; the compiler gives up"],
     ]
     cells = []
-    for name, *keys, told in rows:
+    for name, *keys, text in rows:
         both = [rate_of[key] if key else 0 for key in keys]
         ratio = f"{both[1] / both[0]:.2f}" if all(both) else ""
-        cells.append([name, *(f"{value:,}" if value else "" for value in both), ratio, told])
+        cells.append([name, *(f"{value:,}" if value else "" for value in both), ratio, text])
     return markdown_table(["lever", "BF16", "TE FP8 delayed", "x BF16", "what it is"], cells)
 
 
@@ -576,13 +576,13 @@ def levers_table(record: dict[str, Any]) -> str:
 def matrices() -> str:
     """How many combinations each record tried, and how many ran."""
     rows = []
-    for name, told in (
+    for name, text in (
         ("h200-matrix.json", "recipes, compile, checkpointing, fused blocks"),
         ("h200-matrix-2.json", "with schedules; cut off; FP8 parameters failed, and were mended"),
         ("h200-matrix-3.json", "FP8 parameters, the emulated block recipe; one failed, and is refused since"),
     ):
         tried = json.loads((RESULTS / name).read_text())["tried"]
-        rows.append([name, str(len(tried)), str(sum(one["ok"] for one in tried)), told])
+        rows.append([name, str(len(tried)), str(sum(one["ok"] for one in tried)), text])
     return markdown_table(["record", "combinations", "ran", "what"], rows)
 
 
@@ -609,8 +609,8 @@ def carried() -> dict[str, Answer]:
 
 def judged(run: str, arm: str) -> str:
     """What repeated runs say of an arm's loss: "same, +0.03 % [-0.05, +0.11] in 2 runs"."""
-    told = read(run).results["verdict"]["arms"][arm]
-    return f"{told['word']}, {interval(told['value'], told['low'], told['high'])} in {told['runs']} runs"
+    found = read(run).results["verdict"]["arms"][arm]
+    return f"{found['word']}, {interval(found['value'], found['low'], found['high'])} in {found['runs']} runs"
 
 
 def trains(run: str, arm: str) -> float:

@@ -69,18 +69,18 @@ def measure(
     arms: Sequence[str],
     device: torch.device,
     budget: float = 0.1,
-    tell: Callable[[str], object] = lambda line: None,
+    report: Callable[[str], object] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """A row for each arm: {"arm", "label", "shape", "seconds", "spread", "queue", "tflops", "error"}, on a GPU also
     "kernels"; or {"arm", "label", "shape", "why_not"}. error: |y - y_plain| / |y_plain|, of a few rows.
-    tell: hears of every step before it is taken."""
+    report: hears of every step before it is taken."""
     rows: dict[str, dict[str, Any]] = {}
     steps: dict[str, Callable[[], torch.Tensor]] = {}
     exact: torch.Tensor | None = None
     for arm in arms:
         row: dict[str, Any] = {"arm": arm, "label": ARMS[arm][2], "shape": list(shape)}
         rows[arm] = row
-        tell(f"#   {shape} {arm}: ready?")
+        report(f"#   {shape} {arm}: ready?")
         try:
             step = ready(arm, shape, device)
             for _ in range(3):
@@ -97,7 +97,7 @@ def measure(
     times: dict[str, list[tuple[float, float, float]]] = {arm: [] for arm in steps}
     for _ in range(1 if device.type == "cuda" else ROUNDS):
         for arm, step in steps.items():
-            tell(f"#   {shape} {arm}: timed")
+            report(f"#   {shape} {arm}: timed")
             times[arm].append(time_step(step, device, budget))
     for arm, step in steps.items():
         seconds = median(one[0] for one in times[arm])
@@ -105,7 +105,7 @@ def measure(
         queue = median(one[2] for one in times[arm])
         rows[arm] |= {"seconds": seconds, "spread": spread, "queue": queue, "tflops": shape.flops / seconds / 1e12}
         if device.type == "cuda":
-            tell(f"#   {shape} {arm}: {seconds * 1e3:.3f} ms; its kernels")
+            report(f"#   {shape} {arm}: {seconds * 1e3:.3f} ms; its kernels")
             try:
                 rows[arm]["kernels"] = kernels(step, device)
             except Exception as failed:

@@ -1,6 +1,6 @@
 """The verdict from one run of each arm: is FP8's loss the same as BF16's? A paired comparison with two controls.
 
-Its error rates are unknown: one run cannot tell how far runs scatter. `lab compare` judges from repeated runs instead
+Its error rates are unknown: one run cannot show how far runs scatter. `lab compare` judges from repeated runs instead
 (labkit.compare.repeats); this is the rule of the paired trainings beside this file, and of comparisons recorded before.
 
 All arms see the same data in the same order and start from the same weights. Their held-out losses, measured at the
@@ -12,7 +12,7 @@ same steps on the same batches, are therefore paired, and what is judged is the 
 The root mean square is two-sided on purpose: training that comes out "better" in FP8 by more than rounding explains is
 not the same training either. `from_step` leaves out the first half, where no arm has had time to drift.
 
-How large a gap is nothing? The **negative control** tells: a BF16 twin whose initial weights were moved by a bf16
+How large a gap is nothing? The **negative control** shows: a BF16 twin whose initial weights were moved by a bf16
 rounding error. E4M3 keeps 3 mantissa bits where bf16 keeps 7, so its rounding errors are 2^(7-3) = 16 times larger, and
 to first order so is what they do to the loss. Beside it stands what has been accepted: 0.25 %, DeepSeek-V3's published
 FP8 gap (arXiv:2412.19437, section 3.3).
@@ -25,12 +25,12 @@ FP8 gap (arXiv:2412.19437, section 3.3).
                                          run two BF16 trainings drift apart, until sixteen times their distance excuses
                                          anything
 
-Could this comparison have said no? The **positive control** tells: an arm whose FP8 is deliberately broken must land
+Could this comparison have said no? The **positive control** shows: an arm whose FP8 is deliberately broken must land
 outside. If it does not, there is no power, and the verdict says so instead of "pass". (An arm of role "fine" is broken
-so little that it may pass unseen; it decides nothing, and tells how small a mistake this comparison can see.) There is
+so little that it may pass unseen; it decides nothing, and shows how small a mistake this comparison can see.) There is
 none either if the twin alone is beyond 0.25 %, if fewer than 5 evaluations are judged, or if the baseline hardly
 learned: nothing differs between models that stand still. A gross mistake as positive control shows that gross mistakes
-are caught; how fine a gap would be called a difference, `explained` tells.
+are caught; how fine a gap would be called a difference, `explained` says.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def judge(
     """The verdict over finished arms.
 
     heldout: arm -> {step: mean held-out loss in nats}; roles: arm -> baseline, twin, reference (shown, never judged:
-    another BF16), candidate, broken or fine (every arm that was asked for, finished or not); labels: arm -> name for
+    another BF16), candidate, broken or fine (every arm that was requested, finished or not); labels: arm -> name for
     people; missing: arm -> why it can have no result here (named among the reasons; the verdict is over the others).
     Returns the plain dict that run.json, the table and the report read: word (pass, fail, no-power, incomplete),
     sentence, reasons, statistic, band, from_step, arms {gap, value, word, sentence}.
@@ -123,12 +123,12 @@ def judge(
             entry["sentence"] = f"{labels[arm]}: no held-out loss in the second half of the run."
             continue
         entry["word"] = "inside" if value <= threshold else "outside" if value > explained else "undecided"
-        told = "became infinite or NaN" if math.isinf(value) else f"is {_percent(value)}"
+        text = "became infinite or NaN" if math.isinf(value) else f"is {_percent(value)}"
         where = f"{entry['word']} the band of {_percent(threshold)}"
         if entry["word"] == "undecided":
             where = f"more than the {_percent(threshold)} that is accepted, and less than the {_percent(explained)} "
             where += "that rounding explains here: undecided"
-        entry["sentence"] = f"{labels[arm]}: the gap {told}, {where}."
+        entry["sentence"] = f"{labels[arm]}: the gap {text}, {where}."
         if roles[arm] == "fine":
             seen = ", and it was seen" if entry["word"] == "outside" else UNSEEN
             entry["sentence"] += f" This mistake on purpose is a fine one{seen}."
@@ -147,7 +147,7 @@ def _drift(twin: float) -> str:
         return ""
     return (
         f"a rounding error in the initial weights alone moves the held-out loss by {_percent(twin)}, more than "
-        f"the {PUBLISHED} % that is asked for: train longer, or at a lower learning rate"
+        f"the {PUBLISHED} % that is accepted: train longer, or at a lower learning rate"
     )
 
 
@@ -179,9 +179,9 @@ def _word(
         why = "no deliberately broken FP8 arm ran, so nothing shows that it could have said no"
         return "no-power", f"This comparison has no power: {why}."
     if missed:
-        told = ", ".join(f"{labels[a]} ({_percent(values[a])})" for a in missed)
+        text = ", ".join(f"{labels[a]} ({_percent(values[a])})" for a in missed)
         why = f"was not rejected, since rounding explains up to {explained} here"
-        return "no-power", f"This comparison has no power: the deliberately broken arm, {told}, {why}."
+        return "no-power", f"This comparison has no power: the deliberately broken arm, {text}, {why}."
     if between:
         why = f"more than the {threshold} that is accepted, but rounding could have done up to {explained} here"
         return "no-power", f"Undecided: {named(between)}, {why}: train longer, or at a lower learning rate.{within}"

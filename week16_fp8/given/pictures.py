@@ -70,11 +70,11 @@ def codes_over(x: np.ndarray, fmt: str, name: str = "gradient", folder: Path | N
         axes[1].set_xlabel("|value x scale|, as a power of two")
         for ax in axes:
             ax.set_ylabel("share")
-        told = "; ".join(
+        text = "; ".join(
             f"{words}: {one.lost:.1%} become 0, different magnitudes left: {one.used}"
             for words, one in zip(("with scale 1", "with its own scale"), found)
         )
-        alt = f"Histogram of a {name}'s magnitudes over {fmt.upper()}'s codes, twice. {told}."
+        alt = f"Histogram of a {name}'s magnitudes over {fmt.upper()}'s codes, twice. {text}."
         note = (
             "Bars: the tensor. Ticks below: a positive code each, tall where the tensor uses it. Shaded: becomes 0. "
             "The scale moves the tensor over the codes; it changes neither."
@@ -120,7 +120,7 @@ def plateau(
         fig = figure(WIDTH, 3.1)
         ax = fig.subplots()
         margins(fig, 0.3, 0.5, left=0.085, right=0.98)
-        told = []
+        lines = []
         for (name, points), color, mark in zip(sweeps.items(), (BLUE, ORANGE), "os"):
             ks, measured, predicted = zip(*points)
             ax.plot(ks, predicted, color=color, linewidth=1.3)
@@ -128,7 +128,7 @@ def plateau(
             best = max(measured)
             flat = [k for k, dB, _ in points if dB > best - 1]
             off = max(abs(a - b) for _, a, b in points if a > 3)
-            told.append(
+            lines.append(
                 f"{name}: {best:.1f} dB at best, within 1 dB from 2^{min(flat)} to 2^{max(flat)} times the right one, "
                 f"prediction off by at most {off:.1f} dB above 3 dB"
             )
@@ -153,7 +153,7 @@ def plateau(
         ax.set_xlabel("scale, as a power of two of the right one: left values sink, right they saturate")
         ax.set_ylabel("SQNR, dB")
         ax.set_ylim(0, 36)
-        alt = f"SQNR against scale, a plateau between two cliffs. {'. '.join(told)}."
+        alt = f"SQNR against scale, a plateau between two cliffs. {'. '.join(lines)}."
         note = "Dots: through your codes. Lines: your formula, which rounds nothing. 6 dB are a factor of two in error."
         return save(fig, folder_or_temp(folder), "plateau", "SQNR against scale", alt, note)
 
@@ -232,7 +232,7 @@ def watched(runs: Sequence[Watched], folder: Path | None = None) -> Picture:
         fig = figure(WIDTH, 4.4)
         axes = fig.subplots(2, 2)
         margins(fig, 0.35, 0.5, left=0.075, right=0.985, hspace=0.42, wspace=0.16)
-        told = []
+        lines = []
         for ax, run in zip(axes.flat, runs):
             known = np.where(np.isfinite(run.scale_ST) & (run.scale_ST > 0), run.scale_ST, np.nan)[BLIND:]
             moved = np.log2(known / np.nanmedian(known[: run.at - BLIND], axis=0))
@@ -252,13 +252,13 @@ def watched(runs: Sequence[Watched], folder: Path | None = None) -> Picture:
             ax.set_title(f"{run.fault}, from step {run.at}", fontsize=9)
             words = ", ".join(f"{name} rings at {step}" for name, step in rings.items()) or "no rule rings"
             gone = f", the loss is gone at {run.end}" if run.end is not None else ""
-            told.append(f"{run.fault} from step {run.at}{gone}: {words}")
+            lines.append(f"{run.fault} from step {run.at}{gone}: {words}")
         axes[0, 0].legend(loc="lower left", fontsize=7.5, frameon=False)
         for ax in axes[1]:
             ax.set_xlabel("step")
         for ax in axes[:, 0]:
             ax.set_ylabel("log2(scale / usual)", fontsize=8)
-        alt = f"Scales of recorded runs over the steps. {'. '.join(told)}."
+        alt = f"Scales of recorded runs over the steps. {'. '.join(lines)}."
         note = (
             "Blue: the tensor whose scale moves most. Dashed: the fault begins. Red: the loss is gone. Marks: alarms."
         )
@@ -354,10 +354,10 @@ def error_by_bits(kinds: Mapping[str, further.Kind], names: Sequence[str], folde
         ax.legend(loc="lower right", frameon=False)
         ax.set(xlabel="bits a value, scales included", ylabel="SQNR (dB)", xlim=(1, 17))
         ax.grid(color=GRID, linewidth=0.6)
-        told = "; ".join(
+        text = "; ".join(
             f"{name}: {kind.bits:g} bits, {min(kind.dB):.1f} to {max(kind.dB):.1f} dB" for name, kind in kinds.items()
         )
-        alt = f"SQNR against bits a value, for {', '.join(names)}. {told}."
+        alt = f"SQNR against bits a value, for {', '.join(names)}. {text}."
         note = (
             "A mark is a tensor. The mantissa decides, and what saturates; scales cost bits, and here they buy no dB."
         )
@@ -388,6 +388,6 @@ def gaps(found: Mapping[str, Answer], folder: Path | None = None) -> Picture:
         ax.set_ylim(len(found) - 0.4, -0.6)
         ax.set_xlim(-reach, reach)
         ax.set_xlabel("gap of the held-out loss to FP32's, per cent")
-        told = "; ".join(f"{name} {one.word}, {interval(one.gap, one.low, one.high)}" for name, one in found.items())
+        text = "; ".join(f"{name} {one.word}, {interval(one.gap, one.low, one.high)}" for name, one in found.items())
         note = f"Bars: the 90 % interval over runs. Shaded: the {ACCEPTED} % that are accepted."
-        return save(fig, folder_or_temp(folder), "gaps", "Which trick carries the loss?", f"Gaps by arm. {told}.", note)
+        return save(fig, folder_or_temp(folder), "gaps", "Which trick carries the loss?", f"Gaps by arm. {text}.", note)

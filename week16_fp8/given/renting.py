@@ -96,13 +96,13 @@ def answer_picture(run: str, name: str, folder: Path) -> Picture | None:
 
 
 def predicted_memory() -> str:
-    """GiB of each GPU in compiled BF16, as `lab compare` tells them before it starts."""
+    """GiB of each GPU in compiled BF16, as `lab compare` prints them before it starts."""
     rows = []
     for name, size, world in (("h100", H100, 1), ("h100", H200, 1), ("8b", H100, 8), ("8b", H200, 8)):
         config = load_preset(name).speed_config("bf16", size, world)
-        told = memory.predict(config, world)
-        fixed = told["weights"] + told["optimizer"]  # gradients come as activations go
-        parts = (fixed, *(told[key] for key in ("gathered", "activations", "logits", "peak")))
+        bytes_of = memory.predict(config, world)
+        fixed = bytes_of["weights"] + bytes_of["optimizer"]  # gradients come as activations go
+        parts = (fixed, *(bytes_of[key] for key in ("gathered", "activations", "logits", "peak")))
         gpus = f"{world} GPU{'s' if world > 1 else ''} of {'80' if size == H100 else '140'} GiB"
         each_has = f"{config.batch_size // world} sequence{'s' if config.batch_size > world else ''} each"
         rows.append([f"`{name}`, {gpus}, {each_has}", *(f"{part / memory.GIB:.1f}" for part in parts)])
@@ -132,8 +132,8 @@ def too_much(run: str) -> float:
     """By how many per cent the prediction of a recorded BF16 training was above the memory that it took."""
     recorded = read(f"{run}/speed/{BF16}").run
     config = strict_validate(TrainConfig, recorded["config"], "the record")
-    told = memory.predict(config, recorded["world"]["size"])["peak"]
-    return 100 * told / recorded["results"]["speed"]["memory"]["peak"] - 100
+    peak = memory.predict(config, recorded["world"]["size"])["peak"]
+    return 100 * peak / recorded["results"]["speed"]["memory"]["peak"] - 100
 
 
 def map_minutes() -> float:
