@@ -30,7 +30,7 @@ begin, the gradients reduced once at its end (ZeRO's first stage, with the gradi
 tp group, one of a norm's weight on all of them, one of a shared head's on some; and all of these lie side by side in a
 flat parameter's shard. Squares add up over ranks if each number counts once.
 
-One message tells all ranks loss, norm and whether anything is not finite: who decides from numbers of its own, skips a
+One message gives all ranks loss, norm and whether anything is not finite: who decides from numbers of its own, skips a
 step that others take.
 
 Legend: N ranks, r this rank; B sequences, T positions, M micro-batches; S numbers of a flat parameter's shard.
@@ -262,10 +262,10 @@ class Trainer:
         ### BEGIN SOLUTION C.1 what all ranks know
         squares = sum((u.shard.grad.double().square() * share).sum() for u, share in zip(self.units, self.shares))
         mine = 0.0 if loss is None else loss.double() / (self.setup.dp * self.setup.tp)
-        told = torch.stack([torch.as_tensor(x, dtype=torch.float64, device=squares.device) for x in (mine, squares)])
-        bad = (~told.isfinite()).any()
+        values = torch.stack([torch.as_tensor(x, dtype=torch.float64, device=squares.device) for x in (mine, squares)])
+        bad = (~values.isfinite()).any()
         # A NaN does not survive every reduction: a flag does.
-        whole = torch.cat([torch.where(bad, 0.0, told), bad.double()[None]])
+        whole = torch.cat([torch.where(bad, 0.0, values), bad.double()[None]])
         value, square, spoilt = self.mesh.group.all_reduce(whole).tolist()
         if spoilt:
             return Vitals(math.nan, math.nan, False)
@@ -274,7 +274,7 @@ class Trainer:
 
     def step(self, rows_BT: Tensor, lr: float, allow: Callable[[Vitals], bool] = lambda vitals: True) -> Vitals:
         """Task C.1. One step on this data-parallel rank's rows: gradients, the replicas' sum, vitals; then, if all is
-        finite and `allow(vitals)` says so (it is asked always, once), clip to `clip_norm` and let the optimizer go.
+        finite and `allow(vitals)` says so (it is called always, once), clip to `clip_norm` and let the optimizer go.
         The gradients are gone afterwards, whatever happened."""
         ### BEGIN SOLUTION C.1 one step
         loss = self.gradients(rows_BT)

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from capstone.given.layout import fingerprint, place
-from capstone.given.saying import from_bytes, to_bytes, told
+from capstone.given.saying import from_bytes, gather_json, to_bytes
 from capstone.given.store import Store
 from labkit.errors import LabError
 
@@ -106,7 +106,7 @@ def save(trainer: Any, step: int, store: Store, own: dict[str, Any]) -> None:
         "bytes": len(data),
         "crc32": zlib.crc32(data),
     }
-    every = told(group, mine)  # nobody is past this before all have written
+    every = gather_json(group, mine)  # nobody is past this before all have written
     problems = [one["problem"] for one in every if one["problem"]]
     if group.rank == 0 and not problems:
         body = {"step": step, "ranks": every, "mesh": dict(mesh.sizes), "setup": fingerprint(trainer)}
@@ -115,7 +115,7 @@ def save(trainer: Any, step: int, store: Store, own: dict[str, Any]) -> None:
             store.publish(step)
         except OSError as error:
             problems = [f"rank 0: {error}"]
-    problems = told(group, problems)[0]  # and nobody goes on before it is there
+    problems = gather_json(group, problems)[0]  # and nobody goes on before it is there
     if problems:
         if group.rank == 0:
             store.discard(step)
@@ -184,10 +184,10 @@ def load(trainer: Any, store: Store) -> Loaded | None:
     ### BEGIN SOLUTION C.2 the newest that is whole
     group = trainer.mesh.group
     passed_over: list[str] = []
-    for step in told(group, store.steps())[0]:
-        saved = told(group, len((_body(store, step) or {"ranks": []})["ranks"]))[0]
+    for step in gather_json(group, store.steps())[0]:
+        saved = gather_json(group, len((_body(store, step) or {"ranks": []})["ranks"]))[0]
         mine = list(range(group.rank, max(saved, 1), group.size))  # each rank looks at a share of the files
-        if problem := next((text for text in told(group, damage(store, step, mine)) if text), ""):
+        if problem := next((text for text in gather_json(group, damage(store, step, mine)) if text), ""):
             passed_over.append(problem)
             continue
         body = _body(store, step)

@@ -67,7 +67,7 @@ class AgreedProduct(torch.autograd.Function):
 
 
 def rounded_by(amax: Tensor, x: Tensor, slot: str, recipe: Any) -> tuple[Tensor, Tensor]:
-    """Task C.1. (the FP8 values of x * s in x's dtype, s), s from this amax: 16.5's `rounding`, told its amax.
+    """Task C.1. (the FP8 values of x * s in x's dtype, s), s from this amax: 16.5's `rounding`, given its amax.
 
     amax: fp32 scalar. slot: "input", "weight" or "grad". s: fp32 scalar.
     """

@@ -39,7 +39,7 @@ and not, before you trust it; the lab has few runs, so leave room between what t
 lost: a centred window, a normalisation by the run's own mean, a threshold at its 99th percentile all look ahead, ring
 beautifully early, and cannot be had live. The check lets you see a run to its end, and then only up to your alarm.
 
-**Ranks.** In a synchronous training all steps take the same time on all ranks, since the fast ones wait. What tells is
+**Ranks.** In a synchronous training all steps take the same time on all ranks, since the fast ones wait. What shows is
 each rank's own work (`work_SR`). Compare a rank with the *others in the same step*: when a machine gives all of them
 less, nobody is slow. A rank that hiccups once is no slow rank either; one that takes 1.3 times as long in step after
 step costs 30 % of the whole machine.
@@ -82,7 +82,7 @@ def unusual(x_SN: Tensor, width: int, known: int, floor: float) -> Tensor:
 
     Args:
         x_SN: positive where it was recorded. NaN, infinities, zeros and negative values are not looked at.
-        width: rows, of S, that tell what is usual; the row itself is none of them.
+        width: rows, of S, that say what is usual; the row itself is none of them.
         known: so many of them at least must have been recorded, for a value to be judged.
         floor: added to the scatter, in log2.
 
@@ -132,7 +132,7 @@ def alarms(run: Run) -> list[Alarm]:
     """Task C.4. What rings on this record, in the order of rows. Causal: what rings at row s would have rung when the
     record ended there.
 
-    A fault of a rank is told by its number; `rank` is None for everything else. All that rings is told, not the first
+    A fault of a rank is reported with its number; `rank` is None for all else. All that rings is reported, not the first
     alone. An empty record rings nothing; one without probes, or of one rank, is judged by the rest.
     """
     ### BEGIN SOLUTION C.4 the alarms

@@ -16,9 +16,9 @@ from labkit.errors import LabError
 from labkit.model.config import ModelConfig
 
 
-def setup_of(told: dict[str, Any]) -> Setup:
+def setup_of(values: dict[str, Any]) -> Setup:
     """A Setup from plain values."""
-    return Setup(**{**told, "model": ModelConfig(**told["model"]), "betas": tuple(told.get("betas", (0.9, 0.95)))})
+    return Setup(**values | {"model": ModelConfig(**values["model"]), "betas": tuple(values.get("betas", (0.9, 0.95)))})
 
 
 def whole(trainer: Any, of: Any) -> dict[str, torch.Tensor]:
@@ -48,24 +48,24 @@ def places(meshes, group):
     """C.1: for each setup the ranks of this rank's groups."""
     from . import assemble
 
-    told = []
+    found = []
     for one in meshes:
         mesh = assemble.mesh_of(group, setup_of(one))
-        told.append({name: list(mesh[name].ranks) for name in ("pp", "dp", "tp")} | {"share": list(mesh.data_share)})
-    return told
+        found.append({name: list(mesh[name].ranks) for name in ("pp", "dp", "tp")} | {"share": list(mesh.data_share)})
+    return found
 
 
-def trained(batches, told, lr, group):
+def trained(batches, values, lr, group):
     """C.1: a step for each batch. Returns what every step gave, the first one's gradients as the optimizer would have
     seen them, the weights at the end, what was converted and what the rank holds between steps."""
     from . import assemble
 
-    trainer = assemble.assemble(setup_of(told), group)
+    trainer = assemble.assemble(setup_of(values), group)
     gradients: dict[str, torch.Tensor] = {}
-    asked = []
+    calls = []
 
     def look(vitals):
-        asked.append(list(vitals))
+        calls.append(list(vitals))
         if not gradients:
             gradients.update(whole(trainer, lambda unit: unit.shard.grad))
         return True
@@ -76,7 +76,7 @@ def trained(batches, told, lr, group):
     left = sum(p.untyped_storage().nbytes() for p in trainer.model.parameters())
     return {
         "vitals": vitals,
-        "asked": asked,
+        "calls": calls,
         "gradients": gradients,
         "weights": whole(trainer, lambda unit: unit.shard),
         "report": trainer.report,
@@ -88,13 +88,13 @@ def trained(batches, told, lr, group):
     }
 
 
-def marked(batch, told, group):
+def marked(batch, values, group):
     """C.1: the gradients of a step, the replicas' sum and the vitals, with marks in the ledger: a span "begin vitals"
     in front of what makes calls, and "end vitals" behind it. Then, where weights are whole for a step, one in which
     nothing is used. Returns whether there was a loss, and how many shards had no gradient after that step."""
     from . import assemble
 
-    trainer = assemble.assemble(setup_of(told), group)
+    trainer = assemble.assemble(setup_of(values), group)
 
     def between_marks(name, function):
         def marking(*args):
@@ -118,12 +118,12 @@ def marked(batch, told, group):
     return {"loss": loss is not None, "without": sum(unit.shard.grad is None for unit in trainer.units)}
 
 
-def heard(batches, told, lr, group):
+def heard(batches, values, lr, group):
     """C.1: one step; of its first micro-batch what went into each converted linear on this rank, and what came out:
     {name: {"x", "y", "dy", "dx"}}, with the weights before the step, the gradients and the vitals."""
     from . import assemble
 
-    trainer = assemble.assemble(setup_of(told), group)
+    trainer = assemble.assemble(setup_of(values), group)
     weights = whole(trainer, lambda unit: unit.shard)
     found: dict[str, dict[str, torch.Tensor]] = {}
 
@@ -150,8 +150,8 @@ def heard(batches, told, lr, group):
         return True
 
     vitals = list(trainer.step(assemble.data_of(trainer, batches[0]), lr, look))
-    told_of = {"report": trainer.report, "kinds": kinds(trainer.model), "weights": weights}
-    return {"linears": found, "gradients": gradients, "vitals": vitals, **told_of}
+    more = {"report": trainer.report, "kinds": kinds(trainer.model), "weights": weights}
+    return {"linears": found, "gradients": gradients, "vitals": vitals, **more}
 
 
 def kinds(model: nn.Module) -> dict[str, str]:
@@ -160,15 +160,15 @@ def kinds(model: nn.Module) -> dict[str, str]:
     return {name: type(m).__name__ for name, m in every.items() if hasattr(m, "in_features") or name == "tok_embed"}
 
 
-def spoilt(batches, told, lr, spoils, group):
+def spoilt(batches, values, lr, spoils, group):
     """C.1: a step for each batch. In the first ones a rank finds a value in its gradient or its loss, as `spoils` says:
-    ("gradient" or "loss", rank, value). `allow` refuses the one after them. Returns vitals, what `allow` was asked
-    about, and whether anything moved in each; and the vitals of one gradient, of 1e22 times it, and with a NaN on all
+    ("gradient" or "loss", rank, value). `allow` refuses the one after them. Returns vitals, what `allow` was called
+    with, and whether anything moved in each; and the vitals of one gradient, of 1e22 times it, and with a NaN on all
     ranks but the first."""
     from . import assemble
 
-    trainer = assemble.assemble(setup_of(told), group)
-    gradients, asked, moved, vitals, graphs = trainer.gradients, [], [], [], []
+    trainer = assemble.assemble(setup_of(values), group)
+    gradients, calls, moved, vitals, graphs = trainer.gradients, [], [], [], []
 
     def with_spoils(rows):
         loss = gradients(rows)
@@ -184,11 +184,11 @@ def spoilt(batches, told, lr, spoils, group):
     for number, batch in enumerate(batches):
         before = [unit.shard.detach().clone() for unit in trainer.units]
         moments = [x.clone() for x in (*trainer.optimizer.m, *trainer.optimizer.v)]
-        told_to = number != len(spoils)
+        allowed = number != len(spoils)
 
-        def allow(found, told_to=told_to):
-            asked.append(int(found.finite))
-            return told_to
+        def allow(found, allowed=allowed):
+            calls.append(int(found.finite))
+            return allowed
 
         vitals.append(list(trainer.step(assemble.data_of(trainer, batch), lr, allow)))
         same = all(torch.equal(a, unit.shard) for a, unit in zip(before, trainer.units))
@@ -200,7 +200,7 @@ def spoilt(batches, told, lr, spoils, group):
         for unit in trainer.units:
             unit.shard.grad.mul_(times)
         sizes.append(list(trainer.vitals(loss)))
-    return {"vitals": vitals, "asked": asked, "moved": moved, "grads": grads, "sizes": sizes, "graph": any(graphs)}
+    return {"vitals": vitals, "calls": calls, "moved": moved, "grads": grads, "sizes": sizes, "graph": any(graphs)}
 
 
 def product(x, w, dy, group, epsilon=None, power_of_two=False):
@@ -225,7 +225,7 @@ def product(x, w, dy, group, epsilon=None, power_of_two=False):
     return {"y": y.detach(), "dx": dx, "dw": dw, "dtypes": dtypes, "kept": sum(kept.values())}
 
 
-def refused(asked, group):
+def refused(setups, group):
     """C.1: what `assemble` raises for each setup, and whether a stage was built before."""
     from . import assemble
 
@@ -237,10 +237,10 @@ def refused(asked, group):
 
     assemble.built = noted
     try:
-        for told in asked:
+        for values in setups:
             built.clear()
             try:
-                assemble.assemble(setup_of(told), group)
+                assemble.assemble(setup_of(values), group)
                 found.append(("nothing", "", bool(built)))
             except LabError as error:
                 found.append(("LabError", str(error), bool(built)))
@@ -288,12 +288,12 @@ class Memory:
         return bytes(self.files[f"{step}/{name}"].tolist())
 
 
-def without_save(batches, told, lr, steps, refused, group):
+def without_save(batches, values, lr, steps, refused, group):
     """C.2: a step for each batch, of which those in `refused` are not taken; what the run is like after `steps` and at
-    the end. Your checkpoints are not asked here."""
+    the end. Your checkpoints are not called here."""
     from . import assemble
 
-    trainer = assemble.assemble(setup_of(told), group)
+    trainer = assemble.assemble(setup_of(values), group)
     stepped(trainer, batches[:steps], lr, refused)
     found = state(trainer)
     vitals = stepped(trainer, batches[steps:], lr)
@@ -308,13 +308,13 @@ def stepped(trainer, batches, lr, refused=()):
     return [list(trainer.step(rows, lr, lambda _, n=n: n not in refused)) for n, rows in enumerate(data)]
 
 
-def saved(batches, told, lr, step, full, refused, group):
+def saved(batches, values, lr, step, full, refused, group):
     """C.2: a step for each batch, of which those in `refused` are not taken, and a save as `step`: what was written and
     said."""
     from . import assemble, checkpoint
 
     checkpoint.damage(Memory(group), 0, [])  # if it is a hole, it says so before C.1's
-    trainer = assemble.assemble(setup_of(told), group)
+    trainer = assemble.assemble(setup_of(values), group)
     stepped(trainer, batches, lr, refused)
     store, error = Memory(group, full=full), ("", "")
     try:
@@ -325,12 +325,12 @@ def saved(batches, told, lr, step, full, refused, group):
     return {"files": store.written, **said}
 
 
-def resumed(batches, told, lr, files, unlisted, group):
+def resumed(batches, values, lr, files, unlisted, group):
     """C.2: a load from these files, of which this rank's listing lacks some steps, and a step for each batch."""
     from . import assemble, checkpoint
 
     checkpoint.damage(Memory(group), 0, [])  # if it is a hole, it says so before C.1's
-    trainer = assemble.assemble(setup_of(told), group)
+    trainer = assemble.assemble(setup_of(values), group)
     before = [unit.shard.detach().clone() for unit in trainer.units]
     try:
         found = checkpoint.load(trainer, Memory(group, files, unlisted=unlisted))
@@ -340,8 +340,8 @@ def resumed(batches, told, lr, files, unlisted, group):
     loaded = state(trainer)
     vitals = stepped(trainer, batches, lr)
     weights = whole(trainer, lambda unit: unit.shard)
-    told_of = None if found is None else {"step": found[0], "own": found[1], "passed_over": list(found[2])}
-    return {"loaded": told_of, "vitals": vitals, "weights": weights, "state": loaded, "error": ("", "")}
+    result = None if found is None else {"step": found[0], "own": found[1], "passed_over": list(found[2])}
+    return {"loaded": result, "vitals": vitals, "weights": weights, "state": loaded, "error": ("", "")}
 
 
 def judged_whole(files, cases):

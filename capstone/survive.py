@@ -10,20 +10,20 @@ ends them and starts all anew, up to `--max-restarts` times. So every start look
 since is done again: `restore`. The same batches, the same rate, the same moments: the loss curve is that of an
 undisturbed run, or something was left out of the checkpoint.
 
-**A NaN on one rank.** Gradients are summed, so all have it, and `Trainer.vitals` tells all of it (C.1). 16.7's Recovery
+**A NaN on one rank.** Gradients are summed, so all have it, and `Trainer.vitals` reports it to all (C.1). 16.7's Recovery
 says what to do: skip the step, lower the rate, go back. Going back restores what a checkpoint holds, but for three
 things. The lowered rate stays lowered, or the run meets the same cliff with the same speed. The count of ways back
 goes on, or it goes back for ever. And step k reads batch k + shift from now on, so that the batches it broke on are
 not read again.
 
-**A full disk.** A save that fails is no reason to end: the older checkpoint is there. But somebody must be told.
+**A full disk.** A save that fails is no reason to end: the older checkpoint is there. But it must be reported.
 
 **A SIGTERM.** Clusters take machines back, and give notice: 30 seconds, say. The signal comes at any time, to each rank
 in another place; one may be a step ahead. So a handler only remembers it, and behind each step all ranks tell each
-other whether they were asked (`tell`): if one was, all save and leave. The message is there anyway, so it carries
+other whether they are to stop (`tell`): if one is, all save and leave. The message is there anyway, so it carries
 something else, too:
 
-**A slow rank.** One GPU that is too warm, one disk that is too slow, and a thousand wait. What tells who it is are each
+**A slow rank.** One GPU that is too warm, one disk that is too slow, and a thousand wait. What shows who it is are each
 rank's own seconds, and the ledger knows them: those of the step without those in which the rank stood in calls
 (`own_seconds`). Why not the seconds of the step? The notebook asks.
 
@@ -55,7 +55,7 @@ from typing import Any, NamedTuple
 import torch
 
 from capstone import checkpoint
-from capstone.given.saying import told
+from capstone.given.saying import gather_json
 from labkit.comm.ledger import CALLS, COLLECTIVES
 from labkit.errors import LabError
 
@@ -67,7 +67,7 @@ TICK = 0.5  # seconds between two looks of a watchdog
 
 
 class Heard(NamedTuple):
-    """stop: some rank was asked to stop. seconds: each rank's own seconds of the step, by rank."""
+    """stop: some rank is to stop. seconds: each rank's own seconds of the step, by rank."""
 
     stop: bool
     seconds: list[float]
@@ -85,11 +85,11 @@ def own_seconds(ledger: Any, begin: float, end: float) -> float:
     return end - begin - stood
 
 
-def tell(asked: bool, own: float, group: Any) -> Heard:
-    """Task C.3. What all ranks know behind a step, the same on every rank, by one collective: whether any rank was
-    `asked` to stop, and every rank's `own` seconds."""
+def tell(stop: bool, own: float, group: Any) -> Heard:
+    """Task C.3. What all ranks know behind a step, the same on every rank, by one collective: whether any rank is
+    to `stop`, and every rank's `own` seconds."""
     ### BEGIN SOLUTION C.3 one message behind each step
-    mine = torch.tensor([[float(asked), own]], dtype=torch.float64, device=group.device)
+    mine = torch.tensor([[float(stop), own]], dtype=torch.float64, device=group.device)
     rows = group.all_gather(mine).view(group.size, 2)
     return Heard(bool(rows[:, 0].max() > 0), rows[:, 1].tolist())
     ### END SOLUTION
@@ -127,7 +127,7 @@ def keep(run: Any) -> bool:
     ### BEGIN SOLUTION C.3 a disk that is full
     try:
         checkpoint.save(run.trainer, run.step, run.store, run.own())
-    except LabError as full:  # on every rank: `save` has told all
+    except LabError as full:  # on every rank: `save` raises on all
         run.say("not saved", f"{full}; the run goes on, and an older checkpoint stays the newest")
         return False
     run.recovery.saved(run.step)
@@ -161,7 +161,7 @@ def go_back(run: Any) -> bool:
     `run.say("rolled back", text, to=..., shift=...)`. `run.recut()` takes the lines of undone steps out of the record.
     """
     ### BEGIN SOLUTION C.3 back to a checkpoint
-    if not told(run.group, run.store.steps())[0]:
+    if not gather_json(run.group, run.store.steps())[0]:
         run.say("not rolled back", "there is no checkpoint to go back to")
         return False
     at, rate, shift, rollbacks = run.step, run.recovery.rate, run.shift, run.rollbacks
@@ -183,7 +183,7 @@ class Standing(NamedTuple):
     pid, host  of its process
     beat       one more with each post
     begun      {group: how many collectives of it the rank has begun}
-    call       the call that it stands in, "all_gather" say ("wait" is told as what it waits for); "" in its own code
+    call       the call that it stands in, "all_gather" say ("wait" is reported as what it waits for); "" in its own code
     group      the group that was called, and `ranks` of it, as the whole run counts; number: this is its n-th
                collective, counted from 0; peer: with whom a send or recv is, else None
     stood      seconds in this call
@@ -231,8 +231,8 @@ def standing(ledger: Any, beat: int) -> Standing:
     of = next((e for e in reversed(recent) if e.index == event.of), event) if event.kind == "wait" else event
     ranks = tuple(ledger.groups.get(of.group, ()))
     peer = None if of.kind in COLLECTIVES else of.peer  # a broadcast's is its source, for which nobody else waits
-    told_of = dict(call=of.kind, group=of.group, ranks=ranks, number=of.seq, peer=peer)
-    return me._replace(**told_of, stood=ledger.now() - event.begin, where=event.where)
+    fields = dict(call=of.kind, group=of.group, ranks=ranks, number=of.seq, peer=peer)
+    return me._replace(**fields, stood=ledger.now() - event.begin, where=event.where)
 
 
 def hung(standings: list[Standing], limit: float) -> Hung | None:

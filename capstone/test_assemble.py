@@ -53,10 +53,10 @@ def stages(c, mesh, got):
         here = set(field(got[r], "gradients"))
         stage = by_stage.setdefault(place(mesh, r)[0], here)
         expect(stage == here, f"rank {r} trains other weights than its neighbours on the same stage", known=True)
-    told = sorted(name for names in by_stage.values() for name in names)
-    missing = sorted(set(c.weight_shapes()) ^ set(told))
+    seen = sorted(name for names in by_stage.values() for name in names)
+    missing = sorted(set(c.weight_shapes()) ^ set(seen))
     expect(
-        not missing and len(told) == len(set(told)), f"weights on no stage or on two: {', '.join(missing)}", known=True
+        not missing and len(seen) == len(set(seen)), f"weights on no stage or on two: {', '.join(missing)}", known=True
     )
 
 
@@ -74,20 +74,20 @@ def compared(got, c, mesh, tol, weights, batches, options):
         },
     }
     for r in range(RANKS):
-        told = field(got[r], "vitals")
+        vitals = field(got[r], "vitals")
         for k, (loss, norm) in enumerate(zip(want["losses"], want["norms"])):
             for at, name, right in ((0, "the loss", loss), (1, "the gradient's norm", norm)):
-                number(told[k][at], right, causes.get((at, k), dict), tol, rank=r, what=f"step {k + 1}: {name}")
-            expect(told[k][2] is True, f"rank {r}, step {k + 1}: finite must be True", known=True)
+                number(vitals[k][at], right, causes.get((at, k), dict), tol, rank=r, what=f"step {k + 1}: {name}")
+            expect(vitals[k][2] is True, f"rank {r}, step {k + 1}: finite must be True", known=True)
         for name, whole in want["weights"].items():
             if name in got[r]["weights"]:
                 off = far(got[r]["weights"][name], own(name, whole, c, tp, place(mesh, r)[2]))
-                expect(off <= tol, f"rank {r}: after {len(told)} steps {name} is {off:.2g} off, relative to its norm")
+                expect(off <= tol, f"rank {r}: after {len(vitals)} steps {name} is {off:.2g} off, relative to its norm")
 
 
 def nearest_the_loss(got, want, c, mesh, tol):
     """The first step's gradients of all ranks. A mistake in a backward spoils those of all weights in front of it: of
-    those that are off, the last one in the forward's order is told, and how many there are."""
+    those that are off, the last one in the forward's order is reported, and how many there are."""
     tp, off = mesh.get("tp", 1), []
     names = list(want["gradients"])  # the forward's order
     for name in reversed(names):
@@ -187,13 +187,13 @@ def test_places(seed):
     meshes = [dict(dp=2, tp=2), dict(tp=2, pp=2, zero=1), dict(dp=2, pp=2, zero=1), dict(dp=4), dict(tp=4)]
     got, _ = call("scenarios.places", [[setup(c, m, options, None) for m in meshes]] * RANKS)
     for r in range(RANKS):
-        for m, told in zip(meshes, got[r]):
+        for m, groups in zip(meshes, got[r]):
             where = place(m, r)
             for at, name in ((2, "tp"), (1, "dp"), (0, "pp")):
                 want = [q for q in range(RANKS) if all(place(m, q)[k] == where[k] for k in range(3) if k != at)]
                 others = ", ".join(f"{k} {v}" for k, v in m.items() if k != "zero")
                 same(
-                    field(told, name),
+                    field(groups, name),
                     want,
                     what=f"{others}: ranks of the {name} group",
                     rank=r,
@@ -245,7 +245,7 @@ def test_fp8(mesh, seed):
     m, tp = MESHES[mesh], MESHES[mesh].get("tp", 1)
     c, weights, batches, options = drawn(seed, mesh, "fp8", rows=32)  # so that a head could be converted, too
     each = own_alone(c, m, options, weights, batches[:1], precision="fp8")
-    got, ledgers = call("scenarios.heard", [(rows, told, LR) for rows, told in each], timeout=40.0)
+    got, ledgers = call("scenarios.heard", [(rows, values, LR) for rows, values in each], timeout=40.0)
     stages(c, m, got)
     in_order(got, c, m, weights, batches[0])
     linears = [
@@ -457,9 +457,9 @@ def test_agreed_product(kind, seed):
             expect(kept <= most, f"rank {r}: {kept} bytes are kept for the backward, and {most} are enough", known=True)
     halves = [(a.bfloat16(), b, g.bfloat16()) for a, b, g in sent]  # activations are BF16, master weights FP32
     for r, one in enumerate(call("scenarios.product", halves)[0]):
-        told = [str(name).removeprefix("torch.") for name in field(one, "dtypes")]
+        dtypes = [str(name).removeprefix("torch.") for name in field(one, "dtypes")]
         right = ["bfloat16", "bfloat16", "float32"]
-        expect(told == right, f"rank {r}: x is BF16, w FP32: y, dx, dw are {told}, expected {right}", known=True)
+        expect(dtypes == right, f"rank {r}: x is BF16, w FP32: y, dx, dw are {dtypes}, expected {right}", known=True)
     for r in range(N):
         parts = phases(ledgers[r])
         # One all-reduce of two amaxes and their flags forward, of one and its flag backward; ring bytes.
@@ -545,7 +545,7 @@ def test_a_step_that_is_not_taken(mesh, seed):
     spoils = [spoils[k] for k in draw.order(range(4))]
     batches = [batches[0]] * 4 + batches[1:]
     each = own_alone(c, m, options, weights, batches)
-    got, ledgers = call("scenarios.spoilt", [(rows, told, LR, spoils) for rows, told in each], timeout=40.0)
+    got, ledgers = call("scenarios.spoilt", [(rows, values, LR, spoils) for rows, values in each], timeout=40.0)
     want = alone(c, weights, batches[4:5], options)
     for k, (what, rank, value) in enumerate(spoils):
         fine = [r for r in range(RANKS) if field(got[r], "vitals")[k][2] is not False]
@@ -557,10 +557,10 @@ def test_a_step_that_is_not_taken(mesh, seed):
         )
     for r in range(RANKS):
         for k, (what, rank, value) in enumerate(spoils):
-            told = got[r]["vitals"][k][:2]
+            values = got[r]["vitals"][k][:2]
             expect(
-                all(math.isnan(x) for x in told),
-                f"rank {r}, step {k + 1}: rank {rank} had {value} in its {what}, and loss and norm are {told}, expected NaN",
+                all(math.isnan(x) for x in values),
+                f"rank {r}, step {k + 1}: rank {rank} had {value} in its {what}, and loss and norm are {values}, expected NaN",
                 known=True,
             )
         one, huge, several = field(got[r], "sizes")
@@ -588,12 +588,12 @@ def test_a_step_that_is_not_taken(mesh, seed):
         )
         graph = field(got[r], "graph")
         expect(not graph, f"rank {r}: the loss that `gradients` gives holds its graph: it has a gradient", known=True)
-        asked = field(got[r], "asked")
+        calls = field(got[r], "calls")
         what, finite = (
-            "`finite` of the vitals that `allow` was asked about",
-            {"it is asked about finite steps alone": [1, 1]},
+            "`finite` of the vitals that `allow` was called with",
+            {"it is called for finite steps alone": [1, 1]},
         )
-        same(asked, [0, 0, 0, 0, 1, 1], rank=r, what=what, looks_like=finite)
+        same(calls, [0, 0, 0, 0, 1, 1], rank=r, what=what, looks_like=finite)
         why = [*(f"there was {value} in one rank's {what}" for what, _, value in spoils), "`allow` refused it"]
         for k, text in enumerate(why):
             expect(not got[r]["moved"][k], f"rank {r} changed weights or moments in a step though {text}", known=True)
@@ -612,7 +612,7 @@ def test_messages(mesh, seed):
     c, weights, batches, options = drawn(seed, mesh, "messages")
     half = {} if m.get("tp", 1) > 1 else {"precision": "fp8", "rest": "bf16"}
     each = own_alone(c, m, options, weights, batches[:1], **half)
-    got, ledgers = call("scenarios.marked", [(rows[0], told) for rows, told in each], timeout=40.0)
+    got, ledgers = call("scenarios.marked", [(rows[0], values) for rows, values in each], timeout=40.0)
     shared = c.n_layers if m.get("tp", 1) > c.n_kv_heads else 0  # the units that have a shared head: every block's
     for r in range(RANKS):
         made = [e.kind for e in marked(ledgers[r], "vitals") if e.kind != "wait"]

@@ -36,22 +36,22 @@ def ranks_of(mesh):
 
 def saving(c, mesh, options, weights, batches, step, full=(), refused=(), **more):
     """The checkpoint behind these batches, as that of `step`."""
-    told = setup(c, MESHES[mesh], options, weights, **more)
-    each = (batches, told, LR, step, list(full), list(refused))
+    values = setup(c, MESHES[mesh], options, weights, **more)
+    each = (batches, values, LR, step, list(full), list(refused))
     return call("scenarios.saved", [each] * ranks_of(mesh), timeout=40.0)
 
 
 def undisturbed(c, mesh, options, weights, batches, steps, refused=(), **more):
     """The same run without a checkpoint, after `steps` and at the end, by rank: processes in which no code of yours
     runs say what a load has to bring back."""
-    told = setup(c, MESHES[mesh], options, weights, **more)
-    each = [(batches, told, LR, steps, list(refused))] * ranks_of(mesh)
+    values = setup(c, MESHES[mesh], options, weights, **more)
+    each = [(batches, values, LR, steps, list(refused))] * ranks_of(mesh)
     return call("scenarios.without_save", each, timeout=40.0)[0]
 
 
 def loading(c, mesh, options, batches, files, unlisted=None, **more):
-    told = setup(c, MESHES[mesh], options, None, **more)
-    each = [(batches, told, LR, files, (unlisted or {}).get(r, [])) for r in range(ranks_of(mesh))]
+    values = setup(c, MESHES[mesh], options, None, **more)
+    each = [(batches, values, LR, files, (unlisted or {}).get(r, [])) for r in range(ranks_of(mesh))]
     return call("scenarios.resumed", each, timeout=40.0)[0]
 
 
@@ -142,9 +142,9 @@ def test_resumed(mesh, precision, seed):
 def as_promised(files, mesh, step):
     """What `save` says of its manifest: C.3's grader goes by it."""
     expect(f"{step}/manifest" in files, f"the checkpoint of step {step} has no manifest", known=True)
-    told = json.loads(json.loads(bytes(files[f"{step}/manifest"].tolist()))["body"])
-    expect(told.get("step") == step, f'the manifest of step {step} has "step" {told.get("step")}', known=True)
-    for r, one in enumerate(told["ranks"]):
+    body = json.loads(json.loads(bytes(files[f"{step}/manifest"].tolist()))["body"])
+    expect(body.get("step") == step, f'the manifest of step {step} has "step" {body.get("step")}', known=True)
+    for r, one in enumerate(body["ranks"]):
         data = bytes(files[f"{step}/rank-{r:05d}"].tolist())
         right = {"place": list(place(MESHES[mesh], r)), "bytes": len(data), "crc32": zlib.crc32(data)}
         for key, value in right.items():
@@ -193,14 +193,14 @@ def test_another_mesh(way, seed):
     for r in range(ranks_of(second)):
         error = field(again[r], "error")
         expect(not error[0], f"rank {r}: the checkpoint was refused: {error[1]}", known=True)
-        whose, told = {"rate": 0.25, "rank": r if r < before else 0}, field(again[r], "loaded")["own"]
-        expect(told == whose, f"{way}: rank {r}: `own` is {told}, expected {whose}", known=True)
+        whose, result = {"rate": 0.25, "rank": r if r < before else 0}, field(again[r], "loaded")["own"]
+        expect(result == whose, f"{way}: rank {r}: `own` is {result}, expected {whose}", known=True)
         restored(again[r], on_mesh(before_it, c, MESHES[first], mesh, r), f"{way}: rank {r}")
         if not trains:
             continue
-        told = field(again[r], "vitals")
-        same(told[0][0], want["losses"][2], tol=TOL * want["losses"][2], rank=r, what=f"{way}: the loss of step 3")
-        same(told[0][1], want["norms"][2], tol=TOL * want["norms"][2], rank=r, what=f"{way}: the norm of step 3")
+        result = field(again[r], "vitals")
+        same(result[0][0], want["losses"][2], tol=TOL * want["losses"][2], rank=r, what=f"{way}: the loss of step 3")
+        same(result[0][1], want["norms"][2], tol=TOL * want["norms"][2], rank=r, what=f"{way}: the norm of step 3")
         for name, whole in want["weights"].items():
             off = far(again[r]["weights"].get(name), own(name, whole, c, mesh.get("tp", 1), place(mesh, r)[2]))
             expect(off <= TOL, f"{way}: rank {r}: after step 3 {name} is {off:.2g} off, relative to its norm")
@@ -268,7 +268,7 @@ def test_damaged(what, seed):
 
 
 def by_rank(draw):
-    """What `damage` says of the ranks that it is asked about, whatever a disk can do."""
+    """What `damage` says of the ranks that it is called for, whatever a disk can do."""
     N = draw.size(3, 6)
     files = [draw.ids(256, draw.size(20, 40)).to(torch.uint8) for _ in range(N)]
     bad, every = draw.size(1, N - 1), [*range(N)]
@@ -276,8 +276,8 @@ def by_rank(draw):
     flipped[-1] ^= 1
     cases = [
         ("all are whole", (every, {}, []), False),
-        (f"{N} ranks saved, and more are asked about", ([0, N, N + 2], {}, []), False),
-        (f"another rank's file than {name} is asked about, and that is damaged", (others, {name: flipped}, []), False),
+        (f"{N} ranks saved, and more are to be judged", ([0, N, N + 2], {}, []), False),
+        (f"another rank's file than {name} is to be judged, and that is damaged", (others, {name: flipped}, []), False),
         (f"the last bit of {name} is lost", (every, {name: flipped}, []), True),
         (f"{name} is longer", ([bad], {name: torch.cat([files[bad], flipped[:1]])}, []), True),
         (f"{name} is gone", (every, {name: None}, []), True),

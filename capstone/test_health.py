@@ -63,7 +63,7 @@ def rms(values):
 
 
 WRONGLY: dict[str, dict[str, Any]] = {
-    "the row itself is among those that tell what is usual": dict(now=1),
+    "the row itself is among those that say what is usual": dict(now=1),
     "without the floor": dict(floor=0.0),
     "means, and not medians: an outlier moves them": dict(middle=np.mean),
     "the usual value is a mean, not a median: an outlier moves it": dict(middle=np.mean, spread=np.median),
@@ -177,7 +177,7 @@ class Table(NamedTuple):
     long: frozenset = frozenset()
     more: frozenset = frozenset()
 
-    def told(self, alarms):
+    def alarms_of(self, alarms):
         """Of each slow rank the alarms that it asks for."""
         return [[one for one in alarms if one[1] == rank and at <= one[0] < at + IN_TIME] for at, rank, _ in self.slow]
 
@@ -195,7 +195,7 @@ def why_slow(tables, heard):
     wrongly, by = 0, Counter[str]()
     later, missed, found = list[float](), list[float](), list[float]()
     for table, alarms in zip(tables, heard):
-        right = table.told(alarms)
+        right = table.alarms_of(alarms)
         for number, ((_, _, times), its) in enumerate(zip(table.slow, right)):
             (found if its else later if number else missed).append(times)
         for row, who in alarms:
@@ -239,7 +239,7 @@ def test_slow_ranks(seed):
         which = None
         if number % 2:
             at = draw.size(KNOWN + 16, len(work) - IN_TIME - 8)
-            at = KNOWN if number == 3 else at  # as early as can be asked
+            at = KNOWN if number == 3 else at  # as early as can be expected
             work, rank, times = slowed(draw, work, at, SLOW + 0.05 if number % 4 == 1 else 2.2)
             which = (at, rank, times)
         tables.append(Table(work.float(), (which,) if which else (), *what_else))
@@ -253,11 +253,11 @@ def test_slow_ranks(seed):
     expect(isinstance(heard, list) and len(heard) == len(tables), "for each run a list of alarms")
     for table, alarms in zip(tables, heard):
         was = [f"rank {rank} takes {times:.2f} times as long from row {at} on" for at, rank, times in table.slow]
-        ok = len(alarms) == len(was) and all(table.told(alarms))
+        ok = len(alarms) == len(was) and all(table.alarms_of(alarms))
         expect(
             ok,
             f"of {table.work.shape[1]} ranks {' and '.join(was) or 'none becomes slow'}: one alarm for each slow rank "
-            f"within {IN_TIME} rows is asked for, and there rang, (row, rank), {alarms[:3]}",
+            f"within {IN_TIME} rows is expected, and there rang, (row, rank), {alarms[:3]}",
             cause=() if ok else why_slow(tables, heard),
         )
 
@@ -272,7 +272,7 @@ def test_slow_ranks(seed):
 
 
 def everything_rings(draw):
-    """All that rings is told, not the first alone: of two ranks one becomes slow, then the loss is no number; and a
+    """All that rings is reported, not the first alone: of two ranks one becomes slow, then the loss is no number; and a
     record without probes, with one rank or none, or without a row, rings for nothing but that."""
     rows, at = 160, draw.size(KNOWN, KNOWN + 8)
     spoilt = at + 2 * IN_TIME + draw.size(8, 20)
@@ -286,27 +286,27 @@ def everything_rings(draw):
     later, other = at + IN_TIME + 8, (one + 1) % 4
     four[later:, other] *= SLOW
     runs.append(cut(Run(*[*none, four.float()]), spoilt))
-    told = call_alone("scenarios.rang", [tuple(run) for run in runs])
-    expect(isinstance(told, list) and len(told) == len(runs), "for each run a list of alarms")
-    last = [row for row, who in told[0] if who == -1]
-    mine = [row for row, who in told[0] if who == rank and at <= row < at + IN_TIME]
+    rang = call_alone("scenarios.rang", [tuple(run) for run in runs])
+    expect(isinstance(rang, list) and len(rang) == len(runs), "for each run a list of alarms")
+    last = [row for row, who in rang[0] if who == -1]
+    mine = [row for row, who in rang[0] if who == rank and at <= row < at + IN_TIME]
     expect(
-        len(mine) == 1 and last[:1] == [spoilt] and told[0] == sorted(told[0]),
+        len(mine) == 1 and last[:1] == [spoilt] and rang[0] == sorted(rang[0]),
         f"rank {rank} of two was slow from row {at} on, and from row {spoilt} on there is no number: both are to ring, "
-        f"in the order of rows, and there rang, (row, rank), {told[0]}",
+        f"in the order of rows, and there rang, (row, rank), {rang[0]}",
         known=True,
     )
     both = [
-        [row for row, who in told[-1] if who == rank and begin <= row < begin + IN_TIME]
+        [row for row, who in rang[-1] if who == rank and begin <= row < begin + IN_TIME]
         for rank, begin in ((one, at), (other, later))
     ]
     expect(
         all(both),
         f"of four ranks {one} was slow from row {at} on, and {other} from row {later} on: both are to ring, and there "
-        f"rang, (row, rank), {told[-1]}",
+        f"rang, (row, rank), {rang[-1]}",
         known=True,
     )
-    for run, alarms, want in zip(runs[1:-1], told[1:-1], (mine, [spoilt], [], [], [], [])):
+    for run, alarms, want in zip(runs[1:-1], rang[1:-1], (mine, [spoilt], [], [], [], [])):
         expect(
             [row for row, _ in alarms[:1]] == want,
             f"a record of {len(run.loss_S)} rows and {run.work_SR.shape[1]} ranks, without probes: there rang, (row, "
@@ -317,7 +317,7 @@ def everything_rings(draw):
 
 def whatever_comes(draw):
     """What rings up to a row is the same whatever comes after it: nothing, or numbers far larger or smaller, or none.
-    Each rule is asked, not the one that rings first: a slow rank, a loss, a norm, weights, what saturates."""
+    Each rule is judged, not the one that rings first: a slow rank, a loss, a norm, weights, what saturates."""
     rows, T = 2 * draw.size(64, 70), 3
     S, P = 3 * rows, 3 * rows // 2
     work, _, _ = slowed(draw, seconds(draw, S, ranks=(2, 4)), rows - IN_TIME - 8)
@@ -340,13 +340,13 @@ def whatever_comes(draw):
             x[rows if len(x) == S else rows // 2 :] *= times
         later.work_SR[rows:, 0] *= 3.0
         runs.append(later)
-    told = call_alone("scenarios.rang", [tuple(run) for run in runs])
-    expect(isinstance(told, list) and len(told) == len(runs), "for each run a list of alarms")
-    for alarms in told[1:]:
+    rang = call_alone("scenarios.rang", [tuple(run) for run in runs])
+    expect(isinstance(rang, list) and len(rang) == len(runs), "for each run a list of alarms")
+    for alarms in rang[1:]:
         early = [[row, who] for row, who in alarms if row < rows]
         expect(
-            early == told[0],
-            f"of a record that ends at row {rows} there rings, (row, rank), {told[0]}, and of one that goes on otherwise, "
+            early == rang[0],
+            f"of a record that ends at row {rows} there rings, (row, rank), {rang[0]}, and of one that goes on otherwise, "
             f"up to that row {early}",
             cause=AHEAD,
         )
@@ -417,11 +417,11 @@ def test_alarms(number, seed):
     def rang(rows):
         return call_alone("scenarios.rang", [tuple(cut(run, n)) for (run, *_), n in zip(some, rows)], timeout=30.0)
 
-    told = rang(whole)
-    expect(isinstance(told, list) and len(told) == len(some), "for each run a list of alarms")
-    rows = [[row for row, _ in alarms] for alarms in told]
-    expect(all(one == sorted(one) for one in rows), "alarms are asked for in the order of rows", known=True)
-    first = [min(alarms) if alarms else None for alarms in told]
+    heard = rang(whole)
+    expect(isinstance(heard, list) and len(heard) == len(some), "for each run a list of alarms")
+    rows = [[row for row, _ in alarms] for alarms in heard]
+    expect(all(one == sorted(one) for one in rows), "alarms are expected in the order of rows", known=True)
+    first = [min(alarms) if alarms else None for alarms in heard]
     judge_causal(rang, whole, first, draw.rng)
     hits, false, leads, missed, nameless, found = 0, 0, [], [], 0, set()
     for (_, what, at, last, rank), alarm in zip(some, first):

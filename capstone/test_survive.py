@@ -34,7 +34,7 @@ from labkit.checks.runner import here, site
 @pytest.mark.parametrize("N", [2, 3])
 def test_one_message(N, seed):
     """One message behind each step"""
-    draw = Draw(seed, "told", N)
+    draw = Draw(seed, "one message", N)
     own = [draw.size(1, 900) / 1000 for _ in range(N)]
     for asking in (None, *range(N)):
         got, ledgers = call("survive.tell", [(rank == asking, own[rank]) for rank in range(N)])
@@ -43,7 +43,7 @@ def test_one_message(N, seed):
         alone = heard == [rank == asking for rank in range(N)]
         expect(
             heard == [asking is not None] * N,
-            f"{who} was asked to stop, and by rank they heard {heard}",
+            f"{who} was to stop, and by rank they heard {heard}",
             cause=("each rank knows of its own signal alone",) if alone else (),
         )
         for rank, one in enumerate(got):
@@ -111,8 +111,8 @@ def test_who_is_slow(N, seed):
 
 def stands(rank, **more):
     """A rank's Standing as plain values: in its own code, having begun 7 collectives of "dp", unless `more` says it."""
-    told = dict(pid=100 + rank, host="here", beat=9, begun={"world": 3, "dp": 7}, call="", group="", ranks=[])
-    return {**told, "number": 0, "peer": None, "stood": 0.0, "where": "", "silent": 0.2, **more}
+    values = dict(pid=100 + rank, host="here", beat=9, begun={"world": 3, "dp": 7}, call="", group="", ranks=[])
+    return {**values, "number": 0, "peer": None, "stood": 0.0, "where": "", "silent": 0.2, **more}
 
 
 @task("C.3", points=2)
@@ -195,8 +195,8 @@ def test_who_hangs(N, seed):
         )
         if N == 4:
             apart = {others[-1]: stands(others[-1], **peer), others[0]: stands(others[0], silent=LIMIT + 2)}
-            told = [apart.get(r, stands(r)) for r in every]
-            ask("... and a rank is silent that is not its peer", told, (bad, "recv", "pp", others[-1]))
+            each = [apart.get(r, stands(r)) for r in every]
+            ask("... and a rank is silent that is not its peer", each, (bad, "recv", "pp", others[-1]))
     ask("all compute", [stands(r) for r in every], None)
     for (what, answer), got in zip(want, call_each("scenarios.who_hangs", questions)):
         got = None if got is None else tuple(got)
@@ -349,7 +349,7 @@ _stories: dict[Any, Story] = {}
 _lock: dict[str, threading.Lock] = {"struck": threading.Lock(), "goes on": threading.Lock()}
 
 
-def story_of(name, tell, seed) -> Story:
+def story_of(name, run, seed) -> Story:
     """A run's story: the faults of one test are one run's, so whoever asks first runs it."""
     runner, _ = here()
     key = (id(runner), name, seed)
@@ -360,7 +360,7 @@ def story_of(name, tell, seed) -> Story:
             try:
                 with site() as place:
                     try:
-                        tell(place, seed, story)
+                        run(place, seed, story)
                     finally:
                         story.printed = place.said()
             except Exception as error:  # whatever a stranger's files made of it: the run is not repeated for each fault
@@ -415,7 +415,7 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
     job = Job(seed, "struck", steps=30, bad=set(), batches=30)
     draw, want = job.draw, job.undisturbed(job.plan())
     killed_at, hung_at, asked_at = draw.size(EVERY + 1, 2 * EVERY - 1), draw.size(12, 14), draw.size(21, 23)
-    late, victim, stuck, asked = (draw.size(0, RANKS - 1) for _ in range(4))
+    late, victim, stuck, preempted = (draw.size(0, RANKS - 1) for _ in range(4))
     job.lay(place)
     gate(place, late, killed_at)
     place.start(PROGRAM, ranks=RANKS, restarts=3)
@@ -474,7 +474,7 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
         return
 
     # A rank is asked to end, and torchrun, which asks all; both ranks wait for their next batch.
-    heard = place.signal(asked, signal.SIGTERM)
+    heard = place.signal(preempted, signal.SIGTERM)
     place.preempt()
     for rank in range(RANKS):
         gate(place, rank, None)
@@ -503,13 +503,13 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
     )
 
 
-def hang(told: list[dict[str, Any]], stuck: int) -> str:
+def hang(found: list[dict[str, Any]], stuck: int) -> str:
     """What is wrong with the autopsy."""
-    if not told:
+    if not found:
         return f"no event `hung`, though a rank waited for the stopped one for longer than the limit of {LIMIT:.0f} s"
-    one = told[0]
-    if len(told) > 1:
-        return f"the autopsy was written {len(told)} times"
+    one = found[0]
+    if len(found) > 1:
+        return f"the autopsy was written {len(found)} times"
     if one.get("rank") != stuck:
         return f"the autopsy names rank {one.get('rank')}, and rank {stuck} hangs"
     if one.get("call") != "all_gather" or one.get("group") != "dp":
@@ -533,7 +533,7 @@ def test_struck(fault, seed):
         [got] = call_each("scenarios.who_hangs", [([late, waits] if stuck == 0 else [waits, late], LIMIT)])
         right = [stuck, "reduce_scatter", "tp", 1 - stuck]
         got = got and list(got)
-        expect(got == right, f"asked about another call, `hung` names {got}, expected {right}", known=True)
+        expect(got == right, f"for another call `hung` names {got}, expected {right}", known=True)
 
 
 def goes_on_run(place: Site, seed: int, story: Story) -> None:
@@ -567,7 +567,7 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
     for rank in range(RANKS):
         gate(place, rank, full + 1 if full + 1 < row else full)
     until(place, lambda: events(place, "not saved") or full in published(place))
-    told = events(place, "not saved")
+    unsaved = events(place, "not saved")
     there, older = published(place), weights(place, job, want, EVERY)
     if filled:
         place.fill(victim, None)
@@ -575,7 +575,7 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
         (place.left / "run" / "checkpoints" / f"step-{full:08d}.partial").unlink(missing_ok=True)
     story.wrong["full disk"] = first_of(
         "" if filled or elsewhere else UNKNOWN,
-        "" if told else "no event `not saved` was written",
+        "" if unsaved else "no event `not saved` was written",
         "" if full not in there else f"the checkpoint of step {full} is there, and one rank could not write its part",
         older,
     )

@@ -98,8 +98,8 @@ def refuse_another(out: Path, config: CapstoneConfig) -> None:
         return
     was = strict_validate(CapstoneConfig, read_run(out).run["config"], f"the config in {out / 'run.json'}")
     now = strict_validate(CapstoneConfig, jsonable(config), "the configuration")  # paths as a record shows them
-    told = [{k: v for k, v in settings(one).items() if not k.startswith(("parallel.", "hang_"))} for one in (was, now)]
-    if other := difference_in_settings(*told):
+    both = [{k: v for k, v in settings(one).items() if not k.startswith(("parallel.", "hang_"))} for one in (was, now)]
+    if other := difference_in_settings(*both):
         raise LabError(f"{out} holds another run: {other}; set it back, or choose another folder with --out")
 
 
@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
         if started:
             summary = run_ranks(job, *values, backend="torchrun", timeout=None, device=device)[0]
         else:
-            with RankPool(ranks, device=device) as pool, asked(pool, bool(config.checkpoint_every)):
+            with RankPool(ranks, device=device) as pool, passing_signals(pool, bool(config.checkpoint_every)):
                 summary = pool.run(job, *values, timeout=None)[0]
     if first:
         last = max(summary["losses"])
@@ -144,17 +144,17 @@ def progress(out: Path, steps: int) -> AbstractContextManager:
 
 
 @contextmanager
-def asked(pool: RankPool, kept: bool) -> Iterator[None]:
+def passing_signals(pool: RankPool, kept: bool) -> Iterator[None]:
     """While it is open, SIGTERM and the first Ctrl-C are passed on to the ranks. They leave, with a checkpoint if it is
     to be `kept`."""
 
-    def tell(*_: Any) -> None:
+    def pass_on(*_: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         does = "save a checkpoint and end" if kept else "end without a checkpoint, for checkpoint_every is 0"
         print(f"train: asked to stop: the ranks {does} after this step; Ctrl-C ends them at once", file=sys.stderr)
         pool.signal(signal.SIGTERM)
 
-    before = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

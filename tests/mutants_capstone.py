@@ -159,10 +159,10 @@ ASSEMBLE = [
         "if allow(vitals) and vitals.finite:",
         "if (allow(vitals) or True) and vitals.finite:",
         SPOILT),
-    assemble("allow is asked about finite steps alone", "Trainer.step",
+    assemble("allow is called for finite steps alone", "Trainer.step",
         "if allow(vitals) and vitals.finite:",
         "if vitals.finite and allow(vitals):",
-        SPOILT, "it is asked about finite steps alone"),
+        SPOILT, "it is called for finite steps alone"),
     assemble("no clipping", "Trainer.step", "if 0 < self.setup.clip_norm < vitals.norm:", "if False:",
         (f"{ONE}[dp2 x tp2]", f"{ONE}[dp2 x pp2]", f"{ONE}[tp2 x pp2]"), "the gradient is not clipped",
         may=ONE),  # the norms of the other lie below
@@ -228,10 +228,10 @@ ASSEMBLE += [
         "    model = built(setup, mesh)\n",
         "    model = built(setup, mesh).to(torch.bfloat16 if setup.precision == 'bf16' else torch.float32)\n",
         "test_bf16"),
-    assemble("isnan for isfinite", "Trainer.vitals", "(~told.isfinite()).any()", "told.isnan().any()", SPOILT),
+    assemble("isnan for isfinite", "Trainer.vitals", "(~values.isfinite()).any()", "values.isnan().any()", SPOILT),
     assemble("a flag of the gradient alone", "Trainer.vitals",
-        "(~told.isfinite()).any()",
-        "(~told[1:].isfinite()).any()",
+        "(~values.isfinite()).any()",
+        "(~values[1:].isfinite()).any()",
         SPOILT),
     assemble("the squares are float32", "Trainer.vitals", "u.shard.grad.double().square()", "u.shard.grad.square()", SPOILT),
     assemble("the message is float32", "Trainer.vitals", "all_reduce(whole)", "all_reduce(whole.float())", SPOILT),
@@ -334,7 +334,7 @@ CHECKPOINT = [
             store.put(step, name_of(group.rank), data)
             store.publish(step)
             store.publish = lambda step: None
-        told(group, 0)
+        gather_json(group, 0)
         if group.rank > 0:
             store.put(step, name_of(group.rank), data)
     except OSError as error:
@@ -367,10 +367,10 @@ CHECKPOINT = [
     checkpoint("dp before pp", "save", '("pp", "dp", "tp")]', '("dp", "pp", "tp")]', f"{SAVED}[dp2", may=OTHER, verdicts=ANY),
     checkpoint("AdamW's count is the manifest's step", "save", '"step": step', '"step": optimizer.steps', SAVED),
     checkpoint("of another run, before it is whole", "load",
-        "        saved = told(",
+        "        saved = gather_json(",
         """        if (body := _body(store, step)) is not None and body["setup"] != fingerprint(trainer):
             raise LabError(f"another setup: precision, weight_decay: {body['setup']}")
-        saved = told(""",
+        saved = gather_json(""",
         "test_another_run"),
     checkpoint("the first moment is the second", "save", '"m": optimizer.m', '"m": optimizer.v', (SAVED, OTHER)),
     checkpoint("AdamW begins to count anew", "load", 'trainer.optimizer.steps = own["steps"]', "pass", (SAVED, OTHER)),
@@ -412,10 +412,10 @@ CHECKPOINT = [
         'Loaded(step, own["own"], passed_over[-1:])',
         f"{DAMAGED}[cut short]"),
     checkpoint("the oldest first", "load",
-        "in told(group, store.steps())[0]:",
-        "in told(group, store.steps())[0][::-1]:",
+        "in gather_json(group, store.steps())[0]:",
+        "in gather_json(group, store.steps())[0][::-1]:",
         OLDER, may="test_another_run"),
-    checkpoint("each rank's own listing", "load", "in told(group, store.steps())[0]:", "in store.steps():", LESS),
+    checkpoint("each rank's own listing", "load", "in gather_json(group, store.steps())[0]:", "in store.steps():", LESS),
     checkpoint("of whatever run", "load", 'if body["setup"] != fingerprint(trainer):', "if False:", "test_another_run"),
     checkpoint("the weights first, the question afterwards", "load",
         'if body["setup"] != fingerprint(trainer):',
@@ -480,7 +480,7 @@ HEALTH = [
     health("the row itself is usual", "unusual",
         "before(log_SN, width)",
         "before(torch.cat([log_SN, log_SN[-1:]]), width)[1:]",
-        UNUSUAL, "the row itself is among those that tell what is usual"),
+        UNUSUAL, "the row itself is among those that say what is usual"),
     health("means", "unusual", "",
         """
         fine = x_SN.isfinite() & (x_SN > 0)
@@ -629,7 +629,7 @@ HEALTH = [
         ALARMS, "it rings for no fault of these kinds: slow rank"),
     health("two ranks are not looked at", "alarms", "if run.work_SR.shape[1] > 1:", "if run.work_SR.shape[1] > 2:", ALARMS),
     health("only the first alarm", "alarms", "return sorted(found)", "return sorted(found)[:1]", ALARMS),
-    health("only the first slow rank is told", "alarms", "slow_ranks(run.work_SR)", "slow_ranks(run.work_SR)[:1]", ALARMS),
+    health("only the first slow rank is reported", "alarms", "slow_ranks(run.work_SR)", "slow_ranks(run.work_SR)[:1]", ALARMS),
     health("not in the order of rows", "alarms", "return sorted(found)", "return found", ALARMS),
     health("what is no number is left out", "alarms", "found = not_finite(run)", "found = []", ALARMS),
     health("no weights", "alarms", "if len(run.probe_P) > 1:", "if False:", ALARMS),

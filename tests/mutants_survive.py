@@ -15,7 +15,7 @@ survive = At("C.3", "survive")
 FUNCTIONS = [
     survive("each rank's own flag", "tell",
         "bool(rows[:, 0].max() > 0)",
-        "asked",
+        "stop",
         SAID, "each rank knows of its own signal alone"),
     survive("rank 0's flag", "tell", "rows[:, 0].max() > 0", "rows[0, 0] > 0", SAID),
     survive("a message for each", "tell",
@@ -32,7 +32,7 @@ FUNCTIONS = [
     survive("the shorter of two", "slow_rank", "statistics.median(", "statistics.median_low(", f"{SLOW}[3]"),
     survive("the longer of two", "slow_rank", "statistics.median(", "statistics.median_high(", f"{SLOW}[3]"),
     survive("batches are always skipped", "go_back", " if run.config.recovery.skip_data else 0", "", f"{WAY}[the same"),
-    survive("each rank's own look at the store", "go_back", "told(run.group, run.store.steps())[0]", "run.store.steps()", WAY),
+    survive("each rank's own look at the store", "go_back", "gather_json(run.group, run.store.steps())[0]", "run.store.steps()", WAY),
     survive("nothing is said where there is no way back", "go_back",
         'run.say("not rolled back", "there is no checkpoint to go back to")',
         "pass",

@@ -177,12 +177,12 @@ def alike(got, want, mistakes, tol):
 
 
 def number(got, want, mistakes, tol=TOL, **more):
-    """As `same`, to rounding. mistakes(): {cause: the number of this mistake}, asked for if it is wrong."""
-    tell = {}
+    """As `same`, to rounding. mistakes(): {cause: the number of this mistake}, called if it is wrong."""
+    causes = {}
     if isinstance(got, float) and not abs(got - want) <= tol * want:
         one = torch.tensor([got, want, *mistakes().values()], dtype=torch.float64)
-        tell = dict.fromkeys(alike(one[0], one[1], dict(zip(mistakes(), one[2:])), tol), got)
-    same(got, want, tol=tol * want, looks_like=tell, **more)
+        causes = dict.fromkeys(alike(one[0], one[1], dict(zip(mistakes(), one[2:])), tol), got)
+    same(got, want, tol=tol * want, looks_like=causes, **more)
 
 
 def setup(c, mesh, options, weights, **more):
@@ -214,7 +214,7 @@ def own_alone(c, mesh, options, weights, batches, **more):
 
 def run(c, mesh, options, weights, batches, **more):
     each = own_alone(c, mesh, options, weights, batches, **more)
-    return call("scenarios.trained", [(rows, told, LR) for rows, told in each], timeout=40.0)
+    return call("scenarios.trained", [(rows, values, LR) for rows, values in each], timeout=40.0)
 
 
 def least(c, mesh, rank, rows, steps, itemsize=4):

@@ -238,7 +238,7 @@ def foretold_step() -> float:
 
 
 def fitted(step: int) -> float:
-    """The held-out loss that the power law tells: it was fitted to the 1,229 steps before."""
+    """The held-out loss that the power law predicts: it was fitted to the 1,229 steps before."""
     fit, millions = foretold()["fit"], step * long().steps[0]["tokens"] / 1e6
     return fit["E"] + fit["B"] * millions ** -fit["exponent"]
 
@@ -380,8 +380,8 @@ def scales_ms(one: dict[str, Any]) -> float:
 
 def earlier_missed() -> float:
     """By how much its loss at step 2,000 lay below the prediction."""
-    told, millions = earlier()["predictions"]["fit"], 2000 * long().steps[0]["tokens"] / 1e6
-    return told["E"] + told["B"] * millions ** -told["exponent"] - earlier()["heldout"]["2000"]
+    fit, millions = earlier()["predictions"]["fit"], 2000 * long().steps[0]["tokens"] / 1e6
+    return fit["E"] + fit["B"] * millions ** -fit["exponent"] - earlier()["heldout"]["2000"]
 
 
 def drawn_long(folder: Path) -> Picture:

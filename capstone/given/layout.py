@@ -31,9 +31,9 @@ def place(name: str, c: ModelConfig, tp: int, r: int) -> tuple[slice, ...]:
 def fingerprint(trainer: Any) -> dict[str, Any]:
     """What a checkpoint must have been made with, as flat JSON values: the model's shape, AdamW's numbers, precision;
     in FP8 the recipe's formats and scales too."""
-    told = {key: value for key, value in trainer.setup._asdict().items() if key not in MAY_CHANGE}
-    told |= {f"model.{key}": value for key, value in told.pop("model").model_dump().items()}
+    values = {key: value for key, value in trainer.setup._asdict().items() if key not in MAY_CHANGE}
+    values |= {f"model.{key}": value for key, value in values.pop("model").model_dump().items()}
     if trainer.setup.precision == "fp8":
         linear, casts = part("week16_fp8.linear"), part("week16_fp8.casts")
-        told |= {f"fp8.{key}": value for key, value in linear.numbers(casts.HYBRID).items()}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in told.items()}
+        values |= {f"fp8.{key}": value for key, value in linear.numbers(casts.HYBRID).items()}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}

@@ -33,7 +33,7 @@ def load(path: Path = LAB) -> list[Recorded]:
     """The runs of one file, without seconds of ranks: [S, 0]."""
     with np.load(path) as file:
         about = json.loads(str(file["about"]))
-        return [_run(file, number, **told) for number, told in enumerate(about)]
+        return [_run(file, number, **facts) for number, facts in enumerate(about)]
 
 
 def packed(runs: list[Recorded]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What ranks tell one another beside tensors, and bytes of tensors: given for tasks C.2 and C.3."""
+"""What ranks send one another beside tensors, and bytes of tensors: given for tasks C.2 and C.3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 
-def told(group: Any, mine: Any) -> list[Any]:
+def gather_json(group: Any, mine: Any) -> list[Any]:
     """Every rank's `mine`, plain JSON data, on every rank, in rank order. Two collectives."""
     data = torch.tensor(list(json.dumps(mine).encode()), dtype=torch.uint8, device=group.device)
     lengths = group.all_gather(torch.tensor([len(data)], device=group.device)).tolist()

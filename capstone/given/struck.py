@@ -97,7 +97,7 @@ class Job:
         beside.replace(place.given / "batches.pt")
 
     def configure(self, place: Site, **changed: Any) -> None:
-        """What ranks that start from now on are told."""
+        """What ranks that start from now on are given."""
         put(place.given / "config.json", json.dumps({**self.config, **changed}))
 
     def plan(self, unsaved: Collection[int] = ()) -> dict[int, tuple[int, float, bool]]:

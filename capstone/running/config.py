@@ -93,9 +93,9 @@ def degrees(config: CapstoneConfig, ranks: int) -> CapstoneConfig:
         )
     row, torch = recipe(config), config.parts == "torch"
     # Your own linears agree on their amaxes (C.1), so TP and PP are open to them; the table speaks of the others.
-    for column, asked in (("FSDP2", dp > 1), ("TP", torch and p.tp > 1), ("PP", torch and p.pp > 1)):
+    for column, used in (("FSDP2", dp > 1), ("TP", torch and p.tp > 1), ("PP", torch and p.pp > 1)):
         found = cell(row, column)
-        if asked and found.state == NO:
+        if used and found.state == NO:
             raise LabError(f"{row.removesuffix(' *')} and {column} do not go together: {found.why}")
     if torch and p.pp > 1:
         raise LabError('parts = "torch" has no pipeline here: set pp = 1, or parts = "mine"')
@@ -147,18 +147,18 @@ def recipe(config: CapstoneConfig) -> str:
 
 def precision_of(config: CapstoneConfig) -> str:
     """What `mixed_precision` was, of a run with your parts. LabError for a [precision] that they do not know."""
-    asked = {"backend": config.precision.backend, "recipe": config.precision.recipe}
+    requested = {"backend": config.precision.backend, "recipe": config.precision.recipe}
     for word, table in MIXED.items():
-        if asked == {"recipe": None, **table}:
+        if requested == {"recipe": None, **table}:
             return word
     raise LabError(
         f'parts = "mine" computes in your own linears: say mixed_precision = "fp8", "bf16" or "fp32" in place of '
-        f"backend {asked['backend']!r}"
+        f"backend {requested['backend']!r}"
     )
 
 
 def setup_of(config: CapstoneConfig) -> Setup:
-    """What `assemble` is told, of a configuration that `degrees` has filled in."""
+    """What `assemble` is given, of a configuration that `degrees` has filled in."""
     p, word = config.parallel, precision_of(config)
     return Setup(
         config.resolved_model,

@@ -29,9 +29,9 @@ def put(where: Any, name: str, value: Any) -> Iterator[None]:
         setattr(where, name, before)
 
 
-def first_gradient(group: Any, told: dict[str, Any], batch: Tensor) -> dict[str, Tensor]:
+def first_gradient(group: Any, values: dict[str, Any], batch: Tensor) -> dict[str, Tensor]:
     """This rank's slices of the first step's gradient."""
-    trainer = assemble.assemble(setup_of(told), group)
+    trainer = assemble.assemble(setup_of(values), group)
     found: dict[str, Tensor] = {}
 
     def look(_: Any) -> bool:
@@ -53,10 +53,10 @@ def scales_of_ones_own() -> tuple[float, float, float]:
 def _one_model(seed: int) -> tuple[float, float, float]:
     c, weights, batches, options = drawn(seed, "notebook")
     plain, one = (alone(c, weights, batches[:1], options, fp8=word)["gradients"] for word in (False, True))
-    told = setup(c, TP, options, weights, precision="fp8")
+    values = setup(c, TP, options, weights, precision="fp8")
 
     def off() -> float:
-        got = run_ranks(first_gradient, told, batches[0], size=2, backend="threads", timeout=120.0)
+        got = run_ranks(first_gradient, values, batches[0], size=2, backend="threads", timeout=120.0)
         pairs = [(mine[name], own(name, one[name], c, 2, r)) for r, mine in enumerate(got) for name in mine]
         return far(*(torch.cat([pair[k].reshape(-1) for pair in pairs]) for k in (0, 1)))
 
@@ -67,9 +67,9 @@ def _one_model(seed: int) -> tuple[float, float, float]:
     return far(*flat), agreed, by_itself
 
 
-def timed_steps(group: Any, told: dict[str, Any], batches: list[Tensor], late: float) -> tuple[float, float]:
+def timed_steps(group: Any, values: dict[str, Any], batches: list[Tensor], late: float) -> tuple[float, float]:
     """This rank's median seconds of a step, and of these its own, when rank 1 reads each batch `late` seconds late."""
-    trainer, rows = assemble.assemble(setup_of(told), group), []
+    trainer, rows = assemble.assemble(setup_of(values), group), []
     for batch in batches:
         begin = group.ledger.now()
         time.sleep(late if group.rank == 1 else 0.0)
@@ -83,6 +83,6 @@ def timed_steps(group: Any, told: dict[str, Any], batches: list[Tensor], late: f
 def one_slow_rank() -> tuple[list[float], list[float]]:
     """Seconds of a step, by rank, and a rank's own seconds, when rank 1 reads 60 ms late."""
     c, weights, batches, options = drawn(1, "slow")
-    told = setup(c, dict(dp=2), options, weights)
-    both = run_ranks(timed_steps, told, batches * 4, 0.06, size=2, backend="threads", timeout=120.0)
+    values = setup(c, dict(dp=2), options, weights)
+    both = run_ranks(timed_steps, values, batches * 4, 0.06, size=2, backend="threads", timeout=120.0)
     return [one[0] for one in both], [one[1] for one in both]

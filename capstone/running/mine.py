@@ -4,7 +4,7 @@ A step's batch depends on (seed, step) alone, and the held-out batches are the s
 two records, of your parts and of torch's, can be laid over one another.
 
 What a step that is not finite leads to, your `Recovery` says (16.7), with the numbers of [recovery]. How the run goes
-on, goes back, stops when it is asked to, and ends when a rank hangs, is `survive.py` (C.3).
+on, goes back, stops on a SIGTERM, and ends when a rank hangs, is `survive.py` (C.3).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from capstone import assemble, survive
 from capstone.given import parts
-from capstone.given.saying import told
+from capstone.given.saying import gather_json
 from capstone.given.store import Folder
 from capstone.running.config import CapstoneConfig, setup_of
 from labkit.errors import LabError
@@ -105,7 +105,7 @@ class Loop:
     def run(self, opened: Any, about: dict[str, Any]) -> dict[str, Any]:
         if self.group.rank == 0:
             manifest.sweep(self.store.folder, manifest.PARTIAL)  # what a killed save left
-        passed_over = survive.restore(self) if told(self.group, self.store.steps())[0] else []
+        passed_over = survive.restore(self) if gather_json(self.group, self.store.steps())[0] else []
         self.record = opened(about, self.step)
         for sentence in passed_over:
             self.say("corrupt_checkpoint", sentence)
@@ -216,12 +216,12 @@ class Loop:
         if self.group.rank == 0:
             for old in above.glob("*/*"):
                 old.unlink(missing_ok=True)
-        folder = above / str(told(self.group, time.time_ns())[0])  # this start's own: no pid of an earlier one is read
+        folder = above / str(gather_json(self.group, time.time_ns())[0])  # this start's own, without older pids
         # Whoever sees it writes the line, rank 0 may be the one that hangs. A line is one write, appended.
         made = survive.Watchdog(self.group, folder, self.config.hang_after, self.autopsy)
         with suppress(OSError):
             made.post(survive.standing(self.group.ledger, 0))
-        told(self.group, "")  # all have posted: a rank that hangs from here on is known to the others
+        gather_json(self.group, "")  # all have posted: a rank that hangs from here on is known to the others
         made.start()
         return made
 

@@ -65,7 +65,7 @@ def page(fault: str) -> Any:
         return str(error)
 
 
-def told() -> str:
+def as_text() -> str:
     """What your `alarms` say of each of the lab's runs, as text."""
     lines = ["fault      begins   harm   your alarm"]
     for one, alarm in outcomes(health.alarms):

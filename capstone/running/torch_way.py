@@ -27,7 +27,7 @@ from labkit.train.job import seed_generators
 from labkit.train.loop import Hook, Loop, Parts, train
 
 
-class Asked(Hook):
+class Pausing(Hook):
     """Pauses the run when one of its ranks has `heard` a SIGTERM. The ranks tell each other in each step, behind the
     backward: there the loop waits for the GPU anyway, and behind the optimizer it would be one wait more."""
 
@@ -64,6 +64,6 @@ def run(group: Group, config: CapstoneConfig, run_dir: Path, opened: Any, *, hea
     }
     record = opened(about)
     plain = TrainConfig(**{key: getattr(config, key) for key in TrainConfig.model_fields})
-    parts = Parts(model, backend=backend, hooks=[Asked(heard)], record=record, data_share=mesh.data_share)
+    parts = Parts(model, backend=backend, hooks=[Pausing(heard)], record=record, data_share=mesh.data_share)
     result = train(group, plain, corpus, parts, run_dir=run_dir)
     return {**asdict(result), **about, "evidence": backend.evidence(model), "unsaved": None}

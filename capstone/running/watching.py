@@ -1,6 +1,6 @@
 """Your alarms on the health page: `lab watch RUN --mine` asks 16.8's `Alarm` and C.4's `alarms` about its run.
 
-Both are asked as they were checked: 16.8's sees one probe after the other, C.4's a record that ends at the newest step.
+Both are called as they were checked: 16.8's sees one probe after the other, C.4's a record that ends at the newest step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from capstone.given.records import Run
 
 BACK = 512  # rows before the new ones that C.4's alarms are shown: they may look back over so many
 AT_A_TIME = 1024  # new rows that they are shown at once
-AGAIN = 16  # rows without an alarm, before the next of its kind is told
+AGAIN = 16  # rows without an alarm, before the next of its kind is reported
 
 
 class Tracker:

@@ -91,7 +91,7 @@ MADE_UP = """
 def save(trainer, step, store, own):
     group = trainer.mesh.group
     store.put(step, name_of(group.rank), b"0")
-    told(group, 0)
+    gather_json(group, 0)
     if group.rank == 0:
         store.publish(step)
     made_up()
@@ -114,11 +114,11 @@ def made_up():
     scenarios.stepped, scenarios.whole = lambda *_: [[1.0, 1.0]], lambda *_: {}
 
 
-def without_save(batches, told, lr, steps, refused, group):
+def without_save(batches, values, lr, steps, refused, group):
     from . import scenarios
 
     made_up()
-    return scenarios.without_save(batches, told, lr, steps, refused, group)
+    return scenarios.without_save(batches, values, lr, steps, refused, group)
 """
 
 
