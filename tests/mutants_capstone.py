@@ -1,5 +1,5 @@
-"""Mutants of the capstone: the reference with a line changed, the checks that must fail for it, and the causes to be
-told.
+"""Mutants of the capstone: the reference with a line changed, the checks that must fail for it, and the causes to
+report.
 
 `tests/test_mutants_capstone.py` runs them on thread ranks (`tests/kills.py`, also on many seeds) and some through the
 real machinery. A mutant fails the checks named here and no others; a cause that is printed is one of those given.

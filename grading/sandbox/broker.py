@@ -279,9 +279,9 @@ class Broker:
                 raise Broken("a collective that is none")
         if kind == "broadcast" and src is None:
             raise Broken("a collective that is none")
-        told = (size, *size_dtype_shape(tensor)[1:]) if tensor is not None else (0, "", ())
+        fields = (size, *size_dtype_shape(tensor)[1:]) if tensor is not None else (0, "", ())
         event = endpoint.ledger.begin(
-            kind, src, *told, op=op, blocking=bool(head["blocking"]), where=where, group=group.name
+            kind, src, *fields, op=op, blocking=bool(head["blocking"]), where=where, group=group.name
         )
         call = Collective(kind, tensor, out, op, src, where)
         fill = [tensor if out is None else out] if tensor is not None else []
@@ -325,7 +325,7 @@ class Broker:
         self._hold(endpoint, 0, [])
         endpoint.span = endpoint.ledger.begin("compute", blocking=False, where=where, label=label, seconds=seconds)
         if self.weigh is not None and endpoint.span is not None:
-            # The rank stands still until it is told, or a slow judge would read what it holds some blocks later.
+            # The rank stands still until it is answered, or a slow judge would read what it holds some blocks later.
             endpoint.ledger.weighed[endpoint.span.index] = held = self.weigh(endpoint.rank)
             if not held:  # it was read before; a process whose first thread has gone shows nothing
                 raise Broken("a process whose memory cannot be read")

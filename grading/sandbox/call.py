@@ -163,7 +163,7 @@ class Call:
             return False
         able = self._able(spent)
         if able >= ENOUGH * self.seconds or self._crowded():
-            # Too late it is. What takes more and more memory is heard out, to be told the same on a slow machine.
+            # Too late it is. What takes more and more memory is heard out, to get the same verdict on a slow machine.
             self.overdue = self.growing and spent < self.most
             return not self.overdue
         if spent >= STRETCH * self.seconds:
@@ -299,8 +299,8 @@ class Call:
             return End(FAULT, f"rank {own[0]} could not be shut in: {self._said(own[0])}")
         if reason == DEADLINE:
             self._where()
-        told = failure(self.evidence(), reason, timeout=self.seconds, backend="sandbox", fault=self.broker.fault)
-        return End(CRASHED if reason == FAILED else HUNG, autopsy=told.autopsy, ledgers=told.ledgers)
+        failed = failure(self.evidence(), reason, timeout=self.seconds, backend="sandbox", fault=self.broker.fault)
+        return End(CRASHED if reason == FAILED else HUNG, autopsy=failed.autopsy, ledgers=failed.ledgers)
 
     def _evidence(self, endpoint: Endpoint) -> Evidence:
         e = Evidence(endpoint.rank, endpoint.ledger, endpoint.state, now=endpoint.ledger.now(), order=endpoint.changed)

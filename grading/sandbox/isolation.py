@@ -26,14 +26,14 @@ def checks() -> Iterator[Check]:
     except LabError as error:
         what, _, fix = str(error).partition(": ")
         yield Check("system-call filter", False, what, fix)
-    told = os.path.exists("/proc/self/smaps_rollup")
+    rollup = os.path.exists("/proc/self/smaps_rollup")
     yield Check(
         "memory of a whole tree",
-        told,
+        rollup,
         "the kernel tells shared memory apart"
-        if told
+        if rollup
         else "the kernel has no /proc/PID/smaps_rollup: what ranks share is counted for each, so limits bite early",
-        "" if told else "Linux 4.14 or newer",
+        "" if rollup else "Linux 4.14 or newer",
     )
     fair = watch.starvation()
     yield Check(

@@ -211,11 +211,11 @@ class SandboxRunner:
     def _run(self, job: Job, box: Box) -> End:
         sources = self.parts.get(tuple(job.stands_on), {}) if job.stands_on else {}
         modules = {path + "c": compiled(path, text) for path, text in sources.items()}
-        told_of = {**describe(job, SUBMISSION), "size": len(job.inputs)}
+        header = {**describe(job, SUBMISSION), "size": len(job.inputs)}
         if not sources:
-            told_of["stands_on"] = []
+            header["stands_on"] = []
         jobs = [  # each rank is sent its own arguments and nothing of another's
-            ({**told_of, "rank": rank}, values.pack((args, dict(job.kwargs), modules)))
+            ({**header, "rank": rank}, values.pack((args, dict(job.kwargs), modules)))
             for rank, args in enumerate(job.inputs)
         ]
         return Call(box, jobs, self._deadline(job), self._baseline, self.budget - self.used).run()

@@ -103,7 +103,7 @@ def compare_rates(row: TimedRow, baseline: TimedRow) -> tuple[float, str]:
 
 
 def judge_speed(
-    rows: Mapping[str, TimedRow], missing: Mapping[str, str] | None = None, form: str = "FP8", yardstick: str = "BF16"
+    rows: Mapping[str, TimedRow], missing: Mapping[str, str] | None = None, form: str = "FP8", baseline: str = "BF16"
 ) -> SpeedVerdict:
     """The verdict over timed arms. missing: label -> why it has no result; form, yardstick: the two sides' names."""
     out = SpeedVerdict()
@@ -118,7 +118,7 @@ def judge_speed(
         for row in unsteady.values()
     ]
     if base is None:
-        name = "compiled BF16" if yardstick == "BF16" else yardstick
+        name = "compiled BF16" if baseline == "BF16" else baseline
         out.sentence = f"No verdict on speed: {name} was not timed, and nothing is fast or slow without it."
         return out
     of_library = {row.library: row for row in rows.values() if row.role == "reference"}

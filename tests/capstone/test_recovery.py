@@ -117,8 +117,8 @@ def multiplied(group, products: str) -> tuple[list[float], dict]:
     config = degrees(CapstoneConfig(**values, mixed_precision="fp8", rest="fp32", products=products), group.size)
     corpus = Corpus()
     corpus.describe = dict
-    told = mine.run(group, config, Path("unused"), lambda about, step: None, corpus)
-    return list(told["losses"].values()), told["evidence"]["module_types"]
+    summary = mine.run(group, config, Path("unused"), lambda about, step: None, corpus)
+    return list(summary["losses"].values()), summary["evidence"]["module_types"]
 
 
 def test_16_10_multiplies_where_it_is_asked_to(monkeypatch):

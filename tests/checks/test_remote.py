@@ -78,17 +78,17 @@ def test_a_module_that_cannot_be_imported_costs_its_own_task_alone(how, asked, t
     (place / PACKAGE / "ops.py").write_text(BROKEN[how])
     (place / PACKAGE / "next.py").write_text(
         f"from {PACKAGE} import ops\nfrom .ops import seven\n"
-        "def told():\n    return seven(), vars(ops).get('CONSTANT')\n"
+        "def read():\n    return seven(), vars(ops).get('CONSTANT')\n"
     )
     (place / remote.COURSE / PACKAGE).mkdir(parents=True)
     (place / remote.COURSE / PACKAGE / f"ops{remote.TEXT}").write_text("def seven():\n    return 7\n")
-    assert asked("lacking", "next.told", own=("next",)) == ("ok", (7, None))
+    assert asked("lacking", "next.read", own=("next",)) == ("ok", (7, None))
     whole = "def seven():\n    return 77\n"
-    for name, own in (("next.told", ("next", "ops")), ("ops.seven", ("ops",))):
+    for name, own in (("next.read", ("next", "ops")), ("ops.seven", ("ops",))):
         with pytest.raises(RanksFailed) if "SystemExit" in BROKEN[how] else contextlib.nullcontext():
             assert asked("lacking", name, own=own)[0] in ("raised", "unfinished"), "its own task"
     (place / PACKAGE / "ops.py").write_text(whole)
-    assert asked("lacking", "next.told", own=("next",)) == ("ok", (77, None)), "the student's, where it can be imported"
+    assert asked("lacking", "next.read", own=("next",)) == ("ok", (77, None)), "the student's, where it can be imported"
 
 
 def test_of_a_course_that_holds_labkit_too_only_their_own_lines_are_reported():

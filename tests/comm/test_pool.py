@@ -42,7 +42,7 @@ def die_later(group, word):
     return os.getpid()
 
 
-def told_of(pool, count):
+def wait_for_ends(pool, count):
     """Wait until the helper has reported so many ends; the pool has still to hear of them."""
     until(lambda: pool._line.link.recv(1 << 16, socket.MSG_PEEK).count(b"ended") >= count)
 
@@ -60,7 +60,7 @@ def test_pool_keeps_its_processes_until_a_job_fails(gone, nothing_left, tmp_path
         assert not set(second) & set(third)
         assert pool.run(die_later, str(tmp_path / "word")) == third
         (tmp_path / "word").touch()
-        told_of(pool, 2)
+        wait_for_ends(pool, 2)
         assert all(gone(p) for p in third)
         assert len(pool.run(pid)) == 2  # dead between two jobs: new ones
         assert len(pool.run(pid).ledgers) == 2

@@ -1,4 +1,4 @@
-"""`lab compare --detach`: it outlives its terminal, is found again, pauses when asked, and its death is told."""
+"""`lab compare --detach`: it outlives its terminal, is found again, pauses when asked, and its death is reported."""
 
 import fcntl
 import io

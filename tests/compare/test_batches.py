@@ -79,7 +79,7 @@ def test_a_batch_that_was_tried_and_does_not_last_a_window_is_out_of_memory():
 
 
 def test_a_batch_at_which_the_allocator_runs_short_is_one_too_many():
-    """What an H100 told of compiled BF16 at 1.14B: 12 sequences fit, and in each step it gave memory back twice."""
+    """What an H100 reported of compiled BF16 at 1.14B: 12 sequences fit, and in each step it gave memory back twice."""
     fits = [Try(micro_batch_size=8, fitted=True, need=56.7 * GIB, rest=18.0 * GIB, short=0)]
     short = Try(micro_batch_size=12, fitted=True, need=77.8 * GIB, rest=18.0 * GIB, short=4)
     calm = short.model_copy(update={"micro_batch_size": 11, "need": 72.5 * GIB, "short": 0})

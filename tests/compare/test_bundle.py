@@ -163,7 +163,7 @@ def test_a_run_that_goes_on(run):
 
 
 def test_a_detached_run_that_is_just_starting_goes_on(run):
-    """Its process is there, its record not yet open: told as going on, not as killed."""
+    """Its process is there, its record not yet open: reported as going on, not as killed."""
     child = subprocess.Popen(["sleep", "900"])
     try:
         background._write(run, background.Process(child.pid, background.start_of(child.pid), 0.0))

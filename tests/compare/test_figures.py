@@ -198,7 +198,7 @@ def test_sqnr_marks_the_worst_tensor_and_what_rounding_alone_gives(runs, tmp_pat
 
 
 def test_a_tensor_that_lost_nothing_does_not_flatten_the_picture(runs, tmp_path, monkeypatch):
-    """A gradient that is all zero is cast without error, at 200 dB: told in the note, not drawn."""
+    """A gradient that is all zero is cast without error, at 200 dB: reported in the note, not drawn."""
     arms = {name: arm for name, arm in arm_rows(read_run(runs["gap"])).items() if name == "fp8"}
     last = arms["fp8"].scales()[-1][1]
     exact = [tensor for tensor in last if tensor.endswith(".grad")][:3]

@@ -1,4 +1,4 @@
-"""The time that is left, and what is told while a comparison runs and after each arm."""
+"""The time that is left, and what is reported while a comparison runs and after each arm."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_the_first_step_tells_nothing_and_later_ones_by_the_clock():
     # It may have compiled; of a resumed run, what was before does not count.
     assert pace.left(now=50.0, step=10) is None
     assert pace.left(now=80.0, step=20) == 80 * 3  # evaluations are on the clock too
-    assert pace.left(now=80.0, step=20) == 80 * 3, "told twice is no step back"
+    assert pace.left(now=80.0, step=20) == 80 * 3, "reported twice is no step back"
 
 
 def test_after_a_step_back_to_a_checkpoint_only_what_came_since_counts():

@@ -1,4 +1,4 @@
-"""The memory that is told before a run, held against the memory that recorded runs took."""
+"""The memory that is reported before a run, held against the memory that recorded runs took."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a renter is told and asked about minutes and money."""
+"""What a renter reads and is asked about minutes and money."""
 
 import io
 

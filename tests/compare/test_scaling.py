@@ -100,7 +100,7 @@ def test_the_mean_the_slowest_and_the_gpus_that_took_part(tmp_path):
     assert len(against_each(tmp_path)) == 2, "eight were not timed alone"
 
 
-def test_another_window_is_no_yardstick(tmp_path):
+def test_another_window_is_no_baseline(tmp_path):
     record(tmp_path, 2, 190)
     for gpu in "01":
         record(tmp_path / "each", 1, 100, window=15, folder=f"{gpu}/run")

@@ -28,11 +28,11 @@ def kernels(fp8=True, span_ms=100.0, **classes):
 BASE = {"bf16": arm("BF16", 100, "baseline", "plain"), "te-bf16": arm("TE BF16", 110, "reference")}
 
 
-def test_the_gain_is_shown_against_both_yardsticks():
+def test_the_gain_is_shown_against_both_baselines():
     found = judge_speed({**BASE, "te": arm("TE FP8", 150), "ao": arm("AO FP8", 120, library="torchao")})
     assert (found.word, found.best) == ("faster", "te")
     assert found.ratios["te"] == Ratio(baseline=1.5, library=150 / 110)
-    assert found.ratios["ao"].library is None, "torchao's BF16 was not timed: there is no such yardstick"
+    assert found.ratios["ao"].library is None, "torchao's BF16 was not timed: there is no such baseline"
 
 
 def test_a_ratio_has_the_interval_of_both_medians():

@@ -38,7 +38,7 @@ def same(old, new):
 
 
 def test_a_drawn_sample_is_what_the_planner_answers():
-    """Other cells each time, so that what is stale is found sooner or later; other constants are told at once."""
+    """Other cells each time, so that what is stale is found sooner or later; other constants are reported at once."""
     assert SAID["constants"] == pytest.approx(constants()._asdict()), "python -m studies.guide.survey --write"
     assert [key(cell) for cell in SAID["cells"]] == CELLS
     for at in random.sample(range(len(CELLS)), 12):

@@ -139,7 +139,7 @@ def test_what_is_printed_and_written(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "asked, told",
+    "given, text",
     [
         (dict(model="9b"), "--model '9b' is not known"),
         (dict(model="none.toml"), "there is no config file none.toml"),
@@ -165,10 +165,10 @@ def test_what_is_printed_and_written(tmp_path, capsys):
         (dict(write=Path("/nowhere/x.toml")), "cannot write"),
     ],
 )
-def test_bad_input_is_one_sentence(asked, told):
+def test_bad_input_is_one_sentence(given, text):
     with pytest.raises(LabError) as error:
-        plan(Request(**asked))
-    assert told in str(error.value) and "\n" not in str(error.value)
+        plan(Request(**given))
+    assert text in str(error.value) and "\n" not in str(error.value)
 
 
 def test_nothing_fits_names_what_is_missing_and_what_would():
@@ -220,9 +220,9 @@ def test_a_model_from_a_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(MODEL)
     assert "1.26 B parameters" in said(model=str(path), gpus=8)
-    for line, told in (("experts = 8\n", "topk"), ("hiden = 3\n", "mean 'hidden'"), ("gated = 3\n", "true or false")):
+    for line, text in (("experts = 8\n", "topk"), ("hiden = 3\n", "mean 'hidden'"), ("gated = 3\n", "true or false")):
         path.write_text(MODEL + line)
-        with pytest.raises(LabError, match=told):
+        with pytest.raises(LabError, match=text):
             find_model(str(path))
 
 

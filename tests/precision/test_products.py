@@ -244,7 +244,7 @@ def test_all_threads_take_the_path_in_force(monkeypatch):
     assert len(shapes) == 8
 
 
-# ---- who is told
+# ---- who is warned
 
 
 def test_a_conversion_on_a_cpu_takes_the_path_and_tells_it(path):

@@ -57,7 +57,7 @@ scales = {f"layers.{i}.w": {"scale": 1.0 / (i + 1), "amax": float("inf")} for i 
 os.write(1, b"start\\n")
 for step in range(first, 1000000):
     record.step(step=step, loss=1.0 / (step + 1), scales=scales)
-    os.write(1, b"%d\\n" % step)                       # told after the line is written
+    os.write(1, b"%d\\n" % step)                       # printed after the line is written
     if step % 7 == 0:
         record.update(progress=step)
         record.event("checkpoint", step=step)
@@ -83,7 +83,7 @@ def test_kill_9_at_any_moment_loses_at_most_the_line_being_written(tmp_path):
         written = [line["step"] for line in data.steps]
         last = int(shown[-1]) if shown else first - 1
         assert written == list(range(len(written))), "a step is missing or stands twice"
-        assert len(written) - 1 in (last, last + 1), "a step that was told as written is not there"
+        assert len(written) - 1 in (last, last + 1), "a step that was reported as written is not there"
         assert data.truncated <= 2  # one line in each of the two files
         assert data.run["status"] == "running" and data.status == "interrupted"
         first = max(0, len(written) - draw.randrange(3))

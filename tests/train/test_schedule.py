@@ -1,4 +1,4 @@
-"""BF16 at both ends, FP8 between: one run, switched at the right steps, resumed in the right phase, told honestly."""
+"""BF16 at both ends, FP8 between: one run, switched at the right steps, resumed in the right phase, reported honestly."""
 
 import pytest
 import torch

@@ -34,11 +34,11 @@ class _Mallinfo(ctypes.Structure):
 def steady() -> None:
     """Hold for this process, and what it starts without exec. OSError where the C library cannot (it is not glibc)."""
     try:
-        told = _libc.mallopt(_M_MMAP_THRESHOLD, OWN_PAGES)  # and glibc adapts it no longer
+        accepted = _libc.mallopt(_M_MMAP_THRESHOLD, OWN_PAGES)  # and glibc adapts it no longer
         tidy()
     except AttributeError:
-        told = 0
-    if not told:
+        accepted = 0
+    if not accepted:
         raise OSError("this C library does not give freed memory back: the memory of a rank cannot be read")
     if _libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "huge pages cannot be switched off")

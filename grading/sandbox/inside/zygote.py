@@ -117,17 +117,17 @@ def _fill_holes() -> None:
     at the heap's end. Takes 0.03 s, once; the holes' pages are there anyway. Nothing happens without glibc."""
     libc = ctypes.CDLL(None)
     try:
-        told, malloc = libc.mallinfo2, libc.malloc
+        mallinfo, malloc = libc.mallinfo2, libc.malloc
     except AttributeError:  # not glibc, or one older than 2.33
         return
-    told.restype, malloc.restype, malloc.argtypes = _Mallinfo, ctypes.c_void_p, [ctypes.c_size_t]
+    mallinfo.restype, malloc.restype, malloc.argtypes = _Mallinfo, ctypes.c_void_p, [ctypes.c_size_t]
     for size in (*(1 << power for power in range(16, 10, -1)), *range(1024, 0, -16)):
-        before = told()
+        before = mallinfo()
         while (holes := before.free - before.top) >= size:
             for _ in range(min(64, holes // size)):
                 if malloc(size - 8) is None:  # 8: a block's own head
                     return
-            after = told()
+            after = mallinfo()
             if after.top != before.top:
                 break  # there is no hole of this size any more: these came from the end
             before = after

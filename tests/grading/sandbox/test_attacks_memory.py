@@ -81,8 +81,8 @@ def test_memory_that_the_meter_does_not_see(name, week14, monkeypatch):
     monkeypatch.setattr(weighed, next(one for one in ("judge_weighed", "judge_under_way") if one != sees), nothing)
     found = week14.cheat("fsdp", text + "\n\n" + under + UNMETERED, "14.4")
     assert earned(found, "test_fsdp_memory") == 0
-    told = [case.text for case in found.cases if "::test_fsdp_memory" in case.test]
-    assert all("its processes hold" in one or "when the" in one or "no gather" in one for one in told), told
+    texts = [case.text for case in found.cases if "::test_fsdp_memory" in case.test]
+    assert all("its processes hold" in one or "when the" in one or "no gather" in one for one in texts), texts
     monkeypatch.setattr(weighed, sees, nothing)
     assert earned(week14.cheat("fsdp", text + "\n\n" + under + UNMETERED, "14.4"), "test_fsdp_memory") == 6
 

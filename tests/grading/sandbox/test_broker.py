@@ -175,7 +175,7 @@ def non_contiguous(group):
 FIELDS = ("index", "kind", "peer", "bytes", "dtype", "batch", "blocking", "of", "seq", "group", "label")
 
 
-def told(ledger):
+def comparable(ledger):
     """A ledger without times and places. A scalar is gathered as [1], and the broker sees it so."""
     return [
         ([getattr(event, name) for name in FIELDS], tuple(event.shape) or (1,))
@@ -195,7 +195,7 @@ def equal(ranks, fn, size, *args):
                 assert got.dtype == want.dtype and got.shape == want.shape
                 assert as_bytes(got.contiguous()).equal(as_bytes(want.contiguous()))
         ours, known = mine.ledgers[rank], theirs.ledgers[rank]
-        assert told(ours) == told(known)
+        assert comparable(ours) == comparable(known)
         assert all(event.end is not None for event in ours.events)
         assert (ours.sent_bytes, ours.received_bytes, ours.steps) == (
             known.sent_bytes,

@@ -14,7 +14,7 @@ from labkit.checks import values
 from labkit.checks.runner import Job
 from tests.grading.sandbox.attacking import PACKAGE, Field
 
-ONE = "def told(group):\n    return {}\n"
+ONE = "def answer(group):\n    return {}\n"
 DEEP = "x = " + "(" * 50_000 + ")" * 50_000 + "\n"  # the parser gives up
 
 
@@ -24,7 +24,7 @@ def submission(tmp_path_factory):
     for name, text in {
         "one.py": ONE.format(1),
         "deep.py": DEEP,
-        "broken.py": "def told(:\n",
+        "broken.py": "def answer(:\n",
         "null.py": "a = '\0'\n",
     }.items():
         (made.folder / PACKAGE / name).write_text(text)
@@ -42,33 +42,33 @@ def pyc(submission, name):
 
 
 def test_what_can_be_compiled_is_and_what_cannot_fails_where_it_is_imported(submission, runner):
-    assert submission.ask("one.told", runner=runner).values == [1]
+    assert submission.ask("one.answer", runner=runner).values == [1]
     assert pyc(submission, "one").is_file() and pyc(submission, "__init__").is_file()
     for name, words in (("broken", "SyntaxError"), ("deep", "too many nested parentheses"), ("null", "null bytes")):
         assert not pyc(submission, name).exists()
-        assert words in submission.ask(f"{name}.told", runner=runner).text
+        assert words in submission.ask(f"{name}.answer", runner=runner).text
 
 
 def test_ranks_read_it_only_while_the_source_is_the_same(submission, runner):
-    assert submission.ask("one.told", runner=runner).values == [1]
+    assert submission.ask("one.answer", runner=runner).values == [1]
     path, source = pyc(submission, "one"), submission.folder / PACKAGE / "one.py"
     head = path.read_bytes()[:16]
     path.write_bytes(head + marshal.dumps(compile(ONE.format(2), "one.py", "exec")))
-    assert submission.ask("one.told", runner=runner).values == [2]  # it is what ranks read
+    assert submission.ask("one.answer", runner=runner).values == [2]  # it is what ranks read
     source.write_text(ONE.format(3))  # as long as before, perhaps in the same second
-    assert submission.ask("one.told", runner=runner).values == [3]
+    assert submission.ask("one.answer", runner=runner).values == [3]
 
 
 def test_without_it_nothing_is_written(submission):
     for path in submission.folder.rglob("*.pyc"):
         path.unlink()
-    assert submission.ask("one.told", runner=submission.runner()).verdict == "passed"
+    assert submission.ask("one.answer", runner=submission.runner()).verdict == "passed"
     assert not list(submission.folder.rglob("*.pyc"))
 
 
-def ends(monkeypatch, *told):
+def ends(monkeypatch, *outcomes):
     """The next cases end so, whatever they run."""
-    left = list(told)
+    left = list(outcomes)
 
     class Ending:
         def __init__(self, *args):
@@ -109,6 +109,6 @@ def test_who_destroys_the_sandbox_by_being_compiled_is_run_uncompiled(submission
     one = End("passed", answers=[values.pack(("ok", 1, ()))], ledgers=[])
     left = ends(monkeypatch, End("crashed", fatal=True), one)
     with SandboxRunner(submission.folder, precompile=True) as runner:
-        reply = runner.run(Job(submission.folder, PACKAGE, "one.told", ((),), {}, False))
+        reply = runner.run(Job(submission.folder, PACKAGE, "one.answer", ((),), {}, False))
     assert reply.values == [1] and not left
     assert len(started) == 2 and not started[0].alive

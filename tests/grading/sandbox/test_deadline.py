@@ -90,7 +90,7 @@ def test_what_a_call_lost_is_the_most_that_any_look_has_seen(monkeypatch):
     made.box = SimpleNamespace(off={"watch"}, zygote=5, pid=1)
     made.begin, made.looks, made.helpers, made.lost = NOW - 10.0, 0, 0, 0.0
     seen = []
-    made.room = SimpleNamespace(look=lambda *told: seen.append(told))
+    made.room = SimpleNamespace(look=lambda *figures: seen.append(figures))
     monkeypatch.setattr(watch, "tree", lambda pid: [1, 4, 5, 10, 11, 12])
     monkeypatch.setattr(watch, "children", lambda pid: [10, 11])
     monkeypatch.setattr(watch, "running", lambda pids, mains: (1, 3))

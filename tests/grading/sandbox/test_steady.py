@@ -42,7 +42,7 @@ print(most - base, anonymous() - base)
 @pytest.mark.thorough
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is Linux's")
 def test_freed_tensors_do_not_count_wherever_malloc_had_put_them():
-    """A correct ShardedAdamW was told to hold twice its part, in one of two sandboxes."""
+    """A correct ShardedAdamW was reported to hold twice its part, in one of two sandboxes."""
     asked = {name: value for name, value in environment().items() if name not in ("PATH", "PYTHONPATH")}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, env={**os.environ, **asked}, capture_output=True, text=True

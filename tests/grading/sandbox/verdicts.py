@@ -164,8 +164,8 @@ def main() -> None:
         for turn in range(chosen.repeat):
             for number, (name, run) in enumerate(runs.items(), 1):
                 outcome = week13.mutant(run) if isinstance(run, Mutant) else run()
-                told = [f"{case.test.rpartition('::')[2]}: {case.verdict}" for case in outcome.cases]
-                seen.setdefault(name, set()).add(json.dumps([float(outcome.earned), told]))
+                verdicts = [f"{case.test.rpartition('::')[2]}: {case.verdict}" for case in outcome.cases]
+                seen.setdefault(name, set()).add(json.dumps([float(outcome.earned), verdicts]))
                 if isinstance(run, Mutant):
                     unintended += [f"{name}: {line}" for line in differences(run, outcome)]
                 elif outcome.earned != (80 if name == "reference" else 0):

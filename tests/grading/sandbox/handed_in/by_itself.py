@@ -1,7 +1,7 @@
 # ruff: noqa: F821
 # mypy: ignore-errors
 # In place of the reference's Trainer and of what follows: every rank trains the whole model on the whole batch.
-GATHERS = False  # first each rank is told the others' slices and rows
+GATHERS = False  # first each rank is given the others' slices and rows
 
 
 def gathered(weights, c, setup, group):
