@@ -24,16 +24,16 @@ _SKIPPED = (ast.expr_context, ast.arguments, ast.arg, ast.type_ignore)
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    asked = json.load(sys.stdin)
+    query = json.load(sys.stdin)
     found: dict[str, Any] = {}
-    for module, text in asked["texts"].items():
+    for module, text in query["texts"].items():
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in tree.body:
             name = f"{module}.{getattr(node, 'name', '')}"
-            if name in asked["functions"] and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if name in query["functions"] and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 pairs = list(_labels(node))
                 found[name] = {"labels": [label for label, _ in pairs], "lines": [line for _, line in pairs]}
     json.dump(found, sys.stdout)

@@ -42,14 +42,14 @@ def under_torchrun() -> bool:
     return True
 
 
-def launched(asked: int | None = None) -> int | None:
-    """How many ranks a launcher started; None where none did. LabError if `asked`, a command's --ranks, is another number."""
+def launched(ranks: int | None = None) -> int | None:
+    """How many ranks a launcher started; None where none did. LabError if `ranks`, a command's --ranks, is another number."""
     if not under_torchrun():
         return None
     world = int(os.environ["WORLD_SIZE"])
-    if asked not in (None, world):
-        alone = f"to start {asked} here, unset {', '.join(name for name in (*LAUNCHED, *LOCAL) if name in os.environ)}"
-        raise LabError(f"--ranks {asked} is not the launcher's WORLD_SIZE={world}: leave --ranks out, or {alone}")
+    if ranks not in (None, world):
+        alone = f"to start {ranks} here, unset {', '.join(name for name in (*LAUNCHED, *LOCAL) if name in os.environ)}"
+        raise LabError(f"--ranks {ranks} is not the launcher's WORLD_SIZE={world}: leave --ranks out, or {alone}")
     return world
 
 

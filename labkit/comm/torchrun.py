@@ -69,7 +69,7 @@ class _Home:
         # A connection of our own: the group's may stand in a blocking wait while the watch needs an answer.
         self.store = self.attempt.store()
         self.jobs, self.failed, self.parent = 0, False, os.getppid()
-        self.asked = False  # by SIGTERM to end
+        self.ending = False  # by SIGTERM to end
         # A signal is heard here also while the main thread stands in a C call, where no handler of Python's runs.
         self.signals, heard = os.pipe()
         os.set_blocking(self.signals, False)
@@ -80,8 +80,8 @@ class _Home:
     def heard(self) -> bool:
         """Whether SIGTERM has come."""
         with contextlib.suppress(BlockingIOError):
-            self.asked = self.asked or signal.SIGTERM in os.read(self.signals, 4096)
-        return self.asked
+            self.ending = self.ending or signal.SIGTERM in os.read(self.signals, 4096)
+        return self.ending
 
     def _leave_group(self) -> None:
         if not self.failed and dist.is_initialized():

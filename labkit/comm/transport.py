@@ -195,10 +195,10 @@ def join(device: str, local: int, **how: Any) -> TorchTransport:
 
 def strange_interface() -> str:
     """The end of a sentence where GLOO_SOCKET_IFNAME names what this machine has not, else ""."""
-    asked, here = os.environ.get("GLOO_SOCKET_IFNAME", ""), [name for _, name in socket.if_nameindex()]
-    if set(filter(None, asked.split(","))) <= {*here}:
+    chosen, here = os.environ.get("GLOO_SOCKET_IFNAME", ""), [name for _, name in socket.if_nameindex()]
+    if set(filter(None, chosen.split(","))) <= {*here}:
         return ""
-    return f"; GLOO_SOCKET_IFNAME={asked} is set, and the interfaces of this machine are {', '.join(here)}"
+    return f"; GLOO_SOCKET_IFNAME={chosen} is set, and the interfaces of this machine are {', '.join(here)}"
 
 
 def stay_inside() -> None:

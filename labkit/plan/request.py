@@ -105,11 +105,11 @@ def count_sequences(text: str, model: Model) -> int:
 
 def choose_precisions(request: Request, model: Model, chip: Chip) -> tuple[str, ...]:
     """Return the requested precision, or BF16 and, where it can run, FP8. LabError: one that cannot."""
-    asked = request.precision
-    if asked is None:
+    chosen = request.precision
+    if chosen is None:
         return ("bf16",) if refusal("fp8", model, chip) else ("bf16", "fp8")
-    if asked not in FORMATS:
-        raise LabError(f"--precision is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, not '{asked}'")
-    if why := refusal(asked, model, chip):
-        raise LabError(f"--precision {asked} cannot run on this GPU or model: {why}")
-    return (asked,)
+    if chosen not in FORMATS:
+        raise LabError(f"--precision is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, not '{chosen}'")
+    if why := refusal(chosen, model, chip):
+        raise LabError(f"--precision {chosen} cannot run on this GPU or model: {why}")
+    return (chosen,)

@@ -26,8 +26,8 @@ class Lends:
 
 
 @pytest.fixture
-def asked(tmp_path, monkeypatch):
-    """`asked(root, name)`: (how, value or text). One course is whole and installed; the other lacks a module."""
+def call(tmp_path, monkeypatch):
+    """`call(root, name)`: (how, value or text). One course is whole and installed; the other lacks a module."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Lends(tmp_path / "whole")])
     for name in ("whole", "lacking"):
@@ -49,18 +49,18 @@ def asked(tmp_path, monkeypatch):
     return ask
 
 
-def test_a_missing_file_is_missing_though_an_installed_course_has_it(asked):
-    assert asked("whole", "ops.seven") == ("ok", 7)
-    how, text = asked("lacking", "ops.seven")
+def test_a_missing_file_is_missing_though_an_installed_course_has_it(call):
+    assert call("whole", "ops.seven") == ("ok", 7)
+    how, text = call("lacking", "ops.seven")
     assert (how, text) == ("missing", f"there is no file {PACKAGE}/ops.py")
 
 
-def test_nor_does_a_module_of_the_course_find_it_there(asked, tmp_path):
+def test_nor_does_a_module_of_the_course_find_it_there(call, tmp_path):
     (tmp_path / "lacking" / PACKAGE / "scenes.py").write_text(f"from {PACKAGE} import ops\n")
-    how, text = asked("lacking", "scenes.seven")
+    how, text = call("lacking", "scenes.seven")
     assert how == "raised" and text.startswith("scenes.py cannot be imported. ImportError: cannot import name 'ops'")
     (tmp_path / "lacking" / PACKAGE / "scenes.py").write_text("from .ops import seven\n")
-    assert f"No module named '{PACKAGE}.ops'" in asked("lacking", "scenes.seven")[1]
+    assert f"No module named '{PACKAGE}.ops'" in call("lacking", "scenes.seven")[1]
 
 
 BROKEN = {
@@ -72,7 +72,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_module_that_cannot_be_imported_costs_its_own_task_alone(how, asked, tmp_path):
+def test_a_module_that_cannot_be_imported_costs_its_own_task_alone(how, call, tmp_path):
     """Another task imports it for what the course gives there: the course's text stands in, and nothing of its own."""
     place = tmp_path / "lacking"
     (place / PACKAGE / "ops.py").write_text(BROKEN[how])
@@ -82,13 +82,13 @@ def test_a_module_that_cannot_be_imported_costs_its_own_task_alone(how, asked, t
     )
     (place / remote.COURSE / PACKAGE).mkdir(parents=True)
     (place / remote.COURSE / PACKAGE / f"ops{remote.TEXT}").write_text("def seven():\n    return 7\n")
-    assert asked("lacking", "next.read", own=("next",)) == ("ok", (7, None))
+    assert call("lacking", "next.read", own=("next",)) == ("ok", (7, None))
     whole = "def seven():\n    return 77\n"
     for name, own in (("next.read", ("next", "ops")), ("ops.seven", ("ops",))):
         with pytest.raises(RanksFailed) if "SystemExit" in BROKEN[how] else contextlib.nullcontext():
-            assert asked("lacking", name, own=own)[0] in ("raised", "unfinished"), "its own task"
+            assert call("lacking", name, own=own)[0] in ("raised", "unfinished"), "its own task"
     (place / PACKAGE / "ops.py").write_text(whole)
-    assert asked("lacking", "next.read", own=("next",)) == ("ok", (77, None)), "the student's, where it can be imported"
+    assert call("lacking", "next.read", own=("next",)) == ("ok", (77, None)), "the student's, where it can be imported"
 
 
 def test_of_a_course_that_holds_labkit_too_only_their_own_lines_are_reported():
@@ -105,6 +105,6 @@ def test_of_a_course_that_holds_labkit_too_only_their_own_lines_are_reported():
     assert "drawn.py" in text and "drawn.py" not in own_lines(text, root) and "test_remote.py" in own_lines(text, root)
 
 
-def test_what_one_course_has_loaded_is_forgotten_for_the_next(asked, tmp_path):
+def test_what_one_course_has_loaded_is_forgotten_for_the_next(call, tmp_path):
     (tmp_path / "lacking" / PACKAGE / "ops.py").write_text("def seven():\n    return 8\n")
-    assert [asked(root, "ops.seven")[1] for root in ("whole", "lacking", "whole")] == [7, 8, 7]
+    assert [call(root, "ops.seven")[1] for root in ("whole", "lacking", "whole")] == [7, 8, 7]

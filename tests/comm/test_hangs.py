@@ -226,15 +226,15 @@ def last_words_before_a_wait(group):
 
 def test_last_words_outlast_the_wait_for_the_others(fails, monkeypatch, nothing_left):
     """A dead rank's connections are at their end and say so whenever they are asked: nobody asks again."""
-    asked = []
+    prefixes = []
     real = Output.forward
     monkeypatch.setattr(
-        Output, "forward", lambda output, *args, **more: asked.append(output.prefix) or real(output, *args, **more)
+        Output, "forward", lambda output, *args, **more: prefixes.append(output.prefix) or real(output, *args, **more)
     )
     a = fails(last_words_before_a_wait, backend="processes", timeout=60, grace=supervisor.GRACE)
     assert "last words on stderr:\nthe disk is on fire" in str(a)
     assert [rank.state for rank in a.ranks] == ["running", "died", "running"]
-    assert 0 < asked.count("[rank 1] ") < 50
+    assert 0 < prefixes.count("[rank 1] ") < 50
 
 
 def test_a_long_line_is_passed_on_before_it_ends(capsys):

@@ -19,7 +19,7 @@ class Scripted:
 
     def __init__(self, script, stuck=False, deadline=float("inf")):
         self.script, self.stuck, self.deadline = script, stuck, deadline
-        self.now, self.asked, self.waits = 0.0, [], []
+        self.now, self.reads, self.waits = 0.0, [], []
 
     def so(self, name, default=None):
         return self.script(self.now).get(name, default)
@@ -47,7 +47,7 @@ class Scripted:
 
     def evidence(self):
         """Two ranks, each of which receives from the other, if `stuck`."""
-        self.asked.append(self.now)
+        self.reads.append(self.now)
         ledgers = [Ledger(rank, 2) for rank in range(2)]
         if self.stuck:
             for ledger in ledgers:
@@ -73,7 +73,7 @@ def after(seconds, before, then):
 
 def test_all_returned(ends):
     why, when, medium = ends(after(0.5, {"states": "rd"}, {"states": "dd"}))
-    assert why is None and 0.5 <= when <= 0.5 + 2 * STEP and not medium.asked
+    assert why is None and 0.5 <= when <= 0.5 + 2 * STEP and not medium.reads
     assert ends(lambda now: {"states": "dd"}, deadline=0.0)[0] is None, "who has returned is not late"
     said = after(1.005, {"states": "dr"}, {"states": "dd"})
     assert ends(said, deadline=0.99)[0] is None, "who had returned before the supervisor looked is not late"
@@ -107,7 +107,7 @@ def test_no_deadline_strikes_during_the_grace(ends):
 
 def test_a_deadlock_that_is_certain(ends):
     why, when, medium = ends(lambda now: {"blocked": True}, stuck=True)
-    assert why == DEADLOCK and STILL < when <= STILL + 2 * STEP and len(medium.asked) == 1
+    assert why == DEADLOCK and STILL < when <= STILL + 2 * STEP and len(medium.reads) == 1
     assert ends(lambda now: {"blocked": True}, stuck=True, still=1.0)[1] > 1.0
 
 
@@ -120,9 +120,9 @@ def test_none_is_believed_while_something_moves_or_somebody_computes(ends):
 
 def test_the_evidence_is_asked_once_until_something_moves(ends):
     why, _, medium = ends(lambda now: {"blocked": True, "moves": int(now)}, deadline=3.0)
-    assert why == DEADLINE and len(medium.asked) == 3
+    assert why == DEADLINE and len(medium.reads) == 3
 
 
 def test_the_deadline(ends):
     why, when, medium = ends(lambda now: {}, deadline=1.0)
-    assert why == DEADLINE and 1.0 <= when <= 1.0 + 2 * STEP and not medium.asked
+    assert why == DEADLINE and 1.0 <= when <= 1.0 + 2 * STEP and not medium.reads

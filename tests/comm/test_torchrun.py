@@ -41,9 +41,9 @@ def work(group, what):
     return {"sum": x, "rank": group.rank, "size": group.size, "device": str(group.device)}
 
 if __name__ == "__main__":
-    asked = threading.Event()
+    ended = threading.Event()
     if sys.argv[1] == "die":
-        signal.signal(signal.SIGTERM, lambda *_: asked.set())
+        signal.signal(signal.SIGTERM, lambda *_: ended.set())
     atexit.register(lambda: open(f"{sys.argv[2]}/apart{os.environ['RANK']}", "w").close())
     try:
         run_ranks(work, "ok", size=5)
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     except RanksFailed as failure:
         print("AUTOPSY", json.dumps(failure.autopsy.to_json()), flush=True)
         if sys.argv[1] == "die":
-            asked.wait()  # torchrun sees that rank 1 has died
+            ended.wait()  # torchrun sees that rank 1 has died
         raise
 """
 

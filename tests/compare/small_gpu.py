@@ -49,10 +49,10 @@ class Gpu:
     after: Callable[[], None] = lambda: None
 
     def train(self, fn: Any, task: session.Task, *, size: int, **_: Any) -> Any:
-        asked, arm = strict_validate(TrainConfig, task.config, "the config"), task.about["arm"]
-        rows = asked.batch_size // size // asked.accumulation
+        config, arm = strict_validate(TrainConfig, task.config, "the config"), task.about["arm"]
+        rows = config.batch_size // size // config.accumulation
         need = self.needs[arm](rows)
-        about = {**task.about, "hardware": {}, "config": asked, "world": {"size": size, "device": "cpu"}}
+        about = {**task.about, "hardware": {}, "config": config, "world": {"size": size, "device": "cpu"}}
         record = RunRecord.create(task.folder, kind="train", **about)
         if need > self.room:
             self.ran.append((arm, rows, None))
@@ -61,7 +61,7 @@ class Gpu:
             raise RanksFailed(SimpleNamespace(cause=self.error), [])
         self.found = {"need": int(need * GIB), "rest": int(REST * GIB)}
         self.asked_anew = self.started
-        tried, timed = self._window(task.window, asked, size, record, 2 if need > self.calm else 0)
+        tried, timed = self._window(task.window, config, size, record, 2 if need > self.calm else 0)
         self.ran.append((arm, rows, timed))
         self.after()
         return [tried] * size

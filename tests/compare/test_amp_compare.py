@@ -76,14 +76,14 @@ def test_the_verdict_speaks_of_what_is_compared():
     base = {name: losses(0.001 * k) for k, name in enumerate(("fp32", "fp32-2", "fp32-3"))}
     fp16 = {"amp-fp16": losses(0.002), "amp-fp16-2": losses(0.003)}
     away = {"amp-bf16": losses(1.0), "amp-bf16-2": losses(1.001)}
-    asked = ("amp-bf16", "amp-fp16")
+    requested = ("amp-bf16", "amp-fp16")
     found = [
-        repeats.judge({**base, **fp16, **away, "broken": losses(9.0)}, arms, asked),
-        repeats.judge({**base, **fp16, "broken": losses(9.0)}, arms, asked[1:]),
-        repeats.judge({**base, **fp16, "broken": losses(0.0)}, arms, asked[1:]),
-        repeats.judge({**base, **fp16}, arms, asked[1:]),
-        repeats.judge({"fp32": losses()}, arms, asked),
-        repeats.judge({}, arms, asked),
+        repeats.judge({**base, **fp16, **away, "broken": losses(9.0)}, arms, requested),
+        repeats.judge({**base, **fp16, "broken": losses(9.0)}, arms, requested[1:]),
+        repeats.judge({**base, **fp16, "broken": losses(0.0)}, arms, requested[1:]),
+        repeats.judge({**base, **fp16}, arms, requested[1:]),
+        repeats.judge({"fp32": losses()}, arms, requested),
+        repeats.judge({}, arms, requested),
         repeats.judge(base, arms, ()),
     ]
     assert [each.word for each in found] == ["fail", "pass", *["no-power"] * 2, *["incomplete"] * 3]

@@ -278,9 +278,9 @@ def test_where_no_largest_batch_can_be_found_one_sentence_says_so(tmp_path, monk
     monkeypatch.setattr("labkit.compare.plan.gpu_memory_gib", lambda preset: HAVE)
     monkeypatch.setattr("labkit.compare.plan.under_torchrun", lambda: True)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    asked = loaded(tmp_path, TEXT, LARGEST)
+    chosen = loaded(tmp_path, TEXT, LARGEST)
     with pytest.raises(LabError, match="torchrun's ranks are no fresh processes"):
-        make_plan(asked, ["bf16"], explicit=True, out=out, fresh=False, parts=("speed",))
+        make_plan(chosen, ["bf16"], explicit=True, out=out, fresh=False, parts=("speed",))
     assert not out.exists()
 
 

@@ -146,13 +146,13 @@ def test_the_parts_of_a_preset(tmp_path):
 
 
 def test_a_record_from_before_a_setting_existed_is_taken_up(tmp_path):
-    asked, out = preset(tmp_path), tmp_path / "run"
-    prepare_folder(asked, out, False)
+    given, out = preset(tmp_path), tmp_path / "run"
+    prepare_folder(given, out, False)
     path = out / "run.json"
     there = json.loads(path.read_text())
     del there["config"]["parts"], there["config"]["arms"]["bf16"]["gate"]
     path.write_text(json.dumps(there))
-    prepare_folder(asked, out, False)
+    prepare_folder(given, out, False)
     with pytest.raises(LabError, match="other settings .train.probe_every."):
         prepare_folder(preset(tmp_path, TEXT, "train.probe_every=3"), out, False)
 
@@ -179,11 +179,11 @@ def test_a_record_goes_on_when_its_preset_has_gained_an_arm_and_not_when_it_lost
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_starts(tmp_path, change, world, said):
-    asked = preset(tmp_path, TEXT, change)
+    given = preset(tmp_path, TEXT, change)
     refused = []
-    for arm in asked.arms:
+    for arm in given.arms:
         try:
-            check_arm(asked.config(arm), "cpu", world)
+            check_arm(given.config(arm), "cpu", world)
         except LabError as error:
             refused.append(str(error))
     assert refused and re.search(said, refused[0])
@@ -192,13 +192,13 @@ def test_what_cannot_run_is_refused_before_anything_starts(tmp_path, change, wor
 def test_the_presets_that_come_along():
     assert {"two-stage", "schedule", "cpu-stages"} <= set(available())
     for name in ("two-stage", "cpu-stages"):
-        asked = load_preset(name)
-        gated, *more = [arm for arm in asked.arms if asked.arms[arm].gate]
-        assert all(asked.arms[arm].of == gated for arm in more)
-        names = list(asked.arms)
-        assert names.index(gated) > max(names.index(n) for n in names if asked.arms[n].of == asked.arms[gated].gate)
-        gate = asked.arms[gated].gate
-        one, two = asked.config(gate), asked.config(gated)
+        given = load_preset(name)
+        gated, *more = [arm for arm in given.arms if given.arms[arm].gate]
+        assert all(given.arms[arm].of == gated for arm in more)
+        names = list(given.arms)
+        assert names.index(gated) > max(names.index(n) for n in names if given.arms[n].of == given.arms[gated].gate)
+        gate = given.arms[gated].gate
+        one, two = given.config(gate), given.config(gated)
         assert two.precision.fp8_parameters and not one.precision.fp8_parameters
         assert two.replace(precision=one.precision) == one  # nothing else differs
     scheduled = load_preset("schedule").config("te-delayed-scheduled")

@@ -57,7 +57,7 @@ class Pool:
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def pools(monkeypatch):
     """`ask(part, arm, task)` of a session of preset h100 on GPUs that do not exist; fresh: tasks on ranks of their own."""
     Pool.made, fresh = [], []
     monkeypatch.setattr(session, "RankPool", Pool)
@@ -73,8 +73,8 @@ def asked(monkeypatch):
     return ask, fresh, one
 
 
-def test_only_runs_of_one_arm_share_processes(asked):
-    ask, fresh, one = asked
+def test_only_runs_of_one_arm_share_processes(pools):
+    ask, fresh, one = pools
     for part, arm in [("speed", "bf16"), ("safety", "bf16"), ("safety", "bf16-2"), ("safety", "broken")]:
         ask(part, arm, arm)
     ask("safety", "te-current", "te-current")
@@ -85,8 +85,8 @@ def test_only_runs_of_one_arm_share_processes(asked):
 
 
 @pytest.mark.parametrize("task", ["full", LabError("it broke"), KeyboardInterrupt()])
-def test_processes_that_hold_memory_or_failed_are_replaced(asked, task):
-    ask, _, _ = asked
+def test_processes_that_hold_memory_or_failed_are_replaced(pools, task):
+    ask, _, _ = pools
     if task == "full":
         ask("safety", "bf16", task)
     else:
@@ -96,8 +96,8 @@ def test_processes_that_hold_memory_or_failed_are_replaced(asked, task):
     assert [pool.closed for pool in Pool.made] == [True, False]
 
 
-def test_ranks_start_ahead_beside_a_training_for_the_loss_and_never_beside_one_that_is_timed(asked):
-    ask, fresh, one = asked
+def test_ranks_start_ahead_beside_a_training_for_the_loss_and_never_beside_one_that_is_timed(pools):
+    ask, fresh, one = pools
     one._start_ahead()  # while the corpus is cut
     ask("speed", "bf16", "bf16", ("speed", "te-current"))
     assert one.spare is None and not fresh and Pool.made[0].timed == "bf16" and Pool.made[0].closed

@@ -25,7 +25,7 @@ def plan(tmp_path):
     return Plan(load_preset("h100", []), tmp_path, 1, todo=[("speed", "bf16"), ("safety", "te-delayed")])
 
 
-def asked(plan, monkeypatch, answer, terminal=True, minutes=None):
+def prompted(plan, monkeypatch, answer, terminal=True, minutes=None):
     said = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr("sys.stdin", Terminal(answer) if terminal else io.StringIO(answer))
     compare.ask_without_budget(plan, Console(file=said, width=200), Budget(minutes, 3.0))
@@ -33,17 +33,17 @@ def asked(plan, monkeypatch, answer, terminal=True, minutes=None):
 
 
 def test_a_start_without_a_budget_says_what_it_will_cost_and_asks(plan, monkeypatch):
-    shown = asked(plan, monkeypatch, "y\n")
+    shown = prompted(plan, monkeypatch, "y\n")
     minutes = sum(item.predicted_s for item in plan.items()) / 60
     assert f"this starts 2 trainings, predicted to take {minutes:.1f} minutes, {minutes / 20:.2f} at 3.00" in shown
     with pytest.raises(LabError, match="nothing was started"):
-        asked(plan, monkeypatch, "n\n")
+        prompted(plan, monkeypatch, "n\n")
     with pytest.raises(LabError, match="nothing was started"):
-        asked(plan, monkeypatch, "\n")
+        prompted(plan, monkeypatch, "\n")
 
 
 def test_without_a_terminal_nobody_is_asked(plan, monkeypatch):
-    assert asked(plan, monkeypatch, "", terminal=False)
+    assert prompted(plan, monkeypatch, "", terminal=False)
 
 
 def test_a_billion_tokens(plan):

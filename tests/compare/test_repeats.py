@@ -60,8 +60,8 @@ def runs(**gaps: tuple[float, ...]) -> dict[str, dict[int, float]]:
     return {f"{arm}-{i + 1}" if i else arm: losses(gap) for arm, shown in gaps.items() for i, gap in enumerate(shown)}
 
 
-def verdict(tmp_path, heldout, asked=("a", "b"), **more):
-    return repeats.judge({**BASE, **BROKEN, **heldout}, preset(tmp_path), asked, **more)
+def verdict(tmp_path, heldout, requested=("a", "b"), **more):
+    return repeats.judge({**BASE, **BROKEN, **heldout}, preset(tmp_path), requested, **more)
 
 
 # ---- the words
@@ -96,22 +96,22 @@ def test_undecided_is_judged_again_with_more_runs_and_the_decided_one_is_not(tmp
     second = verdict(tmp_path, {**two, "a-3": losses(0.45), "a-4": losses(0.55)})
     assert (second.arms["a"].word, second.arms["a"].runs, second.arms["a"].look) == ("different", 4, 2)
     assert judged(second, "b") == judged(first, "b"), "who was decided stays so"
-    asked = preset(tmp_path)
-    assert repeats.second_look({**BASE, **two}, asked, "a-3", ("a", "b")) == "due"
-    assert repeats.second_look({**BASE, **two}, asked, "b-3", ("a", "b")) == "decided"
+    given = preset(tmp_path)
+    assert repeats.second_look({**BASE, **two}, given, "a-3", ("a", "b")) == "due"
+    assert repeats.second_look({**BASE, **two}, given, "b-3", ("a", "b")) == "decided"
     del two["a-2"]
-    assert repeats.second_look({**BASE, **two}, asked, "a-3", ("a", "b")) == "waits"
+    assert repeats.second_look({**BASE, **two}, given, "a-3", ("a", "b")) == "waits"
 
 
 def test_one_that_is_still_to_come_counts_and_keeps_the_verdict_open(tmp_path):
     out = verdict(tmp_path, runs(a=(0.02, 0.04), b=(0.0,)))
     assert (out.word, out.judged, out.asked) == ("incomplete", 1, 2) and out.arms["b"].word == ""
-    alone = verdict(tmp_path, runs(a=(0.19, 0.19)), asked=("a",)).arms["a"]
+    alone = verdict(tmp_path, runs(a=(0.19, 0.19)), requested=("a",)).arms["a"]
     both = verdict(tmp_path, runs(a=(0.19, 0.19))).arms["a"]
     assert both.low == alone.low, "the interval is each recipe's own"
     cannot = verdict(tmp_path, runs(a=(0.02, 0.04)), missing={"b": "no GPU", "b-2": "no GPU"})
     assert cannot.word == "pass" and "FP8 b: no result, no GPU." in cannot.reasons
-    timed = verdict(tmp_path, runs(a=(0.02, 0.04)), asked=("a",), missing={"b": "no GPU"})
+    timed = verdict(tmp_path, runs(a=(0.02, 0.04)), requested=("a",), missing={"b": "no GPU"})
     assert timed.word == "pass" and not [shown for shown in timed.reasons if "FP8 b" in shown], "nobody asked"
 
 
@@ -132,14 +132,14 @@ def test_a_run_that_diverged_is_different(tmp_path):
 
 def test_without_power_nothing_passes(tmp_path):
     same = {**BASE, **runs(a=(0.0, 0.0), b=(0.0, 0.0))}
-    asked = preset(tmp_path)
-    missed = repeats.judge({**same, "broken": losses(0.05)}, asked, ("a", "b"))
+    given = preset(tmp_path)
+    missed = repeats.judge({**same, "broken": losses(0.05)}, given, ("a", "b"))
     assert missed.word == "no-power" and missed.arms["broken"].word == "not rejected"
-    assert repeats.judge(same, asked, ("a", "b")).word == "no-power", "no control ran"
-    seen = repeats.judge({**same, "broken": losses(1.0)}, asked, ("a", "b"))
+    assert repeats.judge(same, given, ("a", "b")).word == "no-power", "no control ran"
+    seen = repeats.judge({**same, "broken": losses(1.0)}, given, ("a", "b"))
     assert seen.word == "pass" and seen.arms["broken"].word == "rejected", "by the statistic, at its end"
     few = {run: {s: x for s, x in shown.items() if s > 60} for run, shown in {**same, "broken": losses(9)}.items()}
-    assert "only 4 evaluations" in repeats.judge(few, asked, ("a", "b")).sentence
+    assert "only 4 evaluations" in repeats.judge(few, given, ("a", "b")).sentence
 
 
 # ---- the control
@@ -155,12 +155,12 @@ train.precision = { backend = "broken-e5m2" }
 
 def test_a_fine_control_whose_first_run_failed_is_judged_by_the_others(tmp_path):
     """It ran out of memory beside another training, on a GPU; the comparison then ended in a KeyError."""
-    asked, sound = preset(tmp_path, TEXT + FINE), {**BASE, **BROKEN, **runs(a=(0.02, 0.04), b=(-0.05, 0.05))}
-    out = repeats.judge({**sound, "fine-2": losses(0.6)}, asked, ("a", "b"))
+    given, sound = preset(tmp_path, TEXT + FINE), {**BASE, **BROKEN, **runs(a=(0.02, 0.04), b=(-0.05, 0.05))}
+    out = repeats.judge({**sound, "fine-2": losses(0.6)}, given, ("a", "b"))
     shown = out.arms["fine-2"]
     assert shown.word == "different" and shown.runs == 1 and shown.value == pytest.approx(0.6)
     assert out.word == "pass" and "fine" not in out.arms
-    both = repeats.judge({**sound, "fine": losses(0.5), "fine-2": losses(0.7)}, asked, ("a", "b")).arms
+    both = repeats.judge({**sound, "fine": losses(0.5), "fine-2": losses(0.7)}, given, ("a", "b")).arms
     assert (both["fine"].runs, both["fine-2"].word) == (2, "") and both["fine"].value == pytest.approx(0.6)
 
 
@@ -222,9 +222,9 @@ def test_another_training_has_no_records(tmp_path):
 
 def test_what_nobody_judges_is_trained_only_by_name(tmp_path):
     text = TEXT.replace("more = 2", 'more = 2\njudged = ["b"]')
-    asked = preset(tmp_path, text)
-    assert asked.judged == ["b"] and "a" not in asked.trained and {"bf16-4", "b-4", "broken"} <= set(asked.trained)
-    assert list(asked.only(["a"]).arms) == ["a", "a-2", "a-3", "a-4"]
+    given = preset(tmp_path, text)
+    assert given.judged == ["b"] and "a" not in given.trained and {"bf16-4", "b-4", "broken"} <= set(given.trained)
+    assert list(given.only(["a"]).arms) == ["a", "a-2", "a-3", "a-4"]
     with pytest.raises(LabError, match="judges 'x', which is no candidate; there are: a, b"):
         preset(tmp_path, TEXT.replace("more = 2", 'more = 2\njudged = ["x"]'))
 

@@ -176,20 +176,20 @@ def test_each_arm_keeps_its_own_work():
     """An arm that makes its step of several micro-batches keeps that, whatever the baseline does."""
     whole = load_preset("h100", ["arms.te-delayed.train.accumulation=4"])
     for ranks in (1, 4):
-        asked = load_preset("h100", ["arms.te-delayed.train.accumulation=4", *scaling.same_work(whole, 139.8, ranks)])
-        batches = [asked.speed_config(arm, 139.8, ranks).batch_size for arm in ("bf16", "te-delayed")]
-        assert batches == [20 * ranks, 80 * ranks] and asked.world_size == ranks
+        given = load_preset("h100", ["arms.te-delayed.train.accumulation=4", *scaling.same_work(whole, 139.8, ranks)])
+        batches = [given.speed_config(arm, 139.8, ranks).batch_size for arm in ("bf16", "te-delayed")]
+        assert batches == [20 * ranks, 80 * ranks] and given.world_size == ranks
 
 
 def test_other_nccl_settings_are_another_question(tmp_path, monkeypatch):
-    asked = load_preset("h100")
-    record = RunRecord.create(tmp_path, kind="compare", config=jsonable(asked.model_dump()), seeds={})
+    given = load_preset("h100")
+    record = RunRecord.create(tmp_path, kind="compare", config=jsonable(given.model_dump()), seeds={})
     record.close()
     monkeypatch.delenv("NCCL_MAX_CTAS", raising=False)
-    scaling.refuse_other(tmp_path, asked)
+    scaling.refuse_other(tmp_path, given)
     monkeypatch.setenv("NCCL_MAX_CTAS", "8")
     with pytest.raises(LabError, match="other settings .NCCL_MAX_CTAS.: choose another folder"):
-        scaling.refuse_other(tmp_path, asked)
+        scaling.refuse_other(tmp_path, given)
 
 
 def test_more_gpus_than_there_are_is_shown_before_anything_starts(tmp_path):

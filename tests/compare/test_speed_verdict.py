@@ -168,8 +168,8 @@ def test_a_timed_training_does_nothing_else():
 def test_the_linears_of_broken_arms_are_never_compiled():
     """Compiled whole for a GPU, their gradients came out as zero: whoever says compile gets what lies between them."""
     for name in ("h100", "schedule", "two-stage"):
-        asked = load_preset(name)
-        broken = [asked.config(arm).precision.backend for arm, a in asked.arms.items() if a.role in ("broken", "fine")]
+        given = load_preset(name)
+        broken = [given.config(arm).precision.backend for arm, a in given.arms.items() if a.role in ("broken", "fine")]
         assert broken and all(get_backend(backend).compiles == "between" for backend in broken)
 
 

@@ -214,9 +214,9 @@ def test_te_is_what_the_backend_finds(te, text, gpu, ok, words):
     assert ok or (".[te]" in check.fix) is (gpu and "cuBLAS" not in words)
 
 
-@pytest.mark.parametrize("asked, word", [("fp32", "through FP32, rounded once"), ("native", "native")])
-def test_bf16_products_are_tried_both_ways(monkeypatch, asked, word):
-    monkeypatch.setenv("LABKIT_BF16_PRODUCTS", asked)
+@pytest.mark.parametrize("path, word", [("fp32", "through FP32, rounded once"), ("native", "native")])
+def test_bf16_products_are_tried_both_ways(monkeypatch, path, word):
+    monkeypatch.setenv("LABKIT_BF16_PRODUCTS", path)
     (check,) = run_doctor([p for p in PROBES if p.names == ("BF16 products",)])
     assert check.ok is True and check.detail.startswith(f"{word}: LABKIT_BF16_PRODUCTS says so; natively one of 256")
     monkeypatch.setenv("LABKIT_BF16_PRODUCTS", "quick")

@@ -201,11 +201,11 @@ def test_what_the_table_allows_is_not_refused(precision, more, gpu, world):
     ],
 )
 def test_what_it_forbids_is_refused_for_one_reason(precision, more, gpu, who):
-    for asked in (TrainConfig(precision=precision, **more), {"precision": precision, **more}):
-        (found,) = conflicts(asked, gpu)
+    for config in (TrainConfig(precision=precision, **more), {"precision": precision, **more}):
+        (found,) = conflicts(config, gpu)
         assert found.who == who and all(word in str(found) for word in (*who, found.why))
         with pytest.raises(LabError) as error:
-            refuse(asked, gpu)
+            refuse(config, gpu)
         assert str(error.value) == str(found) and "\n" not in str(found)
 
 

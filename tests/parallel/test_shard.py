@@ -90,14 +90,14 @@ def test_a_gradient_s_memory_is_taken_on_the_stream_that_computes(monkeypatch):
         entered.pop()
 
     def empty(*size, **how):
-        return SimpleNamespace(asked=(size, how), on=tuple(entered), record_stream=seen.append)
+        return SimpleNamespace(args=(size, how), on=tuple(entered), record_stream=seen.append)
 
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: ("computes", device))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("messages", device))
     monkeypatch.setattr(torch.cuda, "stream", stream)
     monkeypatch.setattr(torch, "empty", empty)
     memory = ReduceScatter().allocate((6,), dtype=torch.float32, device=gpu)
-    assert memory.asked == ((6,), {"dtype": torch.float32, "device": gpu}) and memory.on == (("computes", gpu),)
+    assert memory.args == ((6,), {"dtype": torch.float32, "device": gpu}) and memory.on == (("computes", gpu),)
     assert seen == [("messages", gpu)], "the allocator waits for whoever works with it"
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("computes", device))
     ReduceScatter().allocate((6,), dtype=torch.float32, device=gpu)
@@ -116,8 +116,8 @@ def test_the_message_is_the_one_that_was_asked_for(monkeypatch):
 
 
 def test_every_sharded_part_takes_its_gradients_memory_so(two):
-    for asked in two.run(sharding.gradient_memory, timeout=120.0):
-        assert asked == 2 * 4  # what is sent and what is kept, of two blocks, the head and the root
+    for count in two.run(sharding.gradient_memory, timeout=120.0):
+        assert count == 2 * 4  # what is sent and what is kept, of two blocks, the head and the root
 
 
 def test_from_meta_to_the_same_weights_with_ties_kept(two):

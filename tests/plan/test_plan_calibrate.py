@@ -44,10 +44,10 @@ def test_a_machine_survives_its_file(mine):
 def test_a_file_is_planned_with(mine):
     cluster = find_cluster(Request(gpu=mine, gpus=8))
     assert (cluster.per_node, cluster.intra, cluster.inter) == (4, 450e9, 20e9)
-    asked = find_cluster(Request(gpu=mine, gpus=8, per_node=8, ib=50.0))
-    assert (asked.per_node, asked.inter) == (8, 50e9)
-    alike = asked._replace(chip=CHIPS["h100"])
-    slow, known = (search(find_model("8b"), one, 64, ("bf16",)) for one in (asked, alike))
+    planned = find_cluster(Request(gpu=mine, gpus=8, per_node=8, ib=50.0))
+    assert (planned.per_node, planned.inter) == (8, 50e9)
+    alike = planned._replace(chip=CHIPS["h100"])
+    slow, known = (search(find_model("8b"), one, 64, ("bf16",)) for one in (planned, alike))
     # large products take as much longer as the share of peak is less; a ring as much as the wire is slower
     assert np.allclose(slow.step.gemm / known.step.gemm, constants().gemm_recent / 0.5, rtol=0.03)
     wide = (known.cases.tp == 8) & (known.cases.mbs == 8)
@@ -93,8 +93,8 @@ def test_this_cpu_is_measured_and_planned_with(tmp_path, monkeypatch):
     model = tmp_path / "tiny.toml"
     model.write_text("layers = 2\nhidden = 256\nheads = 4\nkv_heads = 4\nffn = 688\nvocab = 512\nseq = 128\n")
     out = StringIO()
-    asked = Request(model=str(model), gpus=2, gpu=str(path), batch_tokens="8K")
-    assert plan(asked, Console(file=out, width=200)) == 0 and "bf16" in out.getvalue()
+    question = Request(model=str(model), gpus=2, gpu=str(path), batch_tokens="8K")
+    assert plan(question, Console(file=out, width=200)) == 0 and "bf16" in out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ def found():
     return found_for()
 
 
-def said(width=200, **asked) -> str:
+def said(width=200, **options) -> str:
     out = StringIO()
-    assert plan(Request(**asked), Console(file=out, width=width)) == 0
+    assert plan(Request(**options), Console(file=out, width=width)) == 0
     return out.getvalue()
 
 
@@ -97,9 +97,9 @@ def test_tensor_parallel_ranks_stay_in_a_node_and_the_reason_is_told():
     assert "leave the node of 4" in words
 
 
-@pytest.mark.parametrize("asked", [dict(model="70b"), dict(model="405b", gpus=16384, batch_tokens="16M")])
-def test_no_number_is_cut_on_a_narrow_terminal(asked):
-    tables = [line for line in said(**asked, width=80).splitlines() if line[:1].isdigit()]
+@pytest.mark.parametrize("options", [dict(model="70b"), dict(model="405b", gpus=16384, batch_tokens="16M")])
+def test_no_number_is_cut_on_a_narrow_terminal(options):
+    tables = [line for line in said(**options, width=80).splitlines() if line[:1].isdigit()]
     assert len(tables) >= 30 and not any("…" in line for line in tables)
 
 
@@ -234,8 +234,8 @@ def test_it_answers_in_time(gpus, seconds):
     assert time.process_time() - begin < seconds
 
 
-def answer(capsys, **asked):
-    assert plan(Request(as_json=True, **asked)) == 0
+def answer(capsys, **options):
+    assert plan(Request(as_json=True, **options)) == 0
     return json.loads(capsys.readouterr().out)
 
 

@@ -80,14 +80,14 @@ def test_what_torch_has_and_the_environment_count(onednn, environment, path, wor
 
 @pytest.mark.parametrize("answer, path", [("1", NATIVE), ("0", FP32), (None, FP32)])
 def test_a_mac_is_asked_by_sysctl(monkeypatch, answer, path):
-    asked = []
+    names = []
     monkeypatch.delenv(products.VARIABLE, raising=False)
     monkeypatch.setattr(products.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(products.platform, "machine", lambda: "arm64")
     monkeypatch.setattr(products.torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(products, "read_system", lambda file: "")
-    monkeypatch.setattr(products, "sysctl", lambda name: asked.append(name) or answer)
-    assert products.this_cpu().path == path and asked == ["hw.optional.arm.FEAT_BF16"]
+    monkeypatch.setattr(products, "sysctl", lambda name: names.append(name) or answer)
+    assert products.this_cpu().path == path and names == ["hw.optional.arm.FEAT_BF16"]
 
 
 # ---- the same arithmetic

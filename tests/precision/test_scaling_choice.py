@@ -25,10 +25,10 @@ MIXED = {"input": "fp32", "weight": "e8m0", "gradient": "fp32"}
 ASKED = {"amax_epsilon": EPSILON, "scales": MIXED}
 
 
-def converted(name, recipe=None, config=BIG, device=None, **asked):
+def converted(name, recipe=None, config=BIG, device=None, **options):
     model = decoder(config=config)
     backend = get_backend(name)
-    backend.convert(model, PrecisionSpec(recipe, ("head",), device=device, **asked))
+    backend.convert(model, PrecisionSpec(recipe, ("head",), device=device, **options))
     return model, backend
 
 
@@ -68,11 +68,11 @@ def test_a_mistake_is_one_sentence(wrong, shown):
 @pytest.mark.parametrize(
     "name, recipe", [("torchao", "tensorwise"), ("bf16", None), ("broken-e5m2", None), ("te", "current")]
 )
-@pytest.mark.parametrize("asked", [{"amax_epsilon": {"weight": 1e-9}}, {"scales": {"input": "fp32"}}])
-def test_a_backend_without_the_choice_refuses_it(monkeypatch, name, recipe, asked):
+@pytest.mark.parametrize("options", [{"amax_epsilon": {"weight": 1e-9}}, {"scales": {"input": "fp32"}}])
+def test_a_backend_without_the_choice_refuses_it(monkeypatch, name, recipe, options):
     fake_te.install(monkeypatch)
-    with pytest.raises(LabError, match=f"so there is no {next(iter(asked))} to choose"):
-        converted(name, recipe, device="cuda" if name == "te" else None, **asked)
+    with pytest.raises(LabError, match=f"so there is no {next(iter(options))} to choose"):
+        converted(name, recipe, device="cuda" if name == "te" else None, **options)
 
 
 def test_what_transformer_engine_cannot_do_on_blackwell_is_refused(monkeypatch):

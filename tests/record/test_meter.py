@@ -45,18 +45,18 @@ def test_a_driver_that_stops_to_answer_ends_the_samples_and_nothing_else():
 
 
 class Nvml(SimpleNamespace):
-    """As much of `pynvml` as a card needs: names and units are NVML's, powers in milliwatts. asked: the identifiers."""
+    """As much of `pynvml` as a card needs: names and units are NVML's, powers in milliwatts. uuids: the identifiers requested."""
 
     NVML_CLOCK_SM = 1
 
     def __init__(self, reasons: int, **broken) -> None:
-        super().__init__(reasons=reasons, asked=[], **broken)
+        super().__init__(reasons=reasons, uuids=[], **broken)
 
     def nvmlInit(self) -> None:
         pass
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        self.asked.append(uuid)
+        self.uuids.append(uuid)
         return f"handle of {uuid}"
 
     def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
@@ -80,7 +80,7 @@ def test_the_driver_is_asked_for_this_card_in_its_units(monkeypatch, reasons, ca
     monkeypatch.setitem(sys.modules, "pynvml", card)
     found = meter.of_uuid(UUID)
     assert found and found.read() == Sample(1477, 698.4, 700.0, capped)
-    assert meter.of_uuid(f"GPU-{UUID}") and card.asked == [f"GPU-{UUID}"] * 2
+    assert meter.of_uuid(f"GPU-{UUID}") and card.uuids == [f"GPU-{UUID}"] * 2
 
 
 def test_without_package_card_or_right_there_is_no_meter(monkeypatch):

@@ -118,10 +118,10 @@ def messages(group):
 
 def gradient_memory(group):
     """How often FSDP2 asks `ReduceScatter` for memory in a backward."""
-    asked, allocate = [], ReduceScatter.allocate
+    sizes, allocate = [], ReduceScatter.allocate
 
     def counted(self, size, **how):
-        asked.append(size)
+        sizes.append(size)
         return allocate(self, size, **how)
 
     ReduceScatter.allocate = counted
@@ -129,7 +129,7 @@ def gradient_memory(group):
         jobs.sharded_model(jobs.small_config(), group)(*batch(group)).backward()
     finally:
         ReduceScatter.allocate = allocate
-    return len(asked)
+    return len(sizes)
 
 
 def fp32_reduction(group):

@@ -52,8 +52,8 @@ SECOND = (6, "the linears now compute in BF16, until here in FP8")
     ],
 )
 def test_the_phase_of_each_step(first, last, phases):
-    asked = config(first=first, last=last)
-    schedule = PrecisionSchedule(asked.precision.schedule, asked.steps, get_backend("emulated"))
+    given = config(first=first, last=last)
+    schedule = PrecisionSchedule(given.precision.schedule, given.steps, get_backend("emulated"))
     assert "".join(schedule.phase(step)[0] for step in range(1, 8)) == phases
 
 
@@ -123,9 +123,9 @@ def test_a_probe_of_a_bf16_step_reports_no_fp8(tmp_path):
 @pytest.mark.parametrize("stop", [1, 2, 3, 5, 6])
 def test_resuming_in_any_phase_goes_on_in_it(tmp_path, stop):
     straight = here(config())
-    asked = config(checkpoint_every=1)
-    here(asked, tmp_path, (jobs.StopAt(stop),))
-    resumed = here(asked, tmp_path)
+    given = config(checkpoint_every=1)
+    here(given, tmp_path, (jobs.StopAt(stop),))
+    resumed = here(given, tmp_path)
     assert resumed["resumed_from"] == stop and resumed["losses"] == straight["losses"]
     assert resumed["heldout"] == straight["heldout"] and resumed["fp8_steps"] == 3
     assert switches(tmp_path) == [FIRST, SECOND]  # each once: a resume is no switch
@@ -146,9 +146,9 @@ def test_calibrating_looks_where_fp8_begins_and_updates_nothing(first, last, at,
 
 
 def test_a_resume_within_fp8_does_not_calibrate_again(tmp_path):
-    asked, watch = config(checkpoint_every=1, precision={"calibrate": 2}), Watch()
-    here(asked, tmp_path, (jobs.StopAt(3),))
-    here(asked, tmp_path, (watch,))
+    given, watch = config(checkpoint_every=1, precision={"calibrate": 2}), Watch()
+    here(given, tmp_path, (jobs.StopAt(3),))
+    here(given, tmp_path, (watch,))
     assert [step for step, training, _ in watch.seen if training] == [4, 5, 6, 7]
     assert [e["step"] for e in read_run(tmp_path).events if e["kind"] == "calibrated"] == [3]
 
@@ -164,12 +164,12 @@ def test_another_schedule_is_refused_on_resume(tmp_path):
 
 @pytest.mark.thorough
 def test_two_ranks_under_fsdp2_with_activation_checkpointing(two, tmp_path):
-    asked = config(activation_checkpointing="block", checkpoint_every=4, eval_every=7)
+    given = config(activation_checkpointing="block", checkpoint_every=4, eval_every=7)
     plain = two.run(jobs.run_prepared, config("bf16", 0, 0, eval_every=7), timeout=120.0)[0]
-    straight = two.run(jobs.run_prepared, asked, timeout=120.0)[0]
+    straight = two.run(jobs.run_prepared, given, timeout=120.0)[0]
     assert [straight["losses"][s] == plain["losses"][s] for s in (1, 2, 3)] == [True, True, False]
-    two.run(jobs.run_prepared, asked, tmp_path, (jobs.StopAt(4),), timeout=120.0)
-    for rank in two.run(jobs.run_prepared, asked, tmp_path, timeout=120.0):
+    two.run(jobs.run_prepared, given, tmp_path, (jobs.StopAt(4),), timeout=120.0)
+    for rank in two.run(jobs.run_prepared, given, tmp_path, timeout=120.0):
         assert rank["losses"] == straight["losses"] and rank["fp8_steps"] == 3
     assert switches(tmp_path) == [FIRST, SECOND]
 

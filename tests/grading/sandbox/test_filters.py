@@ -35,7 +35,7 @@ def answer(code: bytes, words: list[int]) -> tuple[int, int]:
             at += yes if holds[operation] else no
 
 
-def asked(number: int, machine: str, *arguments: int) -> list[int]:
+def data(number: int, machine: str, *arguments: int) -> list[int]:
     given = [*arguments, *(0,) * (6 - len(arguments))]
     return [number, filters.MACHINES[machine], 0, 0, *(w for one in given for w in (one & 0xFFFFFFFF, one >> 32))]
 
@@ -47,12 +47,12 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
     by_argument = {filters.number(name, machine) for name, _, where in filters.rules() if where}
     assert len([number for number in allowed if number >= 0]) > 100
     for number in (*range(2000), 0x3FFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF, *range(0x40000000, 0x40000400)):  # the last: x32's
-        got, steps = answer(code, asked(number, machine))
+        got, steps = answer(code, data(number, machine))
         assert steps <= STEPS, number
         if number not in by_argument:
             x32 = machine == "x86_64" and number >= 0x40000000
             assert got in ((KILL, ABSENT) if x32 else (ALLOW,) if number in allowed else (ABSENT,)), number
-    words = asked(0, machine)
+    words = data(0, machine)
     words[1] = 0x40000003  # a call of another machine's, by the same kernel
     assert answer(code, words)[0] == KILL
 
@@ -114,4 +114,4 @@ def test_what_processes_share_is_not_there(machine):
 def test_the_filter_looks_at_arguments(call, arguments, expected):
     for machine in filters.MACHINES:
         number = filters.number(call, machine)
-        assert answer(filters.program(machine), asked(number, machine, *arguments))[0] == expected, machine
+        assert answer(filters.program(machine), data(number, machine, *arguments))[0] == expected, machine

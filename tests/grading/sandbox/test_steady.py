@@ -43,9 +43,9 @@ print(most - base, anonymous() - base)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is Linux's")
 def test_freed_tensors_do_not_count_wherever_malloc_had_put_them():
     """A correct ShardedAdamW was reported to hold twice its part, in one of two sandboxes."""
-    asked = {name: value for name, value in environment().items() if name not in ("PATH", "PYTHONPATH")}
+    settings = {name: value for name, value in environment().items() if name not in ("PATH", "PYTHONPATH")}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, env={**os.environ, **asked}, capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, env={**os.environ, **settings}, capture_output=True, text=True
     )
     if "not here" in done.stderr:
         pytest.skip(done.stderr.strip())
