@@ -135,7 +135,7 @@ def house() -> str:
     rooms = next(one["layers"] for one in contracts if one.get("containers") == ["labkit"])
     tops = next(one["layers"] for one in contracts if "layers" in one and "containers" not in one)
     layers = [layer.split(" | ") for layer in rooms if layer != "__main__"]
-    told = {
+    text_of = {
         "grading": "release, sandbox, marks, gradebook; knows weeks by name only",
         "capstone": "one trainer, assembled from the weeks' parts",
     }
@@ -150,7 +150,7 @@ def house() -> str:
 
     for name in (top for top in tops if top != "labkit"):
         ground = "grading" if name == "grading" else "week"
-        box(40, y, 640, name, told.get(name, "tasks, solutions, tests, records"), ground)
+        box(40, y, 640, name, text_of.get(name, "tasks, solutions, tests, records"), ground)
         y += height
     y += 26
     begin, y = y, y + 26

@@ -68,8 +68,8 @@ def sent(
     waited = {event.of for event in ledger.events if event.kind == "wait"}
     early = next((e for e in ledger.events if not e.blocking and e.peer is not None and e.index not in waited), None)
     if early is not None:
-        told = f"{who} posts a {early.kind} at {early.where} and never waits for it"
-        raise CheckFailed(WRONG, f"{told}: until wait() its tensor is the group's, and others use it now")
+        text = f"{who} posts a {early.kind} at {early.where} and never waits for it"
+        raise CheckFailed(WRONG, f"{text}: until wait() its tensor is the group's, and others use it now")
     cause = tuple(c for c, pattern in (looks_like or {}).items() if sends(ledger) == list(pattern))
     if at_most is not None and total > at_most:
         in_steps = f" in {steps} steps" if steps is not None else ""

@@ -97,7 +97,7 @@ class ReduceScatter:
     FSDP2 allocates the sharded gradients on the stream of its messages, where the activations' freed memory cannot
     serve them (8B on two GPUs: 15 GiB). Here both come from the stream that computes. That is safe: the messages'
     stream waits for it before the message, and it waits for the gradients before it updates. A gradient that is only
-    added to an earlier micro-batch's is freed while the messages' stream still works with it: the allocator is told of
+    added to an earlier micro-batch's is freed while the messages' stream still works with it: the allocator hears of
     that stream, and waits.
     """
 
