@@ -445,9 +445,9 @@ def test_reduce_scatter_traffic(kind, seed):
     ring_traffic(ledger, L, patterns(N, 4 * L) | {one_more: walk(N, L, -1, N)})
     for r in range(N):  # junk travels as fast
         same(got[r], reduced(x, "sum").tensor_split(N)[r], rank=r, looks_like=not_chunk_r(x, r, after=got.inputs[r][0]))
-    for op, dtype, L in others(kind, L):
-        _, ledger = on_a_ring("collectives.ring_reduce_scatter", tensors(seed, N, L, dtype), op=op)
-        ring_traffic(ledger, L, patterns(N, dtype.itemsize * L), itemsize=dtype.itemsize)
+    for op, dtype, length in others(kind, L):
+        _, ledger = on_a_ring("collectives.ring_reduce_scatter", tensors(seed, N, length, dtype), op=op)
+        ring_traffic(ledger, length, patterns(N, dtype.itemsize * length), itemsize=dtype.itemsize)
 
 
 # ---- 13.3
@@ -592,9 +592,9 @@ def test_all_gather_traffic(kind, seed):
     ring_traffic(ledger, L, causes)
     for r in range(N):  # junk travels as fast
         same(got[r], whole, rank=r, looks_like=not_gathered(shards, r, ledgers=ledger))
-    for _, dtype, L in others(kind, L):
-        _, ledger = on_a_ring("collectives.ring_all_gather", shards_of(seed, N, L, dtype)[1], numel=L)
-        ring_traffic(ledger, L, {}, itemsize=dtype.itemsize)
+    for _, dtype, length in others(kind, L):
+        _, ledger = on_a_ring("collectives.ring_all_gather", shards_of(seed, N, length, dtype)[1], numel=length)
+        ring_traffic(ledger, length, {}, itemsize=dtype.itemsize)
 
 
 # ---- 13.4
@@ -697,6 +697,6 @@ def test_all_reduce_traffic(kind, seed):
     ring_traffic(ledger, L, patterns(N, 4 * L), laps=2)
     for r in range(N):  # junk travels as fast
         same(got[r], reduced(x, "sum"), rank=r, looks_like=not_reduced(x, r))
-    for op, dtype, L in others(kind, L):
-        _, ledger = on_a_ring("collectives.ring_all_reduce", tensors(seed, N, L, dtype), op=op)
-        ring_traffic(ledger, L, patterns(N, dtype.itemsize * L), laps=2, itemsize=dtype.itemsize)
+    for op, dtype, length in others(kind, L):
+        _, ledger = on_a_ring("collectives.ring_all_reduce", tensors(seed, N, length, dtype), op=op)
+        ring_traffic(ledger, length, patterns(N, dtype.itemsize * length), laps=2, itemsize=dtype.itemsize)
