@@ -70,7 +70,7 @@ SHARED = """
 def test_what_processes_share_is_not_there(machine):
     for name in SHARED.split():
         number = filters.number(name, machine)
-        assert number < 0 or answer(filters.program(machine), requested(number, machine))[0] == ABSENT, name
+        assert number < 0 or answer(filters.program(machine), data(number, machine))[0] == ABSENT, name
 
 
 @pytest.mark.parametrize(
