@@ -38,6 +38,8 @@ def test_a_former_command_says_what_to_type_now(word, folder):
 @pytest.mark.parametrize(
     "words, hint",
     [
+        (("release", "week99", "--to", "tree"), "did you mean 'week"),
+        (("release", "--to", "tree"), "name the weeks to release"),
         (("status", "week", "13"), "week13"),
         (("status", "week31"), "did you mean 'week1"),
         (("collect", "week13", "sheet.csv"), "DOWNLOAD.zip"),

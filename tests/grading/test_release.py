@@ -1,7 +1,6 @@
 """A student's tree in mid-term: upgrades that overwrite nothing; solutions; the command."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -9,13 +8,12 @@ import sys
 import pytest
 
 import grading.tree
-from grading import cli
 from grading import release as releasing
-from grading.register.classes import open_class
 from grading.release import MANIFEST, release
 from grading.run import class_seed
 from labkit.checks.tasks import find_weeks
 from labkit.errors import LabError
+from tests.grading.aclassroom import grade
 from tests.grading.minicourse import HELPER, HOLE, MINE, PARTS, PARTS_PY, ROOT, again, change, put, snapshot
 from tests.grading.publish.aclass import a_class
 
@@ -45,26 +43,14 @@ def test_upgrade_in_mid_term(tree, course):
     assert not report.beside and not (tree / f"{PARTS_PY}.new").exists() and report.others == ["week92_next"]
 
 
-def later(course, monkeypatch):
+def test_what_comes_with_a_week_stays_when_another_is_released_and_a_forged_record_brings_nothing_of_it(
+    tree, course, monkeypatch
+):
     """Week 92 brings a folder of labkit, and a paragraph of another week's helper."""
     monkeypatch.setattr(grading.tree, "LATER", {"labkit/plan": "week92"})
     put(course / "labkit/plan/model.py", "answer = 42\n")
     put(course / "week92_next/test_week.py", "def test_next(): pass\n")
     change(course, HELPER, "helped = 1\n", "# BEGIN WITH week92\nlater = 2\n# END WITH week92\nhelped = 1\n")
-
-
-def test_what_came_with_a_week_stays_when_another_is_released(tree, course, monkeypatch):
-    """An instructor names the new week alone. That took away what week 15 stands on."""
-    later(course, monkeypatch)
-    again(tree, course, ["week92"])
-    report = again(tree, course, ["week91"])
-    assert (tree / "labkit/plan/model.py").exists() and "later = 2" in (tree / HELPER).read_text()
-    assert not report.removed and report.others == ["week92_next"]
-
-
-def test_a_record_of_a_week_that_was_never_released_brings_nothing_of_it(tree, course, monkeypatch):
-    """The record and the folders are the student's to edit."""
-    later(course, monkeypatch)
     record = json.loads((tree / MANIFEST).read_text())
     record["files"]["week92_next/test_week.py"] = record["files"][HELPER]
     (tree / MANIFEST).write_text(json.dumps(record))
@@ -72,21 +58,23 @@ def test_a_record_of_a_week_that_was_never_released_brings_nothing_of_it(tree, c
         put(tree / "week92_next/test_week.py", text)
         again(tree, course, ["week91"])
         assert not (tree / "labkit/plan").exists() and "later = 2" not in (tree / HELPER).read_text()
+    (tree / "week92_next/test_week.py").unlink()
+    again(tree, course, ["week92"])
+    report = again(tree, course, ["week91"])
+    assert (tree / "labkit/plan/model.py").exists() and "later = 2" in (tree / HELPER).read_text()
+    assert not report.removed and report.others == ["week92_next"]
 
 
-def test_what_a_tree_no_longer_holds_goes_with_its_empty_folders_in_one_sentence(tree, course):
-    """As the raw records did that a tree of last month has."""
-    raw = course / "week91_demo" / "results" / "raw"
-    registry = (course / "week91_demo/tasks.toml").read_text()
-    (course / "week91_demo/tasks.toml").write_text(registry.replace('"*.json"', '"*.json", "raw/*/*"'))
-    for number in range(7):
-        put(raw / str(number) / "steps.jsonl", "{}\n")
-    assert len(again(tree, course).created) == 7
-    put(tree / "week91_demo/results/raw/6/mine.txt", "mine")
-    (course / "week91_demo/tasks.toml").write_text(registry)
-    report = again(tree, course)
-    assert len(report.removed) == 7 and "no part of the course any more, and removed: " in "\n".join(report.sentences())
-    assert [path.name for path in (tree / "week91_demo/results/raw").rglob("*")] == ["6", "mine.txt"]
+def test_what_a_tree_no_longer_holds_goes_with_its_empty_folders(tree, course):
+    for name in ("empty", "mine"):
+        put(course / "labkit" / name / "old.py", "old = 1\n")
+    assert len(again(tree, course).created) == 2
+    put(tree / "labkit/mine/mine.txt", "mine")
+    for name in ("empty", "mine"):
+        shutil.rmtree(course / "labkit" / name)
+    assert len(again(tree, course).removed) == 2
+    assert {path.name for path in (tree / "labkit").iterdir()} == {"__init__.py", "old.py", "mine"}
+    assert [path.name for path in (tree / "labkit/mine").iterdir()] == ["mine.txt"]
 
 
 def test_a_text_beside_is_itself_never_overwritten(tree, course):
@@ -170,24 +158,17 @@ def test_a_forged_record_hands_nothing_out_and_removes_nothing_outside(tree, cou
     assert not (tree / "solutions").exists() and not (tree / "week92_next").exists()
 
 
-def test_the_command(course, tmp_path, monkeypatch, capsys):
+def test_the_command(course, tmp_path, monkeypatch):
     monkeypatch.setattr(releasing, "COURSE", course)
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["release", "all", "--to", str(tmp_path / "tree")])
-    assert stop.value.code in (0, None)
-    assert f"{tmp_path / 'tree'}: {len(snapshot(tmp_path / 'tree'))} files new" in capsys.readouterr().out
+    said = grade(tmp_path, "release", "all", "--to", "tree")
+    assert f"tree: {len(snapshot(tmp_path / 'tree'))} files new" in said
     assert (tmp_path / "tree/week92_next/parts.py").exists()
     shutil.rmtree(tmp_path / "tree/labkit")
     (tmp_path / "tree/labkit").symlink_to(tmp_path)
-    with a_class(tmp_path / "class", ["anna"], "", find_weeks(course)):
-        pass
-    words = ["release", "week92", "--solutions", "--to", str(tmp_path / "tree"), "--class", str(tmp_path / "class")]
-    with pytest.raises(SystemExit) as stop:
-        cli.main(words)
-    assert stop.value.code == 1 and (tmp_path / "tree/solutions/week92_next/parts.py").exists()
-    seeds = [re.search(r"the seed of week92: (\d+)", capsys.readouterr().out)[1]]
-    with open_class(tmp_path / "class", find_weeks(course)) as cls:
-        assert seeds == [str(class_seed(cls, cls.week("week92")))]
+    with a_class(tmp_path / "class", ["anna"], "", find_weeks(course)) as cls:
+        seed = class_seed(cls, cls.week("week92"))
+    said = grade(tmp_path, "release", "week92", "--solutions", "--to", "tree", "--class", "class", status=1)
+    assert f"the seed of week92: {seed}" in said and (tmp_path / "tree/solutions/week92_next/parts.py").exists()
 
 
 def test_solutions_wait_until_nobody_may_hand_in(course, tmp_path, monkeypatch):
@@ -195,28 +176,9 @@ def test_solutions_wait_until_nobody_may_hand_in(course, tmp_path, monkeypatch):
     rules = "[deadlines]\nweek92 = 2001-01-01T00:00:00Z\n[extensions.anna]\nweek92 = 2999-01-01T00:00:00Z\n"
     with a_class(tmp_path / "class", ["anna"], rules, find_weeks(course)):
         pass
-    words = ["release", "week92", "--solutions", "--to", str(tmp_path / "tree"), "--class", str(tmp_path / "class")]
     for more, status in (([], 2), (["--anyway"], 0)):
-        with pytest.raises(SystemExit) as stop:
-            cli.main([*words, *more])
-        assert (stop.value.code or 0) == status and (tmp_path / "tree" / "solutions").exists() == (not status)
-
-
-@pytest.mark.parametrize(
-    "words, sentence",
-    [
-        (["week99"], "there is no week 'week99'; did you mean 'week9"),
-        ([], "name the weeks to release"),
-        (["week1", "--solutions"], "there is no week 'week1'"),
-    ],
-)
-def test_wrong_names_are_one_sentence_and_status_2(words, sentence, course, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(releasing, "COURSE", course)
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["release", *words, "--to", str(tmp_path / "tree")])
-    said = capsys.readouterr()
-    assert stop.value.code == 2 and said.err.startswith(f"grade: {sentence}") and said.err.count("\n") == 1
-    assert not (tmp_path / "tree").exists()
+        grade(tmp_path, "release", "week92", "--solutions", "--to", "tree", "--class", "class", *more, status=status)
+        assert (tmp_path / "tree" / "solutions").exists() == (not status)
 
 
 def test_a_tree_inside_the_course_or_a_file_is_refused(course, tmp_path):

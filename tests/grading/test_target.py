@@ -1,21 +1,15 @@
 """Targets that are somebody else's: links, odd things, full, read-only, busy, and releases that were killed."""
 
-import contextlib
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
-from grading import release as releasing
-from grading.release import MANIFEST, release
-from grading.tree import student_tree
-from labkit.checks.tasks import find_week, find_weeks
+from grading.files import locked
+from grading.release import MANIFEST
 from labkit.errors import LabError
 from tests.grading.minicourse import HELPER, MINE, PARTS_PY, ROOT, again, change, put, snapshot
 
@@ -157,40 +151,7 @@ def test_a_full_disk_is_one_sentence_and_the_next_release_goes_on(tree, course):
     assert (tree / HELPER).read_text() == "helped = 2\n" and (tree / "week91_demo/results/big.json").exists()
 
 
-def test_a_read_only_target_is_one_sentence(course, monkeypatch):
-    # Made beforehand: the other user below cannot read the course in pytest's folders.
-    weeks = [find_week("week91", find_weeks(course))]
-    tree = student_tree(course, weeks)
-    monkeypatch.setattr(releasing, "find_weeks", lambda source: weeks)
-    monkeypatch.setattr(releasing, "student_tree", lambda source, weeks, here: tree)
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        home = Path(name) / "home"
-        home.mkdir(mode=0o555)
-        with _as_ordinary_user(), pytest.raises(LabError, match=r"cannot be written \(Permission denied\): fix that"):
-            release(home / "tree", ["week91"], source=course)
-        assert os.listdir(home) == []
-
-
-@contextlib.contextmanager
-def _as_ordinary_user():
-    """Root may write anywhere; nobody may not."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-
-
 def test_two_releases_at_once_do_not_mix(tree, course):
-    folder = os.open(tree / ".labs", os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        with pytest.raises(LabError, match="another release into .* is running"):
-            again(tree, course)
-    finally:
-        os.close(folder)
+    with locked(tree / ".labs", "busy"), pytest.raises(LabError, match="another release into .* is running"):
+        again(tree, course)
     assert again(tree, course).same
