@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import grimp
-import pytest
 
 from grading import judge
 from labkit.checks.tasks import load_week
@@ -48,32 +47,20 @@ def test_the_code_hash_changes_with_what_decides_and_with_nothing_else(tmp_path)
         (tmp_path / name).write_text(text)
 
 
-@pytest.fixture
-def week(tmp_path):
-    yield load_week(make_week(tmp_path))
-    judge.tests_hash.cache_clear()
-
-
-def test_a_mark_depends_on_the_notebooks_cells_as_handed_out(week):
-    cell = {"cell_type": "code", "id": "a", "metadata": {}, "source": ["1 + 1"], "outputs": []}
-
-    def hash_with(cell):
-        week.notebook.write_text(json.dumps({"cells": [cell], "nbformat": 4, "nbformat_minor": 5, "metadata": {}}))
-        judge.tests_hash.cache_clear()
-        return judge.tests_hash(week)
-
-    before = hash_with(cell)
-    assert hash_with({**cell, "outputs": [{"output_type": "stream", "name": "stdout", "text": ["2"]}]}) == before
-    assert hash_with({**cell, "source": ["1 + 2"]}) != before
-    judge.tests_hash.cache_clear()
-
-
-def test_a_mark_depends_on_what_the_week_uses(week, monkeypatch, tmp_path):
-    using = replace(week, uses=("labkit.strict",))
-    assert judge.tests_hash(using) != judge.tests_hash(week)
+def test_a_mark_depends_on_the_notebooks_cells_as_handed_out_and_on_what_the_week_uses(monkeypatch, tmp_path):
+    week = load_week(make_week(tmp_path))
     other = tmp_path / "strict.py"
     other.write_text("changed = 1\n")
-    before = judge.tests_hash(using)
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "source": ["1 + 1"], "outputs": []}
+
+    def hash_with(cell, uses=()):
+        week.notebook.write_text(json.dumps({"cells": [cell], "nbformat": 4, "nbformat_minor": 5, "metadata": {}}))
+        judge.tests_hash.cache_clear()
+        return judge.tests_hash(replace(week, uses=uses))
+
+    before, using = hash_with(cell), hash_with(cell, ("labkit.strict",))
+    assert hash_with({**cell, "outputs": [{"output_type": "stream", "name": "stdout", "text": ["2"]}]}) == before
+    assert hash_with({**cell, "source": ["1 + 2"]}) != before != using
     monkeypatch.setattr(judge.boundary, "files", lambda uses: iter([other]))
+    assert hash_with(cell, ("labkit.strict",)) != using
     judge.tests_hash.cache_clear()
-    assert judge.tests_hash(using) != before

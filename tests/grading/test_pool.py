@@ -77,39 +77,6 @@ def test_what_one_destroys_the_next_does_not_miss(course):  # noqa: F811  the fi
     assert course.marks()["b"].points == 15 and course.marks()["b"].complete
 
 
-class FakeBox:
-    """A sandbox as seen from the pool."""
-
-    def __init__(self, folder, limits, number):
-        self.folder, self.alive, self.idle, self.launched = folder, False, True, 0
-
-    def launch(self):
-        self.alive = True
-        self.launched += 1
-
-    def close(self):
-        self.alive = False
-
-
-@pytest.fixture
-def slot(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "Box", FakeBox)
-    slot = pool._Slot(1, tmp_path / "slot1", pool.Settings(seed=1, work=tmp_path))
-    slot.start()
-    return slot
-
-
-@pytest.mark.parametrize(
-    "well, alive, idle, launched",
-    [(True, True, True, 1), (False, True, True, 2), (True, False, True, 2), (True, True, False, 2)],
-)
-def test_a_sandbox_is_lent_again_only_as_it_was(slot, well, alive, idle, launched):
-    """Else a new one starts: the judge failed, it died, or something is left in it."""
-    slot.box.alive, slot.box.idle = alive, idle
-    slot.renew(well)
-    assert slot.box.launched == launched and slot.box.alive
-
-
 def test_a_folder_holds_one_package_at_a_time(tmp_path):
     """Whatever a judge that died has left there: its submission's files, a folder, a link."""
     (tmp_path / "ops.py").write_text("another's")

@@ -189,9 +189,7 @@ def test_the_tree_is_small_and_holds_no_raw_record(tree):
     assert len(files) < 300 + 50 * len(WEEKS) and sum(path.stat().st_size for path in files) < 3e6 + 0.5e6 * len(WEEKS)
 
 
-def test_what_notebooks_read_and_readme_quotes_is_there(tree):
-    for page in ("results", "week13_allreduce/results"):
-        assert "| --" in (tree / page / "README.md").read_text() or "|---|" in (tree / page / "README.md").read_text()
+def test_what_notebooks_read_is_there(tree):
     code = (
         "import pathlib, tempfile\nfrom week13_allreduce.given import anatomy_picture, records\n"
         "assert sorted(records.recorded()) == [2, 4]\n"
@@ -232,9 +230,7 @@ def test_a_released_week_imports_and_scores_nothing_and_every_task_is_not_attemp
 
 
 @pytest.mark.thorough
-def test_plain_pytest_finds_the_weeks_and_no_linter_is_there(tree):
-    for name in ("Makefile", "pyproject.toml"):  # the linters read tests/ and grading/: they stay with the instructors
-        assert not re.search(r"lint|ruff|mypy", (tree / name).read_text()), name
+def test_plain_pytest_finds_the_weeks(tree):
     done = in_tree(tree, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
     found = {line.partition("/")[0] for line in done.stdout.splitlines() if "::" in line}

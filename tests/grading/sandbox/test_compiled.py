@@ -59,13 +59,6 @@ def test_ranks_read_it_only_while_the_source_is_the_same(submission, runner):
     assert submission.ask("one.answer", runner=runner).values == [3]
 
 
-def test_without_it_nothing_is_written(submission):
-    for path in submission.folder.rglob("*.pyc"):
-        path.unlink()
-    assert submission.ask("one.answer", runner=submission.runner()).verdict == "passed"
-    assert not list(submission.folder.rglob("*.pyc"))
-
-
 def ends(monkeypatch, *outcomes):
     """The next cases end so, whatever they run."""
     left = list(outcomes)
