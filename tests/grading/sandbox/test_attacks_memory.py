@@ -9,8 +9,8 @@ import torch
 from grading.sandbox import watch
 from labkit.checks.runner import Job
 from tests.grading.sandbox.attacking import PACKAGE
+from tests.grading.sandbox.boxed import boxed
 from tests.grading.sandbox.test_attacks_weeks import earned
-from tests.grading.sandbox.verdicts import Boxed
 from week14_fsdp.given import weighed
 
 UNMETERED = """
@@ -62,11 +62,7 @@ CHEATS = {  # which defence sees it, edits, and what is put under the file
 }
 
 
-@pytest.fixture(scope="module")
-def week14(tmp_path_factory):
-    with Boxed(tmp_path_factory.mktemp("week14"), "week14_fsdp") as made:
-        made.runner.deadline = 60.0
-        yield made
+week14 = boxed("week14_fsdp", deadline=60.0)
 
 
 @pytest.mark.thorough

@@ -6,12 +6,8 @@ import pytest
 
 from grading.intake.arrange import arrange
 from grading.intake.submission import Submission
-from grading.judge import laid_out
-from grading.run import reference_submission
-from grading.sandbox.box import Limits
-from grading.sandbox.runner import SandboxRunner, parts_of
-from labkit.checks import load_week, run_checks
-from tests.grading.sandbox.attacking import DEADLINE, ROOT, readable
+from tests.grading.sandbox.attacking import DEADLINE
+from tests.grading.sandbox.boxed import boxed
 from tests.grading.sandbox.canary import OPS
 
 BODY = "    y = x.clone()\n"
@@ -56,23 +52,22 @@ def test_habits(graded, habit):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda text: b"\xef\xbb\xbf" + text,
         lambda text: text.replace(b"\n", b"\r\n"),
-        lambda text: b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"),
         lambda text: text.rstrip(),
         lambda text: b"# -*- coding: latin-1 -*-\n# caf\xe9\n" + text,
     ],
-    ids=["BOM", "CRLF", "both", "no last line end", "latin-1"],
+    ids=["CRLF", "no last line end", "latin-1"],
 )
 def test_how_an_editor_saves(graded, change):
     assert graded(change(OPS.encode()), ["91.1", "91.2"]).full
 
 
-def whole_week():
-    """The reference as a student may hand it in: own helpers, other line ends, a notebook without its cells."""
-    week = load_week(ROOT / "week13_allreduce")
-    files = dict(reference_submission(week).files)
-    here = "week13_allreduce"
+week13, week15 = boxed("week13_allreduce", DEADLINE), boxed("week15_tp_attention", DEADLINE)
+
+
+def test_the_reference_in_a_students_hands_keeps_full_marks(week13):
+    """Own helpers, other line ends, a byte order mark, a notebook without its cells."""
+    files, here = dict(week13.files), "week13_allreduce"
     files[f"{here}/mine.py"] = "# Größe: 数\nfrom . import also_mine\nVALUE = also_mine.VALUE\n".encode()
     files[f"{here}/also_mine.py"] = b"import inside\nVALUE = 1\n"
     files["inside.py"] = b"import helpers_of_mine\n"
@@ -96,38 +91,17 @@ def whole_week():
         if number % 3
     ]
     files[f"{here}/lab.ipynb"] = json.dumps(notebook).encode()
-    return week, Submission.of("anna", files)
-
-
-def judged(week, submission, tmp_path, *tasks):
-    """Through intake and sandbox."""
-    package = arrange(submission, week)
-    assert package.missing == {}
-    limits = Limits(uses=week.uses, weeks=tuple(map(str, week.below)))
-    with (
-        laid_out(package, tmp_path / "work") as folder,
-        SandboxRunner(readable(folder), parts=parts_of(week), limits=limits, deadline=DEADLINE, budget=1e3) as runner,
-    ):
-        return run_checks(tasks, weeks=[week], runner=runner, seed=13)
-
-
-def test_the_reference_in_a_students_hands_keeps_full_marks(tmp_path):
-    week, submission = whole_week()
-    assert "inside.py" in arrange(submission, week).files
-    outcome = judged(week, submission, tmp_path, "week13")
+    assert "inside.py" in arrange(Submission.of("anna", files), week13.week).files
+    outcome = week13.check([], files)
     assert outcome.earned == 80, [(c.behaviour, c.text) for c in outcome.cases if c.verdict != "passed"]
     assert outcome.full
 
 
 @pytest.mark.thorough
-def test_a_module_that_python_cannot_read_costs_its_own_task_alone(tmp_path):
+def test_a_module_that_python_cannot_read_costs_its_own_task_alone(week15):
     """A merge that was left in linears.py, on which 15.2 to 15.4 stand and whose given parts they import, took 60
     points of 90; with the file left away it took 15."""
-    week = load_week(ROOT / "week15_tp_attention")
-    files = dict(reference_submission(week).files)
-    path = next(name for name in files if name.endswith("linears.py"))
-    files[path] = b"<<<<<<< HEAD\n" + files[path]
-    outcome = judged(week, Submission.of("anna", files), tmp_path, "15.1", "15.4")
+    outcome = week15.check(["15.1", "15.4"], week15.edited("linears", "<<<<<<< HEAD\n" + week15.source("linears")))
     assert {case.verdict for case in outcome.of("15.1")} == {"crashed"}
     assert all("SyntaxError" in case.text and "<<<<<<< HEAD" in case.text for case in outcome.of("15.1"))
     assert all(case.verdict == "passed" for case in outcome.of("15.4"))
