@@ -9,6 +9,7 @@ import uuid
 import pytest
 
 from grading.sandbox import command
+from grading.sandbox.box import Limits
 from tests.grading.sandbox.attacking import PACKAGE, ROOT, needs
 
 pytestmark = pytest.mark.thorough
@@ -58,6 +59,13 @@ def test_a_part_of_labkit_that_the_week_has_not_declared(field):
         assert field.got("reach.library", module=name) is None
         assert field.got("reach.library", module=name, off={"labkit"})
     assert field.got("reach.library", module="labkit.comm.wire"), "what every task has is there"
+
+
+def test_a_part_of_labkit_that_the_week_has_declared(field):
+    with contextlib.closing(field.runner(limits=Limits(uses=("labkit.strict", "labkit.model.flops")))) as runner:
+        for name, there in {"labkit.strict": True, "labkit.model": True, "labkit.train": False}.items():
+            reply = field.ask("reach.library", runner=runner, module=name)
+            assert reply.verdict == "passed" and bool(reply.values[0]) is there, name
 
 
 def test_an_installed_labkit_is_not_in_there(field, monkeypatch, tmp_path):
