@@ -114,7 +114,7 @@ def status(
             found = standing.status(cls, one)
             unknown = sum(problem.kind == UNKNOWN for problem in found.problems)
             if week:
-                standing.show(found, console)
+                standing.show(cls, found, console)
             elif found.counts.get("submitted") or unknown or one.name in cls.rules.deadlines:
                 strangers = f", {unknown} of nobody known" if unknown else ""
                 console.print(found.summary + strangers, highlight=False, soft_wrap=True)

@@ -69,12 +69,7 @@ def connected(address: str, jobs: int) -> Iterator[Any]:
 
 
 def grade_all(
-    client: Any,
-    todo: list[Todo],
-    week: Week,
-    settings: Settings,
-    begins: Callable[[Todo], None],
-    ends: Callable[[Todo, Mark], None],
+    client: Any, todo: list[Todo], week: Week, settings: Settings, ends: Callable[[Todo, Mark], None]
 ) -> list[Todo]:
     """Grade `todo` on the client's workers. Returns those where the grader has failed."""
     from distributed import as_completed
@@ -94,7 +89,6 @@ def grade_all(
             future = client.submit(on_worker, job, pure=False)
             running[future.key] = item
             queue.add(future)
-            begins(item)
         future = next(queue)
         item = running.pop(future.key)
         mark = Mark.from_json(future.result()) if future.status == "finished" else None

@@ -131,7 +131,7 @@ def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambd
                 from grading import many
 
                 with many.connected(wishes.dask, wishes.jobs) as client:
-                    todo = many.grade_all(client, todo, week, settings, lambda item: None, ends)
+                    todo = many.grade_all(client, todo, week, settings, ends)
             pool.grade_all(todo, ends)  # after Dask: those where the grader failed, alone
         return report
 

@@ -88,14 +88,6 @@ def rubric(notebook: dict[str, Any], task: Task) -> str:
     return f"## Task {task.id}: {task.title}\n\n{number(task.points)} points, graded by hand."
 
 
-def written_cell(task: Task, notebook: dict[str, Any]) -> dict[str, Any]:
-    return markdown_cell(task.cell, rubric(notebook, task), nbgrader=tag(task))
-
-
-def check_cell(task: Task) -> dict[str, Any]:
-    return code_cell(task.cell, f'check("{task.id}")', nbgrader=tag(task))
-
-
 def markdown_cell(id: str, source: str, **metadata: Any) -> dict[str, Any]:
     return {"cell_type": "markdown", "id": id, "metadata": metadata, "source": source}
 

@@ -20,7 +20,7 @@ from grading.intake.arrange import notebook_path, of_another_week
 from grading.intake.notebook import grade_id
 from grading.mark import UNSANDBOXED, Mark
 from grading.marking import inert, verdicts
-from grading.marking.cells import FORMAT, check_cell, code_cell, graded_tasks, markdown_cell, task_of, written_cell
+from grading.marking.cells import FORMAT, code_cell, graded_tasks, markdown_cell, rubric, tag, task_of
 from labkit.checks.tasks import Task, Week
 
 MOST_CELLS = 400
@@ -131,8 +131,8 @@ def _verdict_cell(week: Week, task: Task, mark: Mark, files: Mapping[str, bytes]
     entry = next((entry for entry in mark.tasks if entry["id"] == task.id), None)
     failed = mark.automatic(task.id) is None
     remark = "Not graded automatically: the grader itself failed here. Give the points by hand." if failed else ""
-    output = [verdicts.output(entry, remark)]
-    return {**check_cell(task), "source": inert.plain(code_of(week, task, files)), "outputs": output}
+    source, outputs = inert.plain(code_of(week, task, files)), [verdicts.output(entry, remark)]
+    return code_cell(task.cell, source, outputs, nbgrader=tag(task))
 
 
 def code_of(week: Week, task: Task, files: Mapping[str, bytes]) -> str:
@@ -189,7 +189,7 @@ def _written(
         lines += ["", "predictions.jsonl, with the time of each:", record]
     return [
         _shown("\n".join(lines), f"{task.cell}-there", f"# Task {task.id}: what was handed in"),
-        written_cell(task, course),
+        markdown_cell(task.cell, rubric(course, task), nbgrader=tag(task)),
     ]
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from grading.publish import page
-from grading.publish.mistakes import failed, grouped, untouched
+from grading.publish.mistakes import grouped, untouched
 from grading.publish.overview import mark_of
 from grading.register.standing import Standing, possible
 from labkit.checks.outcome import number
@@ -137,7 +137,6 @@ def _task(task: dict[str, Any], standing: Standing, week: Week, printed: bool, c
         "passed": [case["behaviour"] for case in cases if case["verdict"] == PASSED],
         "holes": list(dict.fromkeys(case["text"] for case in cases if case["verdict"] == NOT_ATTEMPTED)),
         "faults": [case["behaviour"] for case in cases if case["verdict"] == FAULT],
-        "wrong": sum(map(failed, cases)),
         "diagnoses": [_diagnosis(group, printed, _worth(group, task)) for group in grouped(cases)],
         "comment": comment,
     }

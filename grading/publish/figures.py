@@ -54,7 +54,6 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
         ax.set_xlabel("percent of the students who were judged")
         ax.grid(False, axis="y")
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.1, handlelength=1.6)
-        first = rows[0]
         alt = (
             f"Bars of {page.count(len(rows), 'behaviour')}, most failed first. "
             + "; ".join(
@@ -63,12 +62,7 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
             )
             + "."
         )
-        note = (
-            f"Numbers at the bars count students: tried and failed + left blank. Most failed: {first.task}, "
-            f"{_named(first)}."
-            if first.failed
-            else "Numbers at the bars count students."
-        )
+        note = "Numbers at the bars count students: tried and failed + left blank."
         return save(fig, folder, "behaviours", "Behaviours", alt, note)
 
 

@@ -28,15 +28,12 @@ class Stored:
 
     paths        (what, a file or folder that is wholly theirs)
     submissions  numbers of those that are theirs alone; shared: a group's, of which they leave
-    rows         table -> how many rows; screen: how many in nbgrader's gradebook
     others       files that name them beside others: a person makes these again, or deletes them"""
 
     person: Person
     paths: list[tuple[str, Path]] = field(default_factory=list)
     submissions: list[int] = field(default_factory=list)
     shared: list[int] = field(default_factory=list)
-    rows: dict[str, int] = field(default_factory=dict)
-    screen: int = 0
     others: list[str] = field(default_factory=list)
 
 
@@ -61,15 +58,6 @@ def find(cls: Class, who: Person) -> Stored:
             stored.paths += [(what, path)] if path.exists() else []
     pages = (cls.folder / PUBLISHED).glob(f"*/{FEEDBACK}/{folder_name(key_of(cls, who))}")
     stored.paths += [("feedback", path) for path in sorted(pages)]
-    marks = ",".join("?" * len(stored.submissions))
-    for tables, where, values in (
-        (("member", "alias", "extension", "published"), "person = ?", [who.id]),
-        (("mark", "hand_mark", "rename"), f"submission IN ({marks})", stored.submissions),
-    ):
-        for table in tables:
-            many = cls.db.execute(f"SELECT count(*) FROM {table} WHERE {where}", values).fetchone()[0]
-            stored.rows |= {table: many} if many else {}
-    stored.screen = _screen_rows(cls, stored.submissions)
     stored.others = list(_others(cls, who))
     return stored
 
@@ -79,8 +67,7 @@ def forget(cls: Class, stored: Stored) -> Iterator[str]:
     for what, path in stored.paths:
         _remove(path)
         yield f"{what}, {path}"
-    if stored.screen:
-        _screen_rows(cls, stored.submissions, remove=True)
+    if _leave_screen(cls, stored.submissions):
         yield f"rows in {cls.folder / FOLDER / 'gradebook.db'}"
     cls.db.execute("PRAGMA secure_delete = ON")  # overwritten, and not only unlinked
     with cls.writing():
@@ -98,17 +85,16 @@ def sentences(cls: Class, stored: Stored) -> Iterator[str]:
     yield f"Of {who.name} ({key_of(cls, who)}) there is:"
     for what, path in stored.paths:
         yield f"  {what}: {path}"
-    if stored.screen:
-        yield f"  the marking screen: {count(stored.screen, 'row')}"
-    rows = "".join(f", {table}: {many}" for table, many in stored.rows.items())
-    yield f"  class.db: name, e-mail, {count(len(stored.submissions), 'submission')}{rows}"
+    own = count(len(stored.submissions), "submission")
+    yield f"  class.db: name, e-mail, ids, extensions, published totals; {own} with marks and points by hand,"
+    yield "  which the marking screen holds as well"
     if stored.shared:
         numbers = ", ".join(map(str, stored.shared))
         yield f"  a part in what their group handed in, submission {numbers}: the files stay the others'"
 
 
-def _screen_rows(cls: Class, numbers: Iterable[int], remove: bool = False) -> int:
-    """How many rows of these submissions are in nbgrader's gradebook; remove: and they are gone."""
+def _leave_screen(cls: Class, numbers: Iterable[int]) -> int:
+    """Remove the rows of these submissions from nbgrader's gradebook; how many there were."""
     path, found = cls.folder / FOLDER / "gradebook.db", 0
     if not path.is_file():
         return 0
@@ -116,9 +102,7 @@ def _screen_rows(cls: Class, numbers: Iterable[int], remove: bool = False) -> in
         book.execute("PRAGMA secure_delete = ON")
         for number in numbers:
             for table, where in _SCREEN:  # what hangs on others first
-                verb = "DELETE" if remove else "SELECT 1"
-                rows = book.execute(f"{verb} FROM {table} WHERE {where}", (str(number),))
-                found += rows.rowcount if remove else len(rows.fetchall())
+                found += book.execute(f"DELETE FROM {table} WHERE {where}", (str(number),)).rowcount
     return found
 
 

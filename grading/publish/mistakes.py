@@ -5,7 +5,6 @@ are put together by what was recognised, not by the exact words.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,7 +102,6 @@ class Behaviour:
 
     judged      those of whom the machinery can say something, without grader faults, which `faults` counts
     failed      at least one case ran and did not pass; untried: it is still a hole
-    cases       case -> how many failed it, for a test with several
     made        key of a mistake -> the mistake
     also        titles of further behaviours that fail with it, and are counted here: see `by_mistake`
     """
@@ -114,7 +112,6 @@ class Behaviour:
     failed: set[int] = field(default_factory=set)
     untried: set[int] = field(default_factory=set)
     faults: int = 0
-    cases: Counter = field(default_factory=Counter)
     made: dict[str, Mistake] = field(default_factory=dict)
     also: list[str] = field(default_factory=list)
 
@@ -201,10 +198,6 @@ def _count(entry: Behaviour, cases: list[CaseData], student: int) -> None:
             entry.untried.add(student)
         return
     entry.failed.add(student)
-    if len(cases) > 1:
-        entry.cases.update(
-            list(dict.fromkeys(case["behaviour"].removeprefix(entry.title).lstrip(": ") for case in wrong))
-        )
     made = [mistake(case) for case in wrong]
     for one in [one for one in made if one.recognised] or made:  # recognised at one case, it is not unknown at the next
         entry.made.setdefault(one.key, one).who.add(student)

@@ -19,14 +19,11 @@ from labkit.checks.tasks import Week
 
 @dataclass
 class Status:
-    """A week: where everybody stands, and what is to be done. called: person -> name, of one name with others the key as
-    well; zone: in which times are shown."""
+    """A week: where everybody stands, and what is to be done."""
 
     week: Week
     standings: list[Standing]
     problems: list[Problem]
-    called: dict[int, str]
-    zone: tzinfo | None = None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -54,22 +51,23 @@ class Status:
 
 def status(cls: Class, week: Week) -> Status:
     """Where everybody of the class stands."""
-    return Status(week, standings(cls, week), problems(cls, week), called(cls), cls.zone)
+    return Status(week, standings(cls, week), problems(cls, week))
 
 
-def show(result: Status, console: Console) -> None:
+def show(cls: Class, result: Status, console: Console) -> None:
     """One table, what is to be done, and one line of counts."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    called = [page.one_line(result.called[one.person.id], 80) for one in result.standings]
-    names = max(len("student"), min(24 if console.width >= 100 else 17, max(map(len, called), default=0)))
+    of = called(cls)
+    students = [page.one_line(of[one.person.id], 80) for one in result.standings]
+    names = max(len("student"), min(24 if console.width >= 100 else 17, max(map(len, students), default=0)))
     for name in ("student", "no.", "of", "handed in", "", "checks", "by hand", "total", "state"):
         numbers = name in ("no.", "of", "checks", "by hand", "total")
         words = name in ("student", "state")  # rich folds these, before it narrows what is of one word
         # A fixed width: with a least one, rich makes the table wider than the console, and cuts its right end off.
         width = names if name == "student" else None
         table.add_column(name, justify="right" if numbers else "left", overflow="fold", no_wrap=not words, width=width)
-    for name, one in zip(called, result.standings):
-        table.add_row(*(Text(cell) for cell in (name, *cells(one, result.zone))))
+    for name, one in zip(students, result.standings):
+        table.add_row(*(Text(cell) for cell in (name, *cells(one, cls.zone))))
     console.print(table)
     tell(result.problems, console)
     console.print(result.summary, style="bold", highlight=False, soft_wrap=True)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grading.files import put, zipped
-from grading.here import not_the_students
 from grading.register.people import Person
 from grading.register.schema import Class
 from labkit.checks.tasks import Week
@@ -54,8 +53,6 @@ def pack(cls: Class, week: Week, pages: Sequence[tuple[Person, int, Path]], to: 
             continue
         found[f"{name}{week.name}.html"] = path.read_bytes()
         packed.people.append(who)
-    not_the_students(to)
-    to.parent.mkdir(parents=True, exist_ok=True)
     put(to, zipped(found), 0o640)
     return packed
 

@@ -56,7 +56,6 @@ class Attempt:
     group: str
     notes: tuple[str, ...]
     attention: tuple[str, ...]
-    collected: datetime
     withdrawn: datetime | None
     members: tuple[int, ...] = ()
     labels: tuple[str, ...] = ()
@@ -107,9 +106,9 @@ def _strings(text: str) -> tuple[str, ...]:
 
 
 # The columns as Attempt has them, and how those are read that are no plain values.
-COLUMNS = "id, assignment, digest, received, timed, late, how, source, label, grouped, notes, attention, collected, withdrawn_at"
+COLUMNS = "id, assignment, digest, received, timed, late, how, source, label, grouped, notes, attention, withdrawn_at"
 READ: dict[str, Callable] = {
-    **dict.fromkeys(("received", "collected", "withdrawn_at"), _time),
+    **dict.fromkeys(("received", "withdrawn_at"), _time),
     **dict.fromkeys(("notes", "attention"), _strings),
     "late": lambda value: None if value is None else bool(value),
 }

@@ -48,15 +48,6 @@ def handed(change=lambda cells: None) -> dict[str, bytes]:
     return {**files, "lab.ipynb": json.dumps(notebook).encode()}
 
 
-def answers(cells: list[dict]) -> None:
-    """An honest student's answer to the written task."""
-    for cell in cells:
-        if cell.get("id") == "task-13-7-clocks":
-            cell["source"] = ["On my **laptop** the ring wins from 3 MiB on, since $a < b$ and 1 < 2."]
-        if cell.get("id") == "task-13-7-prediction-1":
-            cell["source"] = ['guess_1 = on_record("prediction 1", ms_with_8_ranks=4.6, ms_with_16_ranks=9.8)']
-
-
 def attack(cells: list[dict]) -> None:
     """Everything that a notebook can carry into a page."""
     html = ATTACK.format("an output")
@@ -98,8 +89,7 @@ def world(tmp_path_factory):
 
     folder, weeks = tmp_path_factory.mktemp("formgrader"), find_weeks(ROOT)
     week = find_week("week13", weeks)
-    files = {name: handed(answers) for name in ("anna", "cleo")}
-    files |= {name: handed(attack) for name in ("mallory", "raw")}
+    files = {"anna": handed(), **{name: handed(attack) for name in ("mallory", "raw")}}
     marks = {name: mark_of(week) for name in files}
     evil = [case(WRONG, 0, 1, ATTACK.format("a diagnosis"), ATTACK.format("a title"))]
     marks["mia"] = mark_of(
@@ -162,29 +152,6 @@ def total(world, student: str) -> str:
         f"r.querySelector('.student-id').innerText == '{world[5][student]}')"
     )
     return fetched(world, MANAGE, f"{row} && {row}.querySelector('.score').innerText")[1]
-
-
-def test_jupyterlab_has_the_nbgrader_menu(world):
-    page = world[3]("/lab")
-    bar = "document.querySelector('.lm-MenuBar')"
-    page.wait(f"{bar} && {bar}.innerText.includes('Nbgrader')")
-
-
-def test_every_verdict_stands_in_its_grade_cell_with_its_diagnosis(world):
-    page = opened(world, "cleo")
-    assert page.js("[...document.querySelectorAll('input.score')].map(e => e.id)") == [
-        f"task-13-{number}" for number in range(1, 8)
-    ]
-    assert page.js("document.getElementById('task-13-2').placeholder") == "12"
-    cell = page.js("document.getElementById('task-13-2').closest('.code_cell').innerText")
-    assert "def ring_reduce_scatter" in cell, "the student's own code"
-    assert "12 of 20 points: 1 of 2 cases passed" in cell and "✗ wrong" in cell
-    for line in DIAGNOSIS.splitlines():
-        assert line in cell
-    assert "✓ passed" in page.js("document.getElementById('task-13-1').closest('.code_cell').innerText")
-    text = page.text()
-    assert "since $a <\u2060 b$" in text or "since $a < b$ and 1 < 2" in text
-    assert "ms_with_8_ranks=4.6" in page.js("document.body.innerText.split('what was handed in')[1]")
 
 
 def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right(world):

@@ -50,7 +50,7 @@ def test_all_of_one_goes_and_nothing_of_the_others(cls, tmp_path):
     before = whole(cls)
     stored = find(cls, resolve(cls, "anna@x.org"))
     assert stored.submissions == [1, 2] and stored.shared == [4]
-    assert stored.rows["member"] == 3 and stored.rows["hand_mark"] == 2 and whole(cls) == before
+    assert whole(cls) == before
     others = totals(cls)
     assert len(list(forget(cls, stored))) == len(stored.paths) + 1 and totals(cls) == others, "the group's stay Ben's"
     assert {path.name for path in (cls.folder / "submitted" / "week13").iterdir()} == {"3.zip", "4.zip"}

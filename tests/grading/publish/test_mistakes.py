@@ -59,7 +59,6 @@ def test_students_are_counted_once_the_most_failed_comes_first_and_holes_are_no_
     found = {(one.task, one.title): one for one in made}
     entry = found["13.2", "Rank r gets chunk r of the sum"]
     assert (len(entry.judged), len(entry.failed), len(entry.untried)) == (7, 3, 3) and entry.share({1, 2}) == 2 / 7
-    assert max(entry.cases.values()) == 3 and sum(entry.cases.values()) > 3
     first = entry.mistakes[0]
     assert first.words == "your own chunk, nothing added: does the last step reach chunk r?" and len(first.who) == 2
     assert entry.typical is first and first.example.startswith("the result of rank 0") and first.words in first.example

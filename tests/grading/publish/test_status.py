@@ -11,7 +11,7 @@ from tests.grading.publish.aclass import WEEK, mark
 
 def shown(cls, width=100):
     out = io.StringIO()
-    status.show(status.status(cls, WEEK), Console(file=out, width=width))
+    status.show(cls, status.status(cls, WEEK), Console(file=out, width=width))
     return out.getvalue()
 
 

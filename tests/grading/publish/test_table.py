@@ -81,10 +81,7 @@ def test_a_table_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     "cell", ["=1", "+1", "-1", "@x", "\t=1", "  =1", "\u200b=1", "\ufeff=1", "\u00ad\u200f=1", "'=1", "\uff1d1", "\r=1"]
 )
-def test_what_a_spreadsheet_would_calculate_gets_an_apostrophe(cell):
+def test_what_a_spreadsheet_would_calculate_gets_an_apostrophe_and_other_cells_stay(cell):
     assert harmless(cell) == f"'{cell}" and original(harmless(cell)) == cell
-
-
-@pytest.mark.parametrize("cell", ["a=1", "", "-", "'t Hooft", "Zoë", "1", "\u200bAnna", "O'Brien"])
-def test_other_cells_stay(cell):
-    assert harmless(cell) == cell
+    for other in ("a=1", "", "-", "'t Hooft", "Zoë", "1", "\u200bAnna", "O'Brien"):
+        assert harmless(other) == other

@@ -5,8 +5,8 @@ from datetime import timedelta, timezone
 import pytest
 
 from grading.intake.arrival import GIVEN, Key
-from grading.register.classes import init_class, open_class
-from grading.register.counting import JUST_AFTER, counting, handed_in, lateness
+from grading.register.classes import open_class
+from grading.register.counting import JUST_AFTER, handed_in, lateness
 from grading.register.deadlines import closes, due, extend, refuse_while_open
 from grading.register.marks import HandMark, add_hand_mark
 from grading.register.people import resolve
@@ -239,14 +239,3 @@ def test_a_week_closes_with_the_last_extension_and_what_late_ones_still_get(tmp_
         refuse_while_open(cls, "week13", "feedback")
     with opened(tmp_path / "c", rules=DEADLINE.replace("2026", "2001")) as cls:
         refuse_while_open(cls, "week13", "feedback")
-
-
-def test_who_left_has_no_standing_and_keeps_everything(tmp_path):
-    with opened(tmp_path / "c", rules=DEADLINE) as cls:
-        hand_in(cls, "a", ANNA)
-        roster = tmp_path / "fewer.csv"
-        roster.write_text("Student,ID\nO'Brien Sean,4502\n")
-        init_class(cls.folder, roster, "", WEEKS)
-        assert [one.person.name for one in standings(cls, WEEK)] == ["O'Brien Sean"] and len(
-            counting(cls, "week13")
-        ) == 1

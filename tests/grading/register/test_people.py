@@ -225,17 +225,3 @@ def test_names_propose_and_keys_decide_whatever_the_names_are(names, data):
         found, _ = owner(cls, [Key("name", data.draw(NAME)), Key("email", email.upper())])
         assert found == people[email].id
         assert resolve(cls, email) == people[email] == resolve(cls, str(chosen))
-
-
-@settings(max_examples=40)
-@given(names=st.lists(NAME, min_size=2, max_size=4, unique=True))
-def test_names_alone_are_ids_whole_and_exact(names):
-    lines = [f'Participant {n},"{name}"' for n, name in enumerate(names)]
-    with tempfile.TemporaryDirectory() as scratch, class_of(scratch, "Identifier,Full name", lines) as cls:
-        people = {one.name: one.id for one in everybody(cls)}
-        for name in names:
-            alone = sum(letters(name) in forms(other) for other in names) == 1
-            found, _ = owner(cls, [Key("name", name)])
-            assert found == (people[name] if alone else None)
-            other, _ = owner(cls, [Key("name", f"{name}x")])
-            assert other is None or f"{name}x" in names

@@ -135,15 +135,6 @@ def test_the_same_files_once_more_after_the_deadline_take_nothing_from_those_in_
     assert first.id < second.id
 
 
-def test_what_the_platform_tells_later_is_taken_over(cls):
-    first = hand_in(cls, "Sean OBrien", [Key("moodle", "7", "week13"), Key("name", "Sean OBrien")], received=None)
-    assert not first.members
-    keys = [Key("moodle", "7", "week13"), Key("email", "sean@x.org")]
-    again = hand_in(cls, "Sean OBrien", keys, received=AFTER, late=True)
-    assert again.id == first.id and [one.email for one in again.members] == ["sean@x.org"]
-    assert (attempt(cls, first.id).received, attempt(cls, first.id).late) == (AFTER, True)
-
-
 def test_an_instructors_time_stays_and_a_download_s_changes_nothing_that_is_known(cls):
     number = hand_in(cls, "a", ANNA, received=None).id
     hand_in(cls, "a", ANNA, received=BEFORE, timed=GIVEN)

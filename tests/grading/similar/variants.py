@@ -1,4 +1,4 @@
-"""Honest variants of three holes of week 13: what different people might write from the task text.
+"""Honest variants of two holes of week 13: what different people might write from the task text.
 
 Five of each. `student(n, shift)` puts one of each together; two students of one shift have no variant in common. And
 the disguises in which copies are handed in.
@@ -80,78 +80,6 @@ SCATTER = (
         combine_(block(c - 1), group.sendrecv(block(c), dst=(group.rank + 1) % R, src=(group.rank - 1) % R,
                                               like=block(c - 1)), op)
     return finish_(block(group.rank), op, R)
-""",
-)
-GATHER = (
-    """
-    size, me = group.size, group.rank
-    if out is None:
-        out = torch.empty(numel, dtype=shard.dtype, device=shard.device)
-    parts = out.tensor_split(size)
-    parts[me].copy_(shard)
-    have = me
-    for _ in range(size - 1):
-        want = (have - 1) % size
-        group.sendrecv(parts[have], dst=(me + 1) % size, src=(me - 1) % size, out=parts[want])
-        have = want
-    return out
-""",
-    """
-    n = group.size
-    result = shard.new_zeros(numel) if out is None else out
-    pieces = torch.tensor_split(result, n)
-    pieces[group.rank][:] = shard.clone()
-    for step in range(1, n):
-        outgoing = pieces[(group.rank - step + 1) % n]
-        target = pieces[(group.rank - step) % n]
-        arrived = group.sendrecv(outgoing, dst=(group.rank + 1) % n, src=(group.rank + n - 1) % n, like=target)
-        target.copy_(arrived)
-    return result
-""",
-    """
-    if out is None:
-        out = shard.new_empty((numel,))
-
-    def piece(i):
-        return out.tensor_split(group.size)[i % group.size]
-
-    piece(group.rank).copy_(shard)
-    hop = 0
-    while hop < group.size - 1:
-        group.sendrecv(
-            piece(group.rank - hop),
-            (group.rank + 1) % group.size,
-            (group.rank - 1) % group.size,
-            out=piece(group.rank - hop - 1),
-        )
-        hop += 1
-    return out
-""",
-    """
-    world = group.size
-    whole = out if out is not None else torch.zeros(numel).to(shard)
-    views = whole.tensor_split(world)
-    views[group.rank].copy_(shard)
-    order = [(group.rank - i) % world for i in range(world)]
-    for sending, receiving in zip(order, order[1:]):
-        waiting = group.isend(views[sending], (group.rank + 1) % world)
-        group.recv((group.rank - 1) % world, out=views[receiving])
-        waiting.wait()
-    return whole
-""",
-    """
-    R = group.size
-    y = out
-    if y is None:
-        y = torch.empty(numel, dtype=shard.dtype, device=shard.device)
-    base, extra = divmod(numel, R)
-    starts = [i * base + min(i, extra) for i in range(R + 1)]
-    block = lambda c: y[starts[c % R] : starts[c % R + 1]]
-    block(group.rank).copy_(shard)
-    for t in reversed(range(1, R)):
-        c = group.rank + t + 1
-        group.sendrecv(block(c), dst=(group.rank + 1) % R, src=(group.rank - 1) % R, out=block(c - 1))
-    return y
 """,
 )
 TIMING = (
@@ -251,11 +179,7 @@ TIMING = (
     return Timing(tensors["s"].item(), tensors["w"].item())
 """,
 )
-HOLES = (
-    ("collectives.py", "13.2 ring reduce-scatter", SCATTER),
-    ("collectives.py", "13.3 ring all-gather", GATHER),
-    ("timing.py", "13.5 time a collective", TIMING),
-)
+HOLES = (("collectives.py", "13.2 ring reduce-scatter", SCATTER), ("timing.py", "13.5 time a collective", TIMING))
 MANY = 5
 
 
