@@ -110,6 +110,7 @@ def test_everything_counts_as_it_did(old, tmp_path):
     old.collected("anna", 2, late)
     old.collected("anna", 3, late, withdrawn=True)
     old.collected("obriensean_4502", 1, late, late=True)
+    (old.root / "submitted/week13/obriensean_4502/1.names.json").write_text('{"a.py": "collectives.py"}')
     old.collected("jane", 1, None)
     old.typed(("anna", "task-13-7", 15.0, "well said"), ("jane", "task-13-7", None, "#units"))
     said = taken_over(old, tmp_path)
@@ -120,6 +121,7 @@ def test_everything_counts_as_it_did(old, tmp_path):
         assert (anna.factor, anna.total, len(anna.counted.attempts)) == (0.9, 22.5, 2)
         assert anna.by_hand["13.7"].comment == "well said" and not anna.looked_at_again
         assert sean.factor == 1 and sean.ungraded == ["13.7"], "his extension was by Canvas' name"
+        assert sean.counted.submission.renamed == (("a.py", "collectives.py"),) and sean.mark.points == 10
         assert jane.counted.received is None and jane.by_hand["13.7"].comment == "#units"
         assert cls.rules.comments == {"units": "State the unit."} and cls.rules.zone == "Europe/Berlin"
         assert {one.state for one in standings(cls, cls.week("week14")) if one.person == jane.person} == {EXCUSED}
@@ -150,16 +152,6 @@ def test_who_is_unknown_is_kept_and_blocks(old, tmp_path):
     assert any("stranger" in sentence for sentence in said)
     with open_class(tmp_path / "new", WEEKS) as cls:
         assert [one.kind for one in problems(cls, WEEK) if one.blocks] == [UNKNOWN]
-
-
-def test_a_file_stays_renamed_and_its_mark_holds(old, tmp_path):
-    old.collected("anna")
-    (old.root / "submitted" / "week13" / "anna" / "1.names.json").write_text('{"a.py": "collectives.py"}')
-    taken_over(old, tmp_path)
-    with open_class(tmp_path / "new", WEEKS) as cls:
-        (one,) = attempts(cls, "week13")
-        assert one.renamed == (("a.py", "collectives.py"),)
-        assert next(s for s in standings(cls, WEEK) if s.counted).mark.points == 10
 
 
 def test_names_that_are_unknown_and_folders_that_are_none_are_refused_and_leave_nothing(old, tmp_path):
