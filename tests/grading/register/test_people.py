@@ -62,6 +62,7 @@ def test_a_newer_roster_says_who_is_new_and_who_left(tmp_path):
     with opened(folder) as cls:
         assert [one.name for one in everybody(cls)] == ["Müller, Anne", "New, Nia", "O'Brien, Sean"]
         assert resolve(cls, "jane@x.org").left_at is not None
+        assert [one.person.name for one in standings(cls, WEEK)] == ["Müller, Anne", "New, Nia", "O'Brien, Sean"]
         hand_in(cls, "doejane", canvas("doejane", "9"))
         assert [one.command for one in unknown(cls)] == ["grade who doejane = jane@x.org"]
     back = init_class(folder, tmp_path / "c-roster.csv", "", WEEKS)
