@@ -88,7 +88,8 @@ def read_rules(cls: Class, path: Path) -> Rules:
                 theirs[week] = max(due, theirs.get(week, due))
     excused: dict[str, set[int]] = {}
     for week, names in written.excused.items():
-        found = (one(name, f"[excused] {week} = [{{}}]") for name in names)
+        kept = {name: json.dumps(name, ensure_ascii=False).replace("{", "{{").replace("}", "}}") for name in names}
+        found = (one(n, f"[excused] {week} = [{', '.join((kept | {n: '{}'}).values())}]") for n in names)
         excused[week] = {who for who in found if who is not None}
     if faults:
         raise LabError("\n".join(faults))

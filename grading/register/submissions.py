@@ -131,6 +131,9 @@ def add_submission(cls: Class, week: Week, arrival: Arrival) -> Added:
         for _, keys, found in seats:
             if found is not None:
                 learn(cls, found, keys)
+        # By the number of the newest file Canvas takes a page back: also a group's, which came by one member's number.
+        for one in exactly(cls, arrival.keys) if len(seats) > 1 and not arrival.members else ():
+            learn(cls, one, arrival.keys)
     kept = attempt(cls, number)
     return Added(number, known is None, [person(cls, id) for id in kept.members], kept.withdrawn is not None)
 

@@ -106,6 +106,7 @@ def test_every_name_of_one_person_extends_and_excuses_the_same_one(tmp_path, nam
         (f'[extensions."Sean OBrien"]\nweek13 = {AFTER.isoformat()}\n', '[extensions."sean@x.org"]', CANVAS),
         ('[excused]\nweek13 = ["Sean OBrien"]\n', '[excused] week13 = ["sean@x.org"]', CANVAS),
         ('[excused]\nweek13 = ["S0033"]\n', '[excused] week13 = ["jane@x.org"]', CANVAS),
+        ('[excused]\nweek13 = ["S001", "S0033"]\n', '[excused] week13 = ["S001", "jane@x.org"]', CANVAS),
         ('[excused]\nweek13 = ["nobody at all"]\n', '[excused] week13 = ["E-MAIL OR ID"]', CANVAS),
         ('[excused]\nweek13 = ["Max Meier"]\n', "name one of max1@x.org", MOODLE),
         ("[extensions.S001]\nweek13 = 2026-11-01T12:00:00Z\n", "is before the deadline", CANVAS),
@@ -171,7 +172,12 @@ def test_a_name_of_canvas_beside_anothers_number_is_a_groups_until_it_is_said(tm
         other = [hand_in(cls, f"team1_450{n}", canvas("team1", f"450{n}"), b"other", AFTER) for n in (2, 3)]
         assert [one.members for one in other] == [both, []], "another member's number, and a stranger's"
         withdraw(cls, [one.id for one in other])
-        again, known = (hand_in(cls, "team1_4501", team, text, AFTER) for text in (b"again", b"work"))
+        newer = Key("canvas", "901", "week13")
+        again, known = (
+            hand_in(cls, "team1_4501", keys, text, AFTER)
+            for keys, text in (([*team, newer], b"again"), (team, b"work"))
+        )
+        assert owner(cls, [newer])[0] == both[0].id, "and by the number of the newest one"
         assert again.members == both == known.members and len(attempt(cls, first.id).members) == 2
         assert not [one for one in problems(cls, WEEK) if one.blocks]
         hand_in(cls, "doe_4503", canvas("smithjane", "4503"))
