@@ -22,7 +22,7 @@ def checked(folder: Path, week: Week, files: Mapping[str, bytes], what: str = ""
         target.write_bytes(data)
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    limits = _limits(week, None)
+    limits = _limits(week)
     # Its seconds are for a machine that may be busy with other things.
     with SandboxRunner(folder, parts=parts_of(week), limits=limits, budget=1e6, deadline=60.0) as runner:
         return run_checks([what or week.name], weeks=[week], runner=runner, seed=seed)

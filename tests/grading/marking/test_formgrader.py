@@ -102,11 +102,12 @@ def world(tmp_path_factory):
         course = prepare(cls, week).course
     tabs: list[Page] = []
     with jupyter(course.root, folder / "jupyter", "secret") as address, browser(folder / "browser") as tab:
+        tab().open(f"{address}/api/status?token=secret")  # formgrader's own cookies are for one path; Jupyter's are not
 
         def page(path: str):
             one = tab()
             tabs.append(one)
-            one.open(f"{address}{path}?token=secret")
+            one.open(f"{address}{path}")
             return one
 
         yield folder / "class", course, address, page, tabs, numbers
