@@ -3,7 +3,7 @@
 import io
 import tokenize
 
-from labkit.checks.judge import TRUE_ALWAYS as TRUE_ALWAYS
+from labkit.checks.verdict import TRUE_ALWAYS as TRUE_ALWAYS
 
 
 def bare(text: str) -> str:

@@ -108,6 +108,7 @@ def test_the_citation_names_this_version():
 LIGHT = {  # what a program does first, and what it must not pay for
     "import labkit, labkit.cli": ("torch", "matplotlib", "numpy", "labkit.crossover"),  # students call `lab` all day
     "import labkit.checks, labkit.checks.commands, labkit.checks.plugin": ("torch",),
+    "import labkit.checks.results, labkit.comm.helper": ("torch",),  # or the helper and `lab check` import it in turn
     "import labkit.doctor.findings, labkit.doctor.system, labkit.doctor.frameworks, labkit.doctor.grading": (
         *("torch", "numpy", "rich", "matplotlib", "torchao"),
     ),

@@ -124,10 +124,6 @@ def _same_tensor(
     )
 
 
-# Descriptions, not causes: always true where they are given.
-TRUE_ALWAYS = ("nothing but zeros", "every number is ")
-
-
 def _scaled(a: torch.Tensor, b: torch.Tensor, eps: float) -> tuple[str, ...]:
     """The cause if every number of `a` is the same multiple of b's, but for one rounding each (`eps`); else ()."""
     there = b != 0

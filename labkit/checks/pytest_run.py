@@ -45,18 +45,18 @@ def run_checks(
 
     Raises LabError for an unknown name, without pytest, or if a test file itself cannot be loaded.
     """
+    selection = select(names, find_weeks() if weeks is None else weeks)
     try:
         import pytest
     except ImportError:
         raise LabError("checks need pytest: pip install pytest") from None
-    from labkit.checks.plugin import DEADLINE, Checks
-
     if runner is None:
         expected_values.forget()
         from labkit.comm import helper
 
-        helper.server()  # it imports torch while this process does
-    selection = select(names, find_weeks() if weeks is None else weeks)
+        helper.server()  # it imports torch while this process does: nothing above this line imports it
+    from labkit.checks.plugin import DEADLINE, Checks
+
     begin = time.perf_counter()
     only = {id for _, ids in selection for id in ids}
     checks = Checks(seed=seed, deadline=deadline or DEADLINE, runner=runner, only=only, progress=progress)

@@ -9,11 +9,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from labkit.checks.judge import TRUE_ALWAYS
 from labkit.checks.outcome import CaseResult, Outcome, gist, number, points
 from labkit.checks.pytest_run import run_checks
 from labkit.checks.tasks import Task
-from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED, UNKNOWN
+from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED, TRUE_ALWAYS, UNKNOWN
 
 COLOURS = {PASSED: "green", NOT_ATTEMPTED: "dim", FAULT: "magenta"}  # the words say it all; colour only helps
 SHOWN = 2  # diagnoses shown of one task, unless all are requested
