@@ -61,6 +61,8 @@ def init(
         typer.echo(f"{folder}: {count(made.stay + len(made.new), 'student')}, {len(made.new)} of them new")
         if made.staff:
             typer.echo(f"no students, by their role in {roster} or without an id there: {some(made.staff, 20)}")
+        if made.back:
+            typer.echo(f"back, with all that they handed in: {', '.join(one.name for one in made.back)}")
         if made.left:
             typer.echo(f"left since, with all that they handed in: {', '.join(one.name for one in made.left)}")
         if made.given:

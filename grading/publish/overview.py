@@ -107,7 +107,7 @@ def overview(week: Week, standings: list[Standing]) -> Overview:
     """Count the class: those who have a mark, and are not excused."""
     graded = [one for one in standings if one.mark is not None and not one.excused]
     found = behaviours(tried(week, standing) for standing in graded)
-    absent = [one.person.name for one in standings if one.state == MISSING]
+    absent = [one.person.called for one in standings if one.state == MISSING]
     return Overview(week, graded, found, [incident for s in graded for incident in _incidents(s)], absent)
 
 
@@ -141,6 +141,6 @@ def _incidents(standing: Standing) -> Iterator[Incident]:
             if case["verdict"] in (HUNG, CRASHED, OUT_OF_MEMORY, FORBIDDEN, FAULT):
                 groups.setdefault(case["verdict"], []).append(case)
         for verdict, cases in groups.items():
-            first, name = cases[0], standing.person.name
+            first, name = cases[0], standing.person.called
             words = page.one_line(page.here(first["text"]), 160)
             yield Incident(name, task["id"], verdict, len(cases), first["behaviour"], words)

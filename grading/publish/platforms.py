@@ -38,6 +38,7 @@ from grading.register.standing import Standing
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
+from labkit.strict import nearest
 
 WORKSHEET = "worksheet.csv"  # in submitted/WEEK: Moodle's, or Canvas' gradebook that was named in publishing
 IDS = (  # Canvas' columns that are no assignments
@@ -138,11 +139,11 @@ def fill(
     for one in standings:
         grade: float | str | None = EX if one.excused else worth(one, zeros)
         if grade is None:
-            left.setdefault(one.state, []).append(one.person.name)
+            left.setdefault(one.state, []).append(one.person.called)
         elif one.person.id not in here:
-            left.setdefault(f"not in {sheet.table.path.name}: name a newer one", []).append(one.person.name)
+            left.setdefault(f"not in {sheet.table.path.name}: name a newer one", []).append(one.person.called)
         elif grade == EX and sheet.table.system == MOODLE:
-            left.setdefault("excused: a grade that Moodle has already stays", []).append(one.person.name)
+            left.setdefault("excused: a grade that Moodle has already stays", []).append(one.person.called)
         else:
             filled.grades[one.person.id] = grade
     filled.notes = [f"no grade for {count(len(who), 'student')} ({why}): {some(who, 20)}" for why, who in left.items()]
@@ -188,6 +189,11 @@ def _canvas(sheet: Sheet, week: Week, filled: Filled, points: float, assignment:
         raise LabError(
             f"{sheet.table.path}: {filled.column!r} has {there} points possible in Canvas, and {week.name} has {points}: set "
             "it there, and export the gradebook again, or name another column with --assignment"
+        )
+    if assignment and not filled.column:
+        near = nearest(assignment, [name for name in sheet.table.columns if name not in IDS])
+        filled.notes.append(
+            f"{sheet.table.path.name} has no column {assignment!r}{near}: Canvas makes a new assignment"
         )
     title = filled.column or assignment or f"{week.name}: {week.title}"
     columns = [name for name in sheet.table.columns if name in IDS]

@@ -11,6 +11,7 @@ What blocks is asked first, of grading.register.problems alone. Pages hold hidde
 hand in, everything but the pages is written. What was published stands in class.db; the next time says what changed.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -100,7 +101,8 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
         made.pages = list(_pages(cls, made, called, comments, printed=wishes.printed))
         made.packed = pack(cls, week, made.pages, folder / "upload.zip")
         paged = {one.id for one, _, _ in made.pages}
-        if open_ := [one.person.name for one in here if one.counted is not None and one.person.id not in paged]:
+        graded = (one for one in here if one.counted is not None and not one.excused)
+        if open_ := [one.person.called for one in graded if one.person.id not in paged]:
             made.notes.append(
                 f"no page for {count(len(open_), 'student')}, not graded to the end: {some(open_, SHOWN)}"
             )
@@ -110,7 +112,7 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
             f"no grades for Moodle without this assignment's worksheet: grade publish {week.name} FILE.csv"
         )
     if made.packed and made.packed.without:
-        names = some([one.name for one in made.packed.without], SHOWN)
+        names = some([one.called for one in made.packed.without], SHOWN)
         made.notes.append(f"not in upload.zip, since {made.packed.system}'s number is not known: {names}")
     made.changed = _keep(cls, week, made, bool(wishes.zeros))
     return made
@@ -151,6 +153,8 @@ def _pages(
     for old in to.glob(f"*/{week.name}.*"):
         if old.with_suffix(".html") not in written:
             old.unlink()
+            with contextlib.suppress(OSError):  # the folder of somebody who has other pages, or left their own there
+                old.parent.rmdir()
 
 
 def _comments(cls: Class, week: Week, here: Sequence[Standing]) -> dict[int, dict[str, str]]:
@@ -177,16 +181,15 @@ def _remembered(cls: Class, week: Week, wishes: Wishes) -> Wishes:
 
 
 def _term(cls: Class, called: Mapping[int, str]) -> list[list[Any]]:
-    """The term's table: each week of which something is graded."""
-    zeros = {row["assignment"] for row in cls.db.execute("SELECT assignment FROM publishing WHERE zeros")}
-    graded = [(week, standings(cls, week), week.name in zeros) for week in cls.weeks]
-    parts = [one for one in graded if any(standing.mark is not None for standing in one[1])]
+    """The term's table: each week that was published."""
+    zeros = dict(cls.db.execute("SELECT assignment, zeros FROM publishing").fetchall())
+    parts = [(week, standings(cls, week), bool(zeros[week.name])) for week in cls.weeks if week.name in zeros]
     names = {"canvas": "Canvas ID", "id": "ID", "email": "E-mail"}
     keys: dict[int, dict[str, str]] = {}
     for row in cls.db.execute(
         "SELECT person, platform, value FROM alias WHERE assignment = '' ORDER BY platform, value"
     ):
-        if row["platform"] in names and row["value"] != called.get(row["person"]):
+        if row["platform"] in names and row["value"] != called.get(row["person"], row["value"]):
             theirs = keys.setdefault(row["person"], {})
             column = names[row["platform"]]
             theirs[column] = "; ".join(filter(None, (theirs.get(column), row["value"])))
@@ -200,11 +203,10 @@ def _keep(cls: Class, week: Week, made: Published, zeros: bool) -> list[tuple[Pe
     with cls.writing():
         for one in made.standings:
             id = one.person.id
-            grade = made.grades.grades.get(id) if made.grades else worth(one, zeros)
-            total = None if grade is None or isinstance(grade, str) else float(grade)
+            total = worth(one, zeros)
             if id in before and before[id] != total:
                 changed.append((one.person, before[id], total))
-            if before.get(id) != total or (grade is not None and id not in before):
+            if before.get(id) != total:
                 cls.db.execute(
                     "INSERT INTO published (assignment, person, total, at) VALUES (?, ?, ?, ?)",
                     (week.name, id, total, now),
@@ -216,7 +218,7 @@ def sentences(cls: Class, week: Week, made: Published) -> Iterator[str]:
     """What to say of it, at the end what to do with each file."""
     yield from made.notes
     if made.changed:
-        points = [f"{who.name} {in_words(was)} -> {in_words(now)}" for who, was, now in made.changed]
+        points = [f"{who.called} {in_words(was)} -> {in_words(now)}" for who, was, now in made.changed]
         yield f"changed since it was published last: {some(points, SHOWN)}"
     if made.grades:
         into = f"into the column {made.grades.column!r}" if made.grades.column else "as a new assignment"

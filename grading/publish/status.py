@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from grading.publish import page
-from grading.register.people import called
 from grading.register.problems import Problem, problems
 from grading.register.schema import Class
 from grading.register.standing import MISSING, NOT_YET, Standing, possible, standings
@@ -57,8 +56,7 @@ def status(cls: Class, week: Week) -> Status:
 def show(cls: Class, result: Status, console: Console) -> None:
     """One table, what is to be done, and one line of counts."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    of = called(cls)
-    students = [page.one_line(of[one.person.id], 80) for one in result.standings]
+    students = [page.one_line(one.person.called, 80) for one in result.standings]
     names = max(len("student"), min(24 if console.width >= 100 else 17, max(map(len, students), default=0)))
     for name in ("student", "no.", "of", "handed in", "", "checks", "by hand", "total", "state"):
         numbers = name in ("no.", "of", "checks", "by hand", "total")

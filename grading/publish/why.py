@@ -29,14 +29,14 @@ def show(cls: Class, week: Week, student: str, task: str | None, console: Consol
     who = resolve(cls, student)
     found = next((one for one in standings(cls, week) if one.person.id == who.id), None)
     if found is None:
-        raise LabError(f"{who.name} left the class on {who.left_at}, and submitted nothing of {week.name}")
+        raise LabError(f"{who.name} left the class on {who.left_at}: a roster that has them brings them back")
     for line in lines(cls, week, found, task):
         console.print(Text(line), soft_wrap=True)
 
 
 def lines(cls: Class, week: Week, standing: Standing, task: str | None = None) -> list[str]:
     """What there is. Each diagnosis stands once, below all that it is of: a missing file breaks forty cases."""
-    name = page.one_line(standing.person.name, 80)
+    name = page.one_line(standing.person.called, 80)
     counted = standing.counted
     if counted is None:
         return [f"{name}, {week.name}: {standing.state}", *([standing.rule] if standing.rule else [])]

@@ -9,7 +9,7 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,18 +25,26 @@ CLOSE = 0.75  # how like a name must be that is proposed
 
 @dataclass(frozen=True)
 class Person:
-    """One of the class. left_at: since when no roster has them; None while one has."""
+    """One of the class. left_at: since when no roster has them; None while one has. key: where others have the name."""
 
     id: int
     name: str
     email: str
     left_at: str | None = None
+    key: str = ""
+
+    @property
+    def called(self) -> str:
+        """The name in a sentence; of several with one name, with the key."""
+        return f"{self.name} ({self.key})" if self.key else self.name
 
 
 def everybody(cls: Class, gone: bool = False) -> list[Person]:
     """The class by name; gone: with those who left."""
     where = "" if gone else "WHERE left_at IS NULL"
     found = [Person(*row) for row in cls.db.execute(f"SELECT id, name, email, left_at FROM person {where}")]
+    several = {name for name, many in Counter(one.name for one in found).items() if many > 1}
+    found = [replace(one, key=key_of(cls, one)) if one.name in several else one for one in found]
     return sorted(found, key=lambda one: (one.name.casefold(), one.id))
 
 
@@ -50,13 +58,6 @@ def key_of(cls: Class, who: Person) -> str:
     rows = cls.db.execute("SELECT platform, value FROM alias WHERE person = ? AND platform != 'moodle'", (who.id,))
     keys = {row["platform"]: row["value"] for row in sorted(map(dict, rows), key=lambda row: row["value"])}
     return who.email or next((keys[platform] for platform in TYPED if platform in keys), who.name)
-
-
-def called(cls: Class) -> dict[int, str]:
-    """Everybody by name for a sentence; of one name with others, by the key as well."""
-    here = everybody(cls)
-    several = {name for name, many in Counter(one.name for one in here).items() if many > 1}
-    return {one.id: f"{one.name} ({key_of(cls, one)})" if one.name in several else one.name for one in here}
 
 
 def resolve(cls: Class, text: str) -> Person:
@@ -257,10 +258,11 @@ def keys_of(text: str) -> list[Key]:
 # -- the roster -------------------------------------------------------------------------------------------------------
 @dataclass
 class Imported:
-    """What a roster changed: people who are new, who left, and how many stay; `given`: submissions that have an owner
-    since; staff: names of the file that are no students, since they teach, or have no id where the others have one."""
+    """What a roster changed: people who are new, who are back, who left, and how many stay; `given`: submissions that have
+    an owner since; staff: names that are no students, since they teach, or have no id where the others have one."""
 
     new: list[Person] = field(default_factory=list)
+    back: list[Person] = field(default_factory=list)
     left: list[Person] = field(default_factory=list)
     stay: int = 0
     given: int = 0
@@ -299,6 +301,7 @@ def import_roster(cls: Class, path: Path) -> Imported:
             if known:
                 id = known.pop()
                 made.stay += 1
+                made.back += [one for one in [person(cls, id)] if one.left_at]
                 cls.db.execute(
                     "UPDATE person SET name = ?, email = iif(? = '', email, ?), left_at = NULL WHERE id = ?",
                     (line.name, line.email, line.email, id),

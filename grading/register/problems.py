@@ -1,14 +1,14 @@
 """What stands in the way of a week's points: what blocks publishing, and what is only said. Every way out asks here."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from grading.intake.arrival import PLATFORM
 from grading.intake.names import shown, some
 from grading.register.counting import current_marks, handed_in, lateness
 from grading.register.marks import hand_marks
-from grading.register.people import called, key_of, numbered, propose
+from grading.register.people import key_of, numbered, propose
 from grading.register.schema import Class
 from grading.register.standing import ABOVE, AGAIN, BY_HAND, FAULTY, MISSING, NOT_GRADED, Standing, standings
 from grading.register.submissions import BY_HAND as TIMED_BY_HAND
@@ -35,13 +35,13 @@ class Problem:
 
 def problems(cls: Class, week: Week) -> list[Problem]:
     """All problems of a week, those that block first."""
-    here, kept, names = standings(cls, week), attempts(cls, week.name), called(cls)
+    here, kept = standings(cls, week), attempts(cls, week.name)
     return [
         *_unknown(cls, kept),
-        *_states(here, week, names),
+        *_states(here, week),
         *_inexact(cls, here, kept),
         *_of_attempts(cls, week, here, kept),
-        *_withdrawn(cls, week, here, names),
+        *_withdrawn(cls, week, here),
     ]
 
 
@@ -63,7 +63,7 @@ def _unknown(cls: Class, kept: Iterable[Attempt]) -> list[Problem]:
     return out
 
 
-def _states(here: Iterable[Standing], week: Week, called: Mapping[int, str]) -> list[Problem]:
+def _states(here: Iterable[Standing], week: Week) -> list[Problem]:
     """One for each state in which somebody's points are not what they will be."""
     said = {
         NOT_GRADED: ("not graded as it counts now", f"grade run {week.name}"),
@@ -78,7 +78,7 @@ def _states(here: Iterable[Standing], week: Week, called: Mapping[int, str]) -> 
     }
     out = []
     for state, (sentence, command) in said.items():
-        names = [called[one.person.id] for one in here if one.state == state]
+        names = [one.person.called for one in here if one.state == state]
         if names:
             out.append(Problem(state, False, f"{sentence}: {some(names)}", command))
     return out
@@ -94,7 +94,7 @@ def _inexact(cls: Class, here: Iterable[Standing], kept: Iterable[Attempt]) -> l
             if one.timed in (PLATFORM, TIMED_BY_HAND) or cost.factor == 1:
                 continue
             known = "--received is only the latest that it can be" if one.timed else "it counts as just late"
-            said = f"nothing tells when {number} ({shown(standing.person.name, 60)}) was handed in, and {known}: "
+            said = f"nothing tells when {number} ({shown(standing.person.called, 60)}) was handed in, and {known}: "
             said += f"the late penalty is {100 * (1 - cost.factor):.4g} %"
             out.setdefault(number, Problem(INEXACT, False, said, f"grade submission {number} time TIME"))
     return list(out.values())
@@ -108,7 +108,7 @@ def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterabl
     for standing in here:
         if standing.counted is None or standing.excused or standing.counted.submission.id in seen:
             continue
-        one, mark, name = standing.counted.submission, standing.mark, shown(standing.person.name, 60)
+        one, mark, name = standing.counted.submission, standing.mark, shown(standing.person.called, 60)
         seen.add(one.id)
         if handed_in(cls.rules, one) is None and one.late is not False and week.name in cls.rules.deadlines:
             untimed[one.id] = f"{one.id} ({name})"
@@ -141,14 +141,14 @@ def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterabl
     return out
 
 
-def _withdrawn(cls: Class, week: Week, here: Iterable[Standing], called: Mapping[int, str]) -> list[Problem]:
+def _withdrawn(cls: Class, week: Week, here: Iterable[Standing]) -> list[Problem]:
     """One for each person of whom everything was withdrawn: they count as if they had handed nothing in."""
     last = {member: one.id for one in attempts(cls, week.name, withdrawn=True) for member in one.members}
     return [
         Problem(
             WITHDRAWN,
             False,
-            f"all that {shown(called[one.person.id], 60)} handed in is withdrawn",
+            f"all that {shown(one.person.called, 60)} handed in is withdrawn",
             f"grade submission {last[one.person.id]} withdraw --undo",
         )
         for one in here

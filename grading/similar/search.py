@@ -1,7 +1,6 @@
 """`grade similar`: every attempt of the class, of earlier years and the course's own solutions, compared and shown."""
 
 import importlib.util
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from grading.intake.names import count
 from grading.intake.submission import read_submission
 from grading.publish.page import PUBLISHED
 from grading.register.classes import open_class
-from grading.register.people import everybody, key_of, person
+from grading.register.people import everybody
 from grading.register.schema import Class
 from grading.register.submissions import attempts
 from grading.run import reference_submission
@@ -55,10 +54,9 @@ def _every(cls: Class, week: Week, earlier: Sequence[Path]) -> Iterator[compare.
 
 def _of(cls: Class, week: Week, year: str) -> Iterator[compare.Source]:
     """Every attempt of a class. Of a group's members none has copied from another."""
-    names = Counter(one.name for one in everybody(cls, gone=True))
+    of = {who.id: who for who in everybody(cls, gone=True)}
     for one in attempts(cls, week.name):
-        people = [person(cls, id) for id in one.members]
-        shown = [f"{who.name} ({key_of(cls, who)})" if names[who.name] > 1 else who.name for who in people]
+        shown = [of[id].called for id in one.members]
         submission = read_submission(cls.archive(week, one.id), one.renamed, " & ".join([*shown, *one.labels]))
-        owners = frozenset([*(f"{year} {who.id}" for who in people), *one.labels])
+        owners = frozenset([*(f"{year} {id}" for id in one.members), *one.labels])
         yield compare.Source(submission, year, one.id, owners)

@@ -111,7 +111,7 @@ def test_the_column_of_the_week(cls, titles, assignment, column):
             filled(cls, text)
         return
     made, table = filled(cls, text, assignment=assignment)
-    assert made.column == column
+    assert made.column == column and any("no column" in one for one in made.notes) == (assignment == "New one")
     assert table[0][-1] == (column or assignment or "week13: All-reduce")
 
 

@@ -12,7 +12,7 @@ from grading.intake.arrival import Key
 from grading.intake.names import forms, in_moodles_files, letters
 from grading.register.classes import init_class, open_class
 from grading.register.deadlines import is_excused
-from grading.register.people import called, everybody, key_of, owner, propose, resolve, who
+from grading.register.people import everybody, key_of, owner, propose, resolve, who
 from grading.register.problems import UNKNOWN, problems
 from grading.register.standing import MISSING, standings
 from grading.register.submissions import attempt, withdraw
@@ -48,7 +48,7 @@ def test_several_of_one_name_are_nobody_until_a_key_tells(tmp_path):
         with pytest.raises(LabError, match=r"2 of the class .* max1@x\.org .* max2@x\.org"):
             resolve(cls, "Max Meier")
         assert resolve(cls, "max2@x.org").name == "Max Meier" and propose(cls, "Max Meier") is None
-        assert set(called(cls).values()) == {"Max Meier (max1@x.org)", "Max Meier (max2@x.org)", "Sean O'Brien"}
+        assert {one.called for one in everybody(cls)} == {"Max Meier (max1@x.org)", "Max Meier (max2@x.org)", "Sean O'Brien"}
 
 
 def test_a_newer_roster_says_who_is_new_and_who_left(tmp_path):
@@ -67,6 +67,7 @@ def test_a_newer_roster_says_who_is_new_and_who_left(tmp_path):
         assert [one.command for one in unknown(cls)] == ["grade who doejane = jane@x.org"]
     back = init_class(folder, tmp_path / "c-roster.csv", "", WEEKS)
     assert back.stay == 3 and [one.name for one in back.left] == ["New, Nia"]
+    assert [one.name for one in back.back] == ["Doe, Jane"]
     newer.write_text("Student,ID,SIS User ID\nAnna,4501,S002\n")
     with pytest.raises(LabError, match="the keys of Anna are those of"):
         init_class(folder, newer, "", WEEKS)
