@@ -41,5 +41,6 @@ def test_the_record_of_kills_is_of_these_mutants():
     mutated.is_recorded("14")
 
 
+@pytest.mark.thorough
 def test_released_week_scores_nothing_and_says_so(week, tmp_path):
     mutated.scores_nothing(week, tmp_path, DEADLINE)

@@ -43,6 +43,7 @@ def test_no_mistake_counts_twice(week, student):
     assert outcome.full, [c for c in outcome.cases if c.verdict != PASSED]
 
 
+@pytest.mark.thorough
 def test_released_week_scores_nothing_and_says_so(week, tmp_path):
     mutated.scores_nothing(week, tmp_path, DEADLINE)
 

@@ -32,6 +32,7 @@ def test_reference_has_full_marks(week, student):
     mutated.has_full_marks(week, student, 20261122, DEADLINE, points=90)
 
 
+@pytest.mark.thorough
 def test_released_week_scores_nothing_and_says_so(week, tmp_path):
     mutated.scores_nothing(week, tmp_path, DEADLINE)
 

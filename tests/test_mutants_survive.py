@@ -124,6 +124,7 @@ SINGLE = of(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mutant", FUNCTIONS, ids=lambda m: m.name)
 def test_a_wrong_function_fails(mutant, runner):
     made = runner(mutant)

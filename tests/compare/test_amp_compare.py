@@ -113,6 +113,7 @@ def test_the_recorded_rehearsal_says_what_the_code_says_today():
             assert shown.arms[name].value == pytest.approx(arm["value"], abs=2e-4)  # four decimals were kept
 
 
+@pytest.mark.thorough
 def test_an_arm_that_gives_up_in_its_window_has_failed_and_says_why(tmp_path):
     """2^40 overflows for more than 20 steps, and no machine ends a window of ten minutes before. Such an arm was called
     paused, and the next call would have tried it again."""

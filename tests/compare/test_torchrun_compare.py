@@ -39,6 +39,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_all_ranks_pause_together_and_go_on_in_the_next_call(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     toml = preset(tmp_path, MICRO.replace("steps = 8", "steps = 8\ncheckpoint_every = 1000"))

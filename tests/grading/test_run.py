@@ -145,6 +145,7 @@ def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
 
 
 @needs_sandbox
+@pytest.mark.thorough
 def test_marks_do_not_depend_on_jobs_or_order(course):
     for student, text in {"a": SOLVED, "b": WRONG, "c": BLANK, "d": TWICE_WRONG}.items():
         course.hand_in(student, text)

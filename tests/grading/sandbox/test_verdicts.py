@@ -55,6 +55,7 @@ def test_mutant(week13, name):
     assert outcome.earned == intended
 
 
+@pytest.mark.thorough
 def test_the_reference_and_the_released_week(week13):
     assert week13.reference().earned == 80
     outcome = week13.released()
