@@ -58,7 +58,9 @@ def init(
         if roster is None and not (folder / ROSTER).is_file():
             raise LabError(f"who is in the class? grade init {folder} --roster FILE --zone Europe/Berlin")
         made = init_class(folder, roster or folder / ROSTER, zone)
-        typer.echo(f"{folder}: {count(made.stay + len(made.new), 'student')}, {len(made.new)} of them new")
+        typer.echo(
+            f"{folder.resolve().name}: {count(made.stay + len(made.new), 'student')}, {len(made.new)} of them new"
+        )
         if made.staff:
             typer.echo(f"no students, by their role in {roster} or without an id there: {some(made.staff, 20)}")
         if made.back:

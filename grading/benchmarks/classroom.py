@@ -36,10 +36,6 @@ class Made:
     edits: tuple[tuple[str, str, str], ...] = ()
 
 
-def _good(number: int) -> Made:
-    return Made(f"good{number:02}", "good", ((RING, "", f"\n# handed in by student {number}\n"),))
-
-
 _READS = """    import glob, os
     here = os.path.abspath(__file__)
     found = [p for root in ("..", "../..", "/course", "/home", os.path.expanduser("~"))
@@ -51,7 +47,7 @@ _READS = """    import glob, os
 """
 
 CLASS = (
-    *(_good(number) for number in range(1, 13)),
+    *(Made(f"good{n:02}", "good", ((RING, "", f"\n# handed in by student {n}\n"),)) for n in range(1, 13)),
     Made("blank", "wrong", (("*", "", ""),)),
     Made("wrong-chunk", "wrong", ((RING, _LAST_SCATTER, "return finish_(chunk[(r + 1) % N], op, N)"),)),
     Made("wrong-short", "wrong", ((RING, _STEPS, _STEPS.replace("N - 1", "N - 2")),)),

@@ -120,7 +120,7 @@ def _decided(now: Typed, last: HandMark, marking: Marking | None) -> tuple[list[
     if items_alone or now.points == marking.total:
         return [], marking.total
     typed = count(number(now.points or 0), "point")
-    return [f"formgrader has {typed} and the items add up to {number(marking.total)}: change one of them"], now.points
+    return [f"formgrader has {typed}, which count, and the items add up to {number(marking.total)}"], now.points
 
 
 def _odd(now: Typed, task: Task, marking: Marking | None, codes: dict[str, str]) -> list[str]:

@@ -53,5 +53,8 @@ def html(overview: Overview, pictures: Sequence[dict[str, str]] = ()) -> str:
         opened=OPENED,
         listed=LISTED,
         here=page.here,
-        lists=[(heading, text, overview.incidents_of(verdict)) for heading, text, verdict in LISTS],
+        lists=[
+            (heading, text, [one for one in overview.incidents if one.verdict == verdict])
+            for heading, text, verdict in LISTS
+        ],
     )

@@ -80,7 +80,7 @@ def mistake(case: CaseData) -> Mistake:
 
 
 def _autopsy(text: str) -> str:
-    text = _RANKS.sub(_some, _PLACE.sub("", text.partition("\n\n")[0]))
+    text = _RANKS.sub(lambda rank: "some ranks" if rank[1] else "a rank", _PLACE.sub("", text.partition("\n\n")[0]))
     advice = _ADVICE.search(text)
     first = re.split(r"(?<=\w)\. (?=[A-Za-z])|: a rank waits|, a rank in ", text, maxsplit=1)[0].strip(" .")
     words = re.sub(r" \([\d,.]+ bytes\)", "", _capital(first))
@@ -90,10 +90,6 @@ def _autopsy(text: str) -> str:
 def _capital(text: str) -> str:
     """A sentence's begin. A name of a file or a function stays as it is."""
     return text if re.match(r"\w*[._(]", text) else text[:1].upper() + text[1:]
-
-
-def _some(rank: re.Match) -> str:
-    return "some ranks" if rank[1] else "a rank"
 
 
 @dataclass

@@ -47,9 +47,6 @@ class Overview:
     def not_understood(self) -> list[Behaviour]:
         return [entry for entry in self.grouped if entry.failed]
 
-    def incidents_of(self, *verdicts: str) -> list[Incident]:
-        return [incident for incident in self.incidents if incident.verdict in verdicts]
-
     @property
     def doubtful(self) -> list[Standing]:
         """Those whom a person must look at: the grader failed somewhere."""

@@ -191,7 +191,7 @@ def _canvas(sheet: Sheet, week: Week, filled: Filled, points: float, assignment:
             "it there, and export the gradebook again, or name another column with --assignment"
         )
     if assignment and not filled.column:
-        near = nearest(assignment, [name for name in sheet.table.columns if name not in IDS])
+        near = nearest(assignment, _assignments(sheet))
         filled.notes.append(
             f"{sheet.table.path.name} has no column {assignment!r}{near}: Canvas makes a new assignment"
         )
@@ -210,10 +210,16 @@ def _canvas(sheet: Sheet, week: Week, filled: Filled, points: float, assignment:
     return dumps([[*columns, title], *rows])
 
 
+def _assignments(sheet: Sheet) -> list[str]:
+    """The columns that are assignments: no keys, and no totals, which Canvas only reads out."""
+    total = re.compile(r"(?:.* )?(?:Current|Final) (?:Score|Points|Grade)")
+    return [name for name in sheet.table.columns if name not in IDS and not total.fullmatch(name)]
+
+
 def _column(week: Week, assignment: str | None, sheet: Sheet) -> str:
     """The table's column for this week, or of the title that is given; "" if there is none. A title that only speaks of
     the week may be a quiz's: it is not taken for the week's own. LabError then, and for several."""
-    titles = {name: _plain(re.sub(r"\s*\(\d+\)$", "", name)) for name in sheet.table.columns if name not in IDS}
+    titles = {name: _plain(re.sub(r"\s*\(\d+\)$", "", name)) for name in _assignments(sheet)}
     if assignment is not None:
         return next((name for name, plain in titles.items() if name == assignment or plain == _plain(assignment)), "")
     own = {_plain(week.name), _plain(week.title), _plain(f"{week.name}: {week.title}")}

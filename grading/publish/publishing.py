@@ -186,10 +186,9 @@ def _term(cls: Class, called: Mapping[int, str]) -> list[list[Any]]:
     parts = [(week, standings(cls, week), bool(zeros[week.name])) for week in cls.weeks if week.name in zeros]
     names = {"canvas": "Canvas ID", "id": "ID", "email": "E-mail"}
     keys: dict[int, dict[str, str]] = {}
-    for row in cls.db.execute(
-        "SELECT person, platform, value FROM alias WHERE assignment = '' ORDER BY platform, value"
-    ):
-        if row["platform"] in names and row["value"] != called.get(row["person"], row["value"]):
+    query = "SELECT person, platform, value FROM alias WHERE assignment = '' ORDER BY platform, value"
+    for row in cls.db.execute(query):
+        if row["platform"] in names and row["value"].casefold() != called.get(row["person"], row["value"]).casefold():
             theirs = keys.setdefault(row["person"], {})
             column = names[row["platform"]]
             theirs[column] = "; ".join(filter(None, (theirs.get(column), row["value"])))
@@ -218,7 +217,11 @@ def sentences(cls: Class, week: Week, made: Published) -> Iterator[str]:
     """What to say of it, at the end what to do with each file."""
     yield from made.notes
     if made.changed:
-        points = [f"{who.called} {in_words(was)} -> {in_words(now)}" for who, was, now in made.changed]
+        out = {one.person.id for one in made.standings if one.excused}
+        points = [
+            f"{who.called} {in_words(was)} -> {'excused' if who.id in out else in_words(now)}"
+            for who, was, now in made.changed
+        ]
         yield f"changed since it was published last: {some(points, SHOWN)}"
     if made.grades:
         into = f"into the column {made.grades.column!r}" if made.grades.column else "as a new assignment"

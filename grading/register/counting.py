@@ -148,4 +148,4 @@ def lateness(rules: Rules, received: datetime | None, until: datetime | None) ->
         return Lateness(True, 0.0, f"Handed in {begun} late: {after}.")
     lost = min(late.most, late.per_day * days)
     taken = f"{100 * lost:.4g} % of the points are taken off"
-    return Lateness(True, round(1 - lost, 6), f"Handed in {begun} late (each day begun counts): {taken}.")
+    return Lateness(True, round(1 - lost, 6), f"Handed in {begun} late (each 24 hours begun count): {taken}.")

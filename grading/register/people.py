@@ -7,6 +7,7 @@ instructor has said whose it is (`grade who`).
 
 import difflib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -85,7 +86,8 @@ def propose(cls: Class, name: str) -> Person | None:
     """Who may be meant by a name, an e-mail or an id as a platform or a person writes it: the one whose name has the
     same letters (else one who has left, of this very name), else the one whose name, account or id is most like it. None
     if nobody is, or several are. A proposal is shown and never taken."""
-    here, written = everybody(cls), letters(name.partition("@")[0])  # one domain makes all e-mails alike
+    # One domain makes all e-mails alike; and a number that a platform put behind a name says nothing here.
+    here, written = everybody(cls), letters(re.sub(r"_\d+$", "", name.partition("@")[0]))
     gone = [one for one in everybody(cls, gone=True) if one.left_at and written in forms(one.name)]
     ids: dict[int, list[str]] = {}
     for row in cls.db.execute("SELECT person, value FROM alias WHERE platform = 'id'"):

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
+from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import Field, model_validator
 
@@ -25,7 +26,7 @@ TEMPLATE = """zone = "{zone}"
 #
 # [late]
 # grace_minutes = 10
-# per_day = 0.1                   # of the points, for each day begun
+# per_day = 0.1                   # of the points, for each 24 hours begun
 # closes_after_days = 14
 #
 # [extensions."anna@example.org"]
@@ -44,7 +45,7 @@ class Late(Config):
     """How much lateness costs; fractions of the points."""
 
     grace_minutes: float = Field(default=0, ge=0)  # so much later still counts as in time
-    per_day: float = Field(default=0, ge=0, le=1)  # for each day begun after the deadline
+    per_day: float = Field(default=0, ge=0, le=1)  # for each 24 hours begun after the deadline
     most: float = Field(default=1, ge=0, le=1)  # never more than this
     closes_after_days: float | None = Field(default=None, gt=0)  # what comes later than that counts nothing
 
@@ -52,7 +53,7 @@ class Late(Config):
 class OfAll(Config):
     """The rules in which nobody is named.
 
-    zone         "Europe/Berlin": of the times that a platform writes without their offset from UTC
+    zone         "Europe/Berlin": of the times that have no offset from UTC, here and in what a platform writes
     full_points  week -> tasks of which everybody who handed in has all points: cancelled, or wrong
     comments     word -> sentence: #word in formgrader's comment stands for it"""
 
@@ -72,15 +73,14 @@ class Written(OfAll):
 
     @model_validator(mode="after")
     def _whole(self) -> "Written":
-        for week, time in self.deadlines.items():
-            require(
-                time.tzinfo is not None,
-                f"the deadline of {week} needs its offset from UTC, as in {time.isoformat()}+01:00",
-            )
+        for times in (self.deadlines, *self.extensions.values()):
+            for week, time in times.items():
+                zoned = time.tzinfo is not None or self.zone in available_timezones()
+                require(zoned, f"the time {time} of {week} needs its offset from UTC, or a `zone` above")
+                times[week] = time if time.tzinfo else time.replace(tzinfo=ZoneInfo(self.zone))
         for student, weeks in self.extensions.items():
             for week, time in weeks.items():
                 where = f"the extension of {student!r} for {week}"
-                require(time.tzinfo is not None, f"{where} needs its offset from UTC, as in {time.isoformat()}+01:00")
                 require(week in self.deadlines, f"{where} extends nothing: [deadlines] has no {week}")
                 require(time >= self.deadlines[week], f"{where} is before the deadline")
         return self

@@ -101,15 +101,11 @@ def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _strings(text: str) -> tuple[str, ...]:
-    return tuple(json.loads(text))
-
-
 # The columns as Attempt has them, and how those are read that are no plain values.
 COLUMNS = "id, assignment, digest, received, timed, late, how, source, label, grouped, notes, attention, withdrawn_at"
 READ: dict[str, Callable] = {
     **dict.fromkeys(("received", "withdrawn_at"), _time),
-    **dict.fromkeys(("notes", "attention"), _strings),
+    **dict.fromkeys(("notes", "attention"), lambda text: tuple(json.loads(text))),
     "late": lambda value: None if value is None else bool(value),
 }
 
@@ -189,8 +185,13 @@ def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -
     download before; else somebody put earlier files back, which is an attempt again."""
     theirs = _of_author(cls, week, arrival, seats)
     same = [one for one in theirs if one.digest == digest]
-    if arrival.late:  # what was in time and is late now was handed in once more
-        same = [one for one in same if one.late is not False]
+    if (
+        arrival.late
+    ):  # what was in time and is late now was handed in once more, but for the file of Canvas' very number
+        files = [key.value for key in arrival.keys if key.platform == "canvas" and key.assignment]
+        query = "SELECT submission FROM author WHERE platform = 'canvas' AND value IN (SELECT value FROM json_each(?))"
+        there = {row["submission"] for row in cls.db.execute(query, (json.dumps(files),))}
+        same = [one for one in same if one.late is not False or one.id in there]
     if not same:
         return None
     if arrival.received is not None and arrival.timed == PLATFORM:
@@ -282,15 +283,12 @@ def _sit(cls: Class, number: int, seats: Seats) -> None:
         out |= {row["person"]} if row["left_out"] else set()
     cls.db.execute("DELETE FROM member WHERE submission = ?", (number,))
     for seat, (label, keys, found) in enumerate(seats):
-        rows, whose = _json(dict.fromkeys([*keys, *before.get(label, ())])), found or named.get(label)
+        rows = json.dumps([(k.platform, k.value, k.assignment) for k in dict.fromkeys([*keys, *before.get(label, ())])])
+        whose = found or named.get(label)
         cls.db.execute(
             "INSERT INTO member (submission, seat, label, keys, person, left_out) VALUES (?, ?, ?, ?, ?, ?)",
             (number, seat, label, rows, whose, whose in out),
         )
-
-
-def _json(keys: Iterable[Key]) -> str:
-    return json.dumps([(key.platform, key.value, key.assignment) for key in keys])
 
 
 def _say_who_is_gone(cls: Class, known: Attempt, source: str) -> None:

@@ -114,7 +114,8 @@ def read(week: Week, source: Source, labels: dict[str, str]) -> Work | None:
 
     labels  a character for each label, shared by all submissions that are compared"""
     package = arrange(source.submission, week)
-    own = {module: package.files[path] for module in package.used if (path := _path(week, module)) in package.files}
+    paths = {module: f"{week.package}/{module.replace('.', '/')}.py" for module in package.used}
+    own = {module: package.files[path] for module, path in paths.items() if path in package.files}
     work = _work(source.submission.name, source.year, _texts(own), _functions(week), labels)
     if work is not None:
         work.number, work.owners = source.number, source.owners
@@ -127,10 +128,6 @@ def given(week: Week, labels: dict[str, str]) -> dict[str, set[int]]:
     texts = {module: released.files[path] for module, path in released.modules.items()}
     work = _work("", "", _texts(texts), _functions(week), labels)
     return {name: set(print_.hashes) for name, print_ in work.prints.items()} if work else {}
-
-
-def _path(week: Week, module: str) -> str:
-    return f"{week.package}/{module.replace('.', '/')}.py"
 
 
 def _functions(week: Week) -> list[str]:

@@ -47,7 +47,7 @@ def test_several_of_one_name_are_nobody_until_a_key_tells(tmp_path):
     with opened(tmp_path / "c", MOODLE) as cls:
         with pytest.raises(LabError, match=r"2 of the class .* max1@x\.org .* max2@x\.org"):
             resolve(cls, "Max Meier")
-        assert resolve(cls, "max2@x.org").name == "Max Meier" and propose(cls, "Max Meier") is None
+        assert resolve(cls, "max2@x.org").name == "Max Meier" and propose(cls, "Max Meier") is propose(cls, "Max Meier_40231") is None
         assert {one.called for one in everybody(cls)} == {"Max Meier (max1@x.org)", "Max Meier (max2@x.org)", "Sean O'Brien"}
 
 
@@ -124,6 +124,13 @@ def test_what_cannot_be_meant_opens_no_class_and_the_refusal_has_the_right_line(
     with pytest.raises(LabError) as refused, open_class(tmp_path / "c", WEEKS):
         pass
     assert right in str(refused.value)
+
+
+def test_a_time_without_its_offset_is_in_the_classs_zone(tmp_path):
+    rules = 'zone = "Europe/Berlin"\n[deadlines]\nweek13 = 2026-10-24T23:59:00\nweek14 = 2026-10-25T23:59:00\n'
+    with opened(tmp_path / "c", rules=rules) as cls:
+        offsets = [time.utcoffset().total_seconds() / 3600 for time in cls.rules.deadlines.values()]
+    assert offsets == [2, 1]
 
 
 # -- submissions ------------------------------------------------------------------------------------------------------

@@ -133,6 +133,9 @@ def test_the_same_files_once_more_after_the_deadline_take_nothing_from_those_in_
     again = arrives(False)
     assert again.id == second.id and attempt(cls, second.id).late is False, "the platform takes the mark back"
     assert first.id < second.id
+    file = [Key("canvas", "4501"), Key("canvas", "90001", "week13")]
+    once, again = (hand_in(cls, "b", file, b"B", None, late=late) for late in (False, True))
+    assert again.id == once.id, "its number says that only the deadline is another one"
 
 
 def test_an_instructors_time_stays_and_a_download_s_changes_nothing_that_is_known(cls):
