@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from textwrap import dedent, indent
-from typing import Any
+from typing import Any, Self
 
 from tests.edits import bare
 
@@ -59,29 +59,32 @@ class Mutant:
 
 @dataclass(frozen=True)
 class At:
-    """A task, and the module of its solution. Called, it makes a mutant.
+    """A place in the module of a task's solution. Called, it makes a mutant.
 
-        ring = At("13.6", "topology")
-        ring("one rank left out", "best_ring",
-            "return best",
-            "return best[:-1]",
+        bottleneck, best_ring = At.each("13.6", "topology", "bottleneck", "best_ring")
+        best_ring("one rank left out", "return best", "return best[:-1]",
             "test_best_ring", "a rank is missing", verdicts=ANY)
 
-    First its name and place; then the old and the new text; then the checks that must fail (one, or a tuple), and the
-    causes. The other fields of a Mutant go by keyword. `ruff format` leaves the tables alone, so that the new line can
-    stand below the old one.
+    First its name; then the old and the new text; then the checks that must fail (one, or a tuple), and the causes. The
+    other fields of a Mutant go by keyword. `ruff format` leaves the tables alone: a short edit stands beside its name, a
+    longer one has the new line below the old one.
     """
 
     task: str
     module: str
+    place: str
+
+    @classmethod
+    def each(cls, task: str, module: str, *places: str) -> list[Self]:
+        return [cls(task, module, place) for place in places]
 
     def __call__(
-        self, name: str, place: str, old: str, new: str, fails: str | tuple[str, ...] = (), *causes: str, **more: Any
+        self, name: str, old: str, new: str, fails: str | tuple[str, ...] = (), *causes: str, **more: Any
     ) -> Mutant:
         if isinstance(may := more.get("may", ()), str):
             more["may"] = (may,)
         fails = (fails,) if isinstance(fails, str) else fails
-        return Mutant(name, self.task, self.module, place, old, new, fails, causes, **more)
+        return Mutant(name, self.task, self.module, self.place, old, new, fails, causes, **more)
 
 
 def span(text: str, place: str) -> tuple[int, int]:

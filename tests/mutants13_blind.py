@@ -15,48 +15,45 @@ class Blind(Mutant):
 
 
 class Before(At):
-    """A task and its module; called, it makes a Blind of a name, a place, the old and the new text, and causes."""
+    """A place; called, it makes a Blind of a name, the old and the new text, and causes."""
 
-    def __call__(self, name: str, place: str, old: str, new: str, *causes: str) -> Blind:
-        return Blind(name, self.task, self.module, place, old, new, causes=causes)
+    def __call__(self, name: str, old: str, new: str, *causes: str) -> Blind:
+        return Blind(name, self.task, self.module, self.place, old, new, causes=causes)
 
 
-cost = Before("13.1", "cost_model")
+naive_all_reduce_cost = Before("13.1", "cost_model", "naive_all_reduce_cost")
+one_shot_all_reduce_cost = Before("13.1", "cost_model", "one_shot_all_reduce_cost")
+ring_reduce_scatter_cost = Before("13.1", "cost_model", "ring_reduce_scatter_cost")
+ring_all_gather_cost = Before("13.1", "cost_model", "ring_all_gather_cost")
+ring_all_reduce_cost, crossover_bytes = Before.each("13.1", "cost_model", "ring_all_reduce_cost", "crossover_bytes")
+fit_alpha_beta = Before("13.1", "cost_model", "fit_alpha_beta")
 COST = [
-    cost("naive: all arrive at once", "naive_all_reduce_cost", "", "return Cost(messages=2, share=2 * (N - 1))",
+    naive_all_reduce_cost("naive: all arrive at once", "", "return Cost(messages=2, share=2 * (N - 1))",
         "all at the same time"),
-    cost("naive: every wire at once", "naive_all_reduce_cost", "", "return Cost(messages=2 * (N - 1), share=2)",
+    naive_all_reduce_cost("naive: every wire at once", "", "return Cost(messages=2 * (N - 1), share=2)",
         "all at the same time"),
-    cost("naive: the way there only", "naive_all_reduce_cost", "",
-        "return Cost(messages=N - 1, share=N - 1)",
+    naive_all_reduce_cost("naive: the way there only", "", "return Cost(messages=N - 1, share=N - 1)",
         "only the way to rank 0"),
-    cost("naive: N ranks, not N-1", "naive_all_reduce_cost", "", "return Cost(messages=2 * N, share=2 * N)",
-        "N each way"),
-    cost("naive: one rank pays", "naive_all_reduce_cost", "", "return Cost(max(1, 2 * (N - 1)), max(1, 2 * (N - 1)))"),
-    cost("one-shot: all wires at once", "one_shot_all_reduce_cost", "", "return Cost(messages=1, share=1)",
-        "one vector"),
-    cost("one-shot: all ranks' messages", "one_shot_all_reduce_cost", "", "return Cost(N * (N - 1), N * (N - 1))"),
-    cost("one-shot: chunks", "one_shot_all_reduce_cost", "", "return Cost(messages=N - 1, share=(N - 1) / N)",
+    naive_all_reduce_cost("naive: N ranks, not N-1", "", "return Cost(messages=2 * N, share=2 * N)", "N each way"),
+    naive_all_reduce_cost("naive: one rank pays", "", "return Cost(max(1, 2 * (N - 1)), max(1, 2 * (N - 1)))"),
+    one_shot_all_reduce_cost("one-shot: all wires at once", "", "return Cost(messages=1, share=1)", "one vector"),
+    one_shot_all_reduce_cost("one-shot: all ranks' messages", "", "return Cost(N * (N - 1), N * (N - 1))"),
+    one_shot_all_reduce_cost("one-shot: chunks", "", "return Cost(messages=N - 1, share=(N - 1) / N)",
         "a chunk a step"),
-    cost("one-shot: there and back", "one_shot_all_reduce_cost", "", "return Cost(2 * (N - 1), 2 * (N - 1))",
+    one_shot_all_reduce_cost("one-shot: there and back", "", "return Cost(2 * (N - 1), 2 * (N - 1))",
         "in and out one after"),
-    cost("reduce-scatter: all of n", "ring_reduce_scatter_cost", "",
-        "return Cost(messages=N - 1, share=1)",
+    ring_reduce_scatter_cost("reduce-scatter: all of n", "", "return Cost(messages=N - 1, share=1)",
         "whole vectors a lap"),
-    cost("reduce-scatter: halves", "ring_reduce_scatter_cost", "", "return Cost(messages=N - 1, share=(N - 1) / 2)"),
-    cost("all-gather: n is the shard", "ring_all_gather_cost", "",
-        "return Cost(messages=N - 1, share=N - 1)",
+    ring_reduce_scatter_cost("reduce-scatter: halves", "", "return Cost(messages=N - 1, share=(N - 1) / 2)"),
+    ring_all_gather_cost("all-gather: n is the shard", "", "return Cost(messages=N - 1, share=N - 1)",
         "whole vectors at every step"),
-    cost("all-gather: N steps", "ring_all_gather_cost", "", "return Cost(messages=N, share=1)", "N steps a lap"),
-    cost("all-gather: one message", "ring_all_gather_cost", "", "return Cost(messages=1, share=(N - 1) / N)"),
-    cost("ring: one lap", "ring_all_reduce_cost", "", "return Cost(messages=N - 1, share=(N - 1) / N)", "one lap only"),
-    cost("ring: about two", "ring_all_reduce_cost", "",
-        "return Cost(messages=2 * (N - 1), share=2)",
-        "whole vectors a lap"),
-    cost("ring: whole division", "ring_all_reduce_cost", "", "return Cost(2 * (N - 1), 2 * (N - 1) // N)",
-        "rounded down"),
-    cost("ring: 2N-1 steps", "ring_all_reduce_cost", "", "return Cost(2 * N - 1, (2 * N - 1) / N)"),
-    cost("crossover: alpha and beta swapped", "crossover_bytes", "",
+    ring_all_gather_cost("all-gather: N steps", "", "return Cost(messages=N, share=1)", "N steps a lap"),
+    ring_all_gather_cost("all-gather: one message", "", "return Cost(messages=1, share=(N - 1) / N)"),
+    ring_all_reduce_cost("ring: one lap", "", "return Cost(messages=N - 1, share=(N - 1) / N)", "one lap only"),
+    ring_all_reduce_cost("ring: about two", "", "return Cost(messages=2 * (N - 1), share=2)", "whole vectors a lap"),
+    ring_all_reduce_cost("ring: whole division", "", "return Cost(2 * (N - 1), 2 * (N - 1) // N)", "rounded down"),
+    ring_all_reduce_cost("ring: 2N-1 steps", "", "return Cost(2 * N - 1, (2 * N - 1) / N)"),
+    crossover_bytes("crossover: alpha and beta swapped", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
         if extra_messages <= 0 and saved_share >= 0:
@@ -66,24 +63,24 @@ COST = [
         return extra_messages * beta / (saved_share * alpha)
         """,
         "the other way up"),
-    cost("crossover: no cases", "crossover_bytes", "",
+    crossover_bytes("crossover: no cases", "",
         "return (large.messages - small.messages) * alpha / ((small.share - large.share) * beta)",
         "the lines' formula alone"),
-    cost("crossover: only equal shares", "crossover_bytes", "",
+    crossover_bytes("crossover: only equal shares", "",
         """
         if large.share == small.share:
             return math.inf
         return (large.messages - small.messages) * alpha / ((small.share - large.share) * beta)
         """,
         "the lines' formula alone"),
-    cost("crossover: a negative one is 0", "crossover_bytes", "",
+    crossover_bytes("crossover: a negative one is 0", "",
         """
         if large.share == small.share:
             return 0.0 if large.messages <= small.messages else math.inf
         return max(0.0, (large.messages - small.messages) * alpha / ((small.share - large.share) * beta))
         """,
         "the lines' formula alone", "a larger share"),
-    cost("crossover: equal costs never cross", "crossover_bytes", "",
+    crossover_bytes("crossover: equal costs never cross", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
         if saved_share <= 0 and extra_messages >= 0:
@@ -91,15 +88,17 @@ COST = [
         if saved_share < 0:
             return math.inf
         return max(0.0, extra_messages * alpha / (saved_share * beta)) if saved_share else 0.0
-        """, "equal counts too"),
-    cost("crossover: equal shares are inf", "crossover_bytes", "",
+        """,
+        "equal counts too"),
+    crossover_bytes("crossover: equal shares are inf", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
         if saved_share <= 0:
             return math.inf
         return max(0.0, extra_messages * alpha / (saved_share * beta))
-        """, "equal counts too"),
-    cost("crossover: fewer messages are enough", "crossover_bytes", "",
+        """,
+        "equal counts too"),
+    crossover_bytes("crossover: fewer messages are enough", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
         if extra_messages <= 0:
@@ -107,22 +106,24 @@ COST = [
         if saved_share <= 0:
             return math.inf
         return extra_messages * alpha / (saved_share * beta)
-        """, "a larger share"),
-    cost("crossover: whichever way round", "crossover_bytes", "",
+        """,
+        "a larger share"),
+    crossover_bytes("crossover: whichever way round", "",
         """
         extra_messages, saved_share = abs(large.messages - small.messages), abs(small.share - large.share)
         if extra_messages == 0:
             return 0.0
         return extra_messages * alpha / (saved_share * beta) if saved_share else math.inf
         """),
-    cost("crossover: 0 for inf", "crossover_bytes", "",
+    crossover_bytes("crossover: 0 for inf", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
         if extra_messages <= 0 or saved_share <= 0:
             return 0.0
         return extra_messages * alpha / (saved_share * beta)
-        """, "a larger share"),
-    cost("crossover: whole bytes", "crossover_bytes", "",
+        """,
+        "a larger share"),
+    crossover_bytes("crossover: whole bytes", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
         if extra_messages <= 0 and saved_share >= 0:
@@ -131,7 +132,7 @@ COST = [
             return math.inf
         return float(2 ** math.ceil(math.log2(extra_messages * alpha / (saved_share * beta))))
         """),
-    cost("fit: plain seconds", "fit_alpha_beta", "",
+    fit_alpha_beta("fit: plain seconds", "",
         """
         n, T = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
         beta, alpha = np.polyfit(n, T, 1)
@@ -140,7 +141,7 @@ COST = [
         return Fit(float(alpha), float(beta), tuple(((T - fitted) / T).tolist()))
         """,
         "least squares in plain seconds"),
-    cost("fit: half the weight", "fit_alpha_beta", "",
+    fit_alpha_beta("fit: half the weight", "",
         """
         n, T = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
         rows = np.stack([np.full_like(n, cost.messages), cost.share * n], axis=1) / np.sqrt(T)[:, None]
@@ -150,7 +151,7 @@ COST = [
         return Fit(float(alpha), float(beta), tuple(((T - fitted) / T).tolist()))
         """,
         "errors divided by the root"),
-    cost("fit: through the ends", "fit_alpha_beta", "",
+    fit_alpha_beta("fit: through the ends", "",
         """
         n, T = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
         low, high = n.argmin(), n.argmax()
@@ -159,7 +160,7 @@ COST = [
         fitted = cost.messages * alpha + cost.share * n * beta
         return Fit(float(alpha), float(beta), tuple(((T - fitted) / T).tolist()))
         """),
-    cost("fit: alpha from the smallest, beta from the largest", "fit_alpha_beta", "",
+    fit_alpha_beta("fit: alpha from the smallest, beta from the largest", "",
         """
         n, T = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
         alpha = T[n.argmin()] / cost.messages
@@ -167,42 +168,23 @@ COST = [
         fitted = cost.messages * alpha + cost.share * n * beta
         return Fit(float(alpha), float(beta), tuple(((T - fitted) / T).tolist()))
         """),
-    cost("fit: residuals in seconds", "fit_alpha_beta",
-        "((T - fitted) / T)",
-        "(T - fitted)",
-        "seconds, expected the share"),
-    cost("fit: residuals turned", "fit_alpha_beta",
-        "((T - fitted) / T)",
-        "((fitted - T) / T)",
-        "fitted minus measured"),
-    cost("fit: residuals over the fitted", "fit_alpha_beta",
-        "((T - fitted) / T)",
-        "((T - fitted) / fitted)",
+    fit_alpha_beta("fit: residuals in seconds", "((T - fitted) / T)", "(T - fitted)", "seconds, expected the share"),
+    fit_alpha_beta("fit: residuals turned", "((T - fitted) / T)", "((fitted - T) / T)", "fitted minus measured"),
+    fit_alpha_beta("fit: residuals over the fitted", "((T - fitted) / T)", "((T - fitted) / fitted)",
         "shares of the fitted"),
-    cost("fit: residuals without sign", "fit_alpha_beta",
-        "((T - fitted) / T)",
-        "np.abs((T - fitted) / T)",
+    fit_alpha_beta("fit: residuals without sign", "((T - fitted) / T)", "np.abs((T - fitted) / T)",
         "without their sign"),
-    cost("fit: residuals in order of size", "fit_alpha_beta",
-        "((T - fitted) / T)",
-        "((T - fitted) / T)[np.argsort(n)]",
+    fit_alpha_beta("fit: residuals in order of size", "((T - fitted) / T)", "((T - fitted) / T)[np.argsort(n)]",
         "in the order of the sizes"),
-    cost("fit: no negative alpha", "fit_alpha_beta",
-        "Fit(float(alpha),",
-        "Fit(max(0.0, float(alpha)),",
-        "no less than 0"),
-    cost("fit: alpha of the whole", "fit_alpha_beta",
-        "Fit(float(alpha),",
-        "Fit(float(alpha) * cost.messages,",
+    fit_alpha_beta("fit: no negative alpha", "Fit(float(alpha),", "Fit(max(0.0, float(alpha)),", "no less than 0"),
+    fit_alpha_beta("fit: alpha of the whole", "Fit(float(alpha),", "Fit(float(alpha) * cost.messages,",
         "of the whole run"),
-    cost("fit: beta of the whole", "fit_alpha_beta", "float(beta),", "float(beta) * cost.share,", "of the whole run"),
-    cost("fit: bandwidth for beta", "fit_alpha_beta", "float(beta),", "1 / float(beta),", "a bandwidth"),
-    cost("fit: beta before alpha", "fit_alpha_beta",
-        "Fit(float(alpha), float(beta),",
-        "Fit(float(beta), float(alpha),",
+    fit_alpha_beta("fit: beta of the whole", "float(beta),", "float(beta) * cost.share,", "of the whole run"),
+    fit_alpha_beta("fit: bandwidth for beta", "float(beta),", "1 / float(beta),", "a bandwidth"),
+    fit_alpha_beta("fit: beta before alpha", "Fit(float(alpha), float(beta),", "Fit(float(beta), float(alpha),",
         "beta, where alpha is expected"),
-    cost("fit: through the origin", "fit_alpha_beta", "np.stack([cost.messages / T,", "np.stack([0 * T + 1e-30,"),
-    cost("fit: negative alpha fitted again without", "fit_alpha_beta",
+    fit_alpha_beta("fit: through the origin", "np.stack([cost.messages / T,", "np.stack([0 * T + 1e-30,"),
+    fit_alpha_beta("fit: negative alpha fitted again without",
         "fitted = cost",
         """if alpha < 0:
         alpha, beta = 0.0, float((rows[:, 1].sum()) / (rows[:, 1] ** 2).sum())
@@ -210,9 +192,9 @@ COST = [
         "no less than 0"),
 ]
 
-timing = Before("13.5", "timing")
+time_collective, busbw, algbw = Before.each("13.5", "timing", "time_collective", "busbw", "algbw")
 TIMING = [
-    timing("check after the runs", "time_collective",
+    time_collective("check after the runs",
         """wrong = check() if check else 0
     for _ in range(warmup):
         run()
@@ -221,26 +203,24 @@ TIMING = [
         run()
     wrong = check() if check else 0
     group.barrier()"""),
-    timing("check at the end", "time_collective",
+    time_collective("check at the end",
         "    total = torch",
         """    wrong = check() if check else 0
     total = torch"""),
-    timing("check never called", "time_collective", "check() if check else 0", "0", "0: what check"),
-    timing("what check returns is dropped", "time_collective",
+    time_collective("check never called", "check() if check else 0", "0", "0: what check"),
+    time_collective("what check returns is dropped",
         "wrong = check() if check else 0",
         """check() if check else 0
     wrong = 0""",
         "0: what check"),
-    timing("wrong or not", "time_collective",
-        "check() if check else 0",
-        "int(check() > 0) if check else 0",
+    time_collective("wrong or not", "check() if check else 0", "int(check() > 0) if check else 0",
         "the ranks with wrong"),
-    timing("no check is one wrong", "time_collective", "check() if check else 0", "check() if check else 1"),
-    timing("always two warm-ups", "time_collective", "range(warmup)", "range(2)"),
-    timing("one warm-up at least", "time_collective", "range(warmup)", "range(max(1, warmup))"),
-    timing("no warm-up at all", "time_collective", "range(warmup)", "range(0)", "the first, slow call"),
-    timing("as many warm-ups as iterations", "time_collective", "range(warmup)", "range(iterations)"),
-    timing("warm-up timed", "time_collective",
+    time_collective("no check is one wrong", "check() if check else 0", "check() if check else 1"),
+    time_collective("always two warm-ups", "range(warmup)", "range(2)"),
+    time_collective("one warm-up at least", "range(warmup)", "range(max(1, warmup))"),
+    time_collective("no warm-up at all", "range(warmup)", "range(0)", "the first, slow call"),
+    time_collective("as many warm-ups as iterations", "range(warmup)", "range(iterations)"),
+    time_collective("warm-up timed",
         """for _ in range(warmup):
         run()
     group.barrier()
@@ -250,11 +230,8 @@ TIMING = [
     begin = clock()
     for _ in range(warmup + iterations):""",
         "the warm-up is in it"),
-    timing("no barrier at all", "time_collective",
-        """    group.barrier()
-""",
-        ""),
-    timing("barrier before the warm-up", "time_collective",
+    time_collective("no barrier at all", "    group.barrier()\n", ""),
+    time_collective("barrier before the warm-up",
         """    for _ in range(warmup):
         run()
     group.barrier()
@@ -263,24 +240,24 @@ TIMING = [
     for _ in range(warmup):
         run()
 """),
-    timing("barrier on the clock", "time_collective",
+    time_collective("barrier on the clock",
         """    group.barrier()
     begin = clock()
 """,
         """    begin = clock()
     group.barrier()
 """),
-    timing("barrier at the end, on the clock", "time_collective",
+    time_collective("barrier at the end, on the clock",
         "    seconds = (",
         """    group.barrier()
     seconds = ("""),
-    timing("barrier at every call", "time_collective",
+    time_collective("barrier at every call",
         """for _ in range(iterations):
         run()""",
         """for _ in range(iterations):
         group.barrier()
         run()"""),
-    timing("a clock at every call", "time_collective",
+    time_collective("a clock at every call",
         """begin = clock()
     for _ in range(iterations):
         run()
@@ -290,7 +267,7 @@ TIMING = [
         begin = clock()
         run()
         seconds += (clock() - begin) / iterations"""),
-    timing("the best call", "time_collective",
+    time_collective("the best call",
         """begin = clock()
     for _ in range(iterations):
         run()
@@ -300,13 +277,11 @@ TIMING = [
         begin = clock()
         run()
         seconds = min(seconds, clock() - begin)"""),
-    timing("not divided", "time_collective", " / iterations", "", "all calls together"),
-    timing("divided by all calls", "time_collective",
-        " / iterations",
-        " / (warmup + iterations)",
+    time_collective("not divided", " / iterations", "", "all calls together"),
+    time_collective("divided by all calls", " / iterations", " / (warmup + iterations)",
         "the warm-up calls are counted"),
-    timing("one call too many", "time_collective", "range(iterations)", "range(iterations + 1)", "one call more"),
-    timing("one call timed", "time_collective",
+    time_collective("one call too many", "range(iterations)", "range(iterations + 1)", "one call more"),
+    time_collective("one call timed",
         """range(iterations):
         run()
     seconds = (clock() - begin) / iterations""",
@@ -315,110 +290,78 @@ TIMING = [
     seconds = clock() - begin
     for _ in range(iterations - 1):
         run()"""),
-    timing("own time", "time_collective",
-        """    group.all_reduce(slowest, op="max")
-""",
-        "",
-        "this rank's own time"),
-    timing("fastest rank", "time_collective",
-        """    group.all_reduce(slowest, op="max")
-""",
+    time_collective("own time", '    group.all_reduce(slowest, op="max")\n', "", "this rank's own time"),
+    time_collective("fastest rank",
+        '    group.all_reduce(slowest, op="max")\n',
         """    slowest.neg_()
     group.all_reduce(slowest, op="max")
     slowest.neg_()
 """,
         "the minimum over"),
-    timing("sum of the ranks", "time_collective",
-        'all_reduce(slowest, op="max")',
-        'all_reduce(slowest, op="sum")',
+    time_collective("sum of the ranks", 'all_reduce(slowest, op="max")', 'all_reduce(slowest, op="sum")',
         "the sum over"),
-    timing("mean of the ranks", "time_collective",
+    time_collective("mean of the ranks",
         'all_reduce(slowest, op="max")',
         """all_reduce(slowest, op="sum")
     slowest /= group.size""",
         "the mean over"),
-    timing("rank 0's time", "time_collective",
-        "torch.tensor([seconds],",
-        "torch.tensor([seconds if group.rank == 0 else 0.0],",
+    time_collective("rank 0's time", "torch.tensor([seconds],", "torch.tensor([seconds if group.rank == 0 else 0.0],",
         "rank 0's time"),
-    timing("own wrong", "time_collective",
-        """    group.all_reduce(total, op="sum")
-""",
-        "",
-        "this rank's own count"),
-    timing("worst rank's wrong", "time_collective",
-        'all_reduce(total, op="sum")',
-        'all_reduce(total, op="max")',
+    time_collective("own wrong", '    group.all_reduce(total, op="sum")\n', "", "this rank's own count"),
+    time_collective("worst rank's wrong", 'all_reduce(total, op="sum")', 'all_reduce(total, op="max")',
         "the largest count"),
-    timing("mean wrong", "time_collective", "int(total.item())", "int(total.item()) // group.size", "the mean over"),
-    timing("clock ignored", "time_collective",
+    time_collective("mean wrong", "int(total.item())", "int(total.item()) // group.size", "the mean over"),
+    time_collective("clock ignored",
         "clock = clock or device_clock(group.device)",
-        "clock = device_clock(group.device)",
-        "clock= is ignored"),
-    timing("a clock that waits for no device", "time_collective",
+        "clock = device_clock(group.device)", "clock= is ignored"),
+    time_collective("a clock that waits for no device",
         "clock or device_clock(group.device)",
         "clock or time.perf_counter"),
-    timing("time of day", "time_collective", "clock or device_clock(group.device)", "clock or time.time"),
-    timing("a look at the clock first", "time_collective",
+    time_collective("time of day", "clock or device_clock(group.device)", "clock or time.time"),
+    time_collective("a look at the clock first",
         "    wrong = check()",
         """    clock()
     wrong = check()"""),
-    timing("reduced on the clock", "time_collective",
+    time_collective("reduced on the clock",
         "    seconds = (clock()",
         """    group.all_reduce(torch.zeros(1, device=group.device))
     seconds = (clock()"""),
-    timing("only rank 0 checks", "time_collective",
-        "check() if check else 0",
-        "check() if check and group.rank == 0 else 0",
+    time_collective("only rank 0 checks", "check() if check else 0", "check() if check and group.rank == 0 else 0",
         "rank 0's count"),
-    timing("busbw: all-reduce once", "busbw", "2 * (N - 1) / N", "(N - 1) / N", "half of it"),
-    timing("busbw: all-reduce 2", "busbw", "2 * (N - 1) / N", "2.0 if N > 1 else 0.0"),
-    timing("busbw: all-gather of shards", "busbw",
-        '"all_gather": (N - 1) / N',
-        '"all_gather": N - 1',
-        "N-1 whole vectors"),
-    timing("busbw: reduce-scatter twice", "busbw",
-        '"reduce_scatter": (N - 1) / N',
-        '"reduce_scatter": 2 * (N - 1) / N',
+    busbw("busbw: all-reduce once", "2 * (N - 1) / N", "(N - 1) / N", "half of it"),
+    busbw("busbw: all-reduce 2", "2 * (N - 1) / N", "2.0 if N > 1 else 0.0"),
+    busbw("busbw: all-gather of shards", '"all_gather": (N - 1) / N', '"all_gather": N - 1', "N-1 whole vectors"),
+    busbw("busbw: reduce-scatter twice", '"reduce_scatter": (N - 1) / N', '"reduce_scatter": 2 * (N - 1) / N',
         "all-reduce's factor"),
-    timing("busbw: broadcast", "busbw",
-        '"broadcast": 1.0',
-        '"broadcast": (N - 1) / N',
-        "all-gather's and", "0: a broadcast"),
-    timing("busbw: broadcast alone is 0", "busbw", '"broadcast": 1.0', '"broadcast": float(N > 1)', "0: a broadcast"),
-    timing("busbw: divided by the factor", "busbw",
-        "seconds) * factor[collective]",
-        "seconds) / (factor[collective] or 1)",
+    busbw("busbw: broadcast", '"broadcast": 1.0', '"broadcast": (N - 1) / N', "all-gather's and", "0: a broadcast"),
+    busbw("busbw: broadcast alone is 0", '"broadcast": 1.0', '"broadcast": float(N > 1)', "0: a broadcast"),
+    busbw("busbw: divided by the factor", "seconds) * factor[collective]", "seconds) / (factor[collective] or 1)",
         "divided by the factor", "the algorithm bandwidth"),
-    timing("busbw: any name", "busbw",
+    busbw("busbw: any name",
         "raise ValueError",
         """return algbw(nbytes, seconds)
         raise ValueError"""),
-    timing("busbw: a KeyError", "busbw", "raise ValueError", "raise KeyError", "a KeyError"),
-    timing("busbw: algbw", "busbw", "* factor[collective]", "* 1.0", "the algorithm bandwidth"),
-    timing("busbw: at least one", "busbw",
-        "* factor[collective]",
-        "* (factor[collective] or 1.0)",
-        "the algorithm bandwidth"),
-    timing("algbw: gigabytes", "algbw", "nbytes / seconds", "nbytes / seconds / 1e9", "in GB/s"),
-    timing("algbw: bits", "algbw", "nbytes / seconds", "8 * nbytes / seconds", "in bits"),
-    timing("algbw: seconds a byte", "algbw", "nbytes / seconds", "seconds / nbytes", "seconds a byte"),
-    timing("algbw: whole bytes", "algbw", "nbytes / seconds", "nbytes // seconds", "rounded down"),
+    busbw("busbw: a KeyError", "raise ValueError", "raise KeyError", "a KeyError"),
+    busbw("busbw: algbw", "* factor[collective]", "* 1.0", "the algorithm bandwidth"),
+    busbw("busbw: at least one", "* factor[collective]", "* (factor[collective] or 1.0)", "the algorithm bandwidth"),
+    algbw("algbw: gigabytes", "nbytes / seconds", "nbytes / seconds / 1e9", "in GB/s"),
+    algbw("algbw: bits", "nbytes / seconds", "8 * nbytes / seconds", "in bits"),
+    algbw("algbw: seconds a byte", "nbytes / seconds", "seconds / nbytes", "seconds a byte"),
+    algbw("algbw: whole bytes", "nbytes / seconds", "nbytes // seconds", "rounded down"),
 ]
 
-ring = Before("13.6", "topology")
+bottleneck, best_ring = Before.each("13.6", "topology", "bottleneck", "best_ring")
 RING = [
-    ring("nothing shared", "bottleneck", "",
-        "return min((alone(hop, topology) for hop in used), default=math.inf)",
+    bottleneck("nothing shared", "", "return min((alone(hop, topology) for hop in used), default=math.inf)",
         "each hop as if it were alone"),
-    ring("slowest hop over the fullest link", "bottleneck", "",
+    bottleneck("slowest hop over the fullest link", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 slowest = min((alone(hop, topology) for hop in used), default=math.inf)
                 return slowest / max(on_link.values(), default=1)
                 """,
         "the slowest hop over the fullest"),
-    ring("slowest hop over the hops on its slowest link", "bottleneck", "",
+    bottleneck("slowest hop over the hops on its slowest link", "",
         """
                 if not used:
                     return math.inf
@@ -428,14 +371,14 @@ RING = [
                 return topology.links[link].bandwidth / on_link[link]
                 """,
         "the slowest link alone"),
-    ring("each hop over the hops on its slowest link", "bottleneck", "",
+    bottleneck("each hop over the hops on its slowest link", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 slowest = [min(topology.path(*hop), key=lambda name: topology.links[name].bandwidth) for hop in used]
                 return min((topology.links[name].bandwidth / on_link[name] for name in slowest), default=math.inf)
                 """,
         "each hop on the slowest link of its way"),
-    ring("each hop over the fullest link on its way", "bottleneck", "",
+    bottleneck("each hop over the fullest link on its way", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 return min(
@@ -444,7 +387,7 @@ RING = [
                 )
                 """,
         "each hop over the fullest link"),
-    ring("the fullest link", "bottleneck", "",
+    bottleneck("the fullest link", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 if not on_link:
@@ -453,7 +396,7 @@ RING = [
                 return min(topology.links[name].bandwidth / n for name, n in on_link.items() if n == most)
                 """,
         "the fullest link alone"),
-    ring("the slowest link", "bottleneck", "",
+    bottleneck("the slowest link", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 if not on_link:
@@ -462,7 +405,7 @@ RING = [
                 return topology.links[name].bandwidth / on_link[name]
                 """,
         "the slowest link alone"),
-    ring("there and back share", "bottleneck", "",
+    bottleneck("there and back share", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 back = Counter(name for a, b in used for name in topology.path(b, a))
@@ -472,32 +415,32 @@ RING = [
                 )
                 """,
         "there and back"),
-    ring("the way back", "bottleneck", "",
+    bottleneck("the way back", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(b, a))
                 return min((topology.links[name].bandwidth / n for name, n in on_link.items()), default=math.inf)
                 """,
         "the ways back"),
-    ring("first link of the way", "bottleneck", "",
+    bottleneck("first link of the way", "",
         """
                 on_link = Counter(topology.path(a, b)[0] for a, b in used)
                 return min((topology.links[name].bandwidth / n for name, n in on_link.items()), default=math.inf)
                 """,
         "only the first link"),
-    ring("last link of the way", "bottleneck", "",
+    bottleneck("last link of the way", "",
         """
                 on_link = Counter(topology.path(a, b)[-1] for a, b in used)
                 return min((topology.links[name].bandwidth / n for name, n in on_link.items()), default=math.inf)
                 """,
         "only the last link"),
-    ring("links one after another", "bottleneck", "",
+    bottleneck("links one after another", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 ways = [sum(on_link[x] / topology.links[x].bandwidth for x in topology.path(*hop)) for hop in used]
                 return 1 / max(ways) if ways else math.inf
                 """,
         "a way's links one after"),
-    ring("a link counts twice at most", "bottleneck", "",
+    bottleneck("a link counts twice at most", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 return min(
@@ -505,33 +448,32 @@ RING = [
                 )
                 """,
         "a third hop"),
-    ring("all hops share all links", "bottleneck", "",
+    bottleneck("all hops share all links", "",
         """
                 names = {name for a, b in used for name in topology.path(a, b)}
                 return min((topology.links[name].bandwidth / len(used) for name in names), default=math.inf)
                 """,
         "every link as if"),
-    ring("mean of the links", "bottleneck", "",
+    bottleneck("mean of the links", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 rates = [topology.links[name].bandwidth / n for name, n in on_link.items()]
                 return sum(rates) / len(rates) if rates else math.inf
                 """,
         "the mean"),
-    ring("fastest link", "bottleneck", "return min((", "return max((", "the fastest"),
-    ring("no hops are no bandwidth", "bottleneck", "default=math.inf", "default=0.0", "0, expected math.inf"),
-    ring("bandwidth times hops", "bottleneck", "bandwidth / count", "bandwidth * count", "times the number"),
-    ring("idle links too", "bottleneck",
+    bottleneck("fastest link", "return min((", "return max((", "the fastest"),
+    bottleneck("no hops are no bandwidth", "default=math.inf", "default=0.0", "0, expected math.inf"),
+    bottleneck("bandwidth times hops", "bandwidth / count", "bandwidth * count", "times the number"),
+    bottleneck("idle links too",
         "return min((",
         """if not used:
         return min(link.bandwidth for link in topology.links.values())
     return min((""",
         "an idle link's"),
-    ring("in order", "best_ring", "", "return list(range(topology.size))", "the ranks in their own order"),
-    ring("backwards", "best_ring", "",
-        "return [0, *range(topology.size - 1, 0, -1)]",
+    best_ring("in order", "", "return list(range(topology.size))", "the ranks in their own order"),
+    best_ring("backwards", "", "return [0, *range(topology.size - 1, 0, -1)]",
         "the ranks in their own order, backwards"),
-    ring("nearest first", "best_ring", "",
+    best_ring("nearest first", "",
         """
                 order = [0]
                 while len(order) < topology.size:
@@ -540,7 +482,7 @@ RING = [
                 return order
                 """,
         "always the fastest next hop"),
-    ring("nearest first, shared", "best_ring", "",
+    best_ring("nearest first, shared", "",
         """
                 order = [0]
                 while len(order) < topology.size:
@@ -549,7 +491,7 @@ RING = [
                 return order
                 """,
         "always the next hop that slows"),
-    ring("the best open path", "best_ring", "",
+    best_ring("the best open path", "",
         """
                 from itertools import permutations
 
@@ -557,7 +499,7 @@ RING = [
                 return max(rings, key=lambda order: bottleneck(list(pairwise(order)), topology))
                 """,
         "the best open path"),
-    ring("sum of the hops", "best_ring", "",
+    best_ring("sum of the hops", "",
         """
                 from itertools import permutations
 
@@ -565,7 +507,7 @@ RING = [
                 return max(rings, key=lambda order: sum(alone(hop, topology) for hop in hops(order)))
                 """,
         "the largest sum"),
-    ring("shortest time of all hops", "best_ring", "",
+    best_ring("shortest time of all hops", "",
         """
                 from itertools import permutations
 
@@ -573,7 +515,7 @@ RING = [
                 return min(rings, key=lambda order: sum(1 / alone(hop, topology) for hop in hops(order)))
                 """,
         "the smallest sum"),
-    ring("slowest hop alone", "best_ring", "",
+    best_ring("slowest hop alone", "",
         """
                 from itertools import permutations
 
@@ -582,7 +524,7 @@ RING = [
                 """,
         "each hop as if it were alone"),
     # where all are equal, that comes first
-    ring("fewest hops on a link", "best_ring", "",
+    best_ring("fewest hops on a link", "",
         """
                 from itertools import permutations
 
@@ -592,7 +534,7 @@ RING = [
                 return min(([0, *rest] for rest in permutations(range(1, topology.size))), key=fullest)
                 """,
         "the fewest hops", "the ranks in their own order"),
-    ring("fewest links", "best_ring", "",
+    best_ring("fewest links", "",
         """
                 from itertools import permutations
 
@@ -600,21 +542,21 @@ RING = [
                 return min(rings, key=lambda order: sum(len(topology.path(a, b)) for a, b in hops(order)))
                 """,
         "the fewest links", "the ranks in their own order"),
-    ring("a thousand tries", "best_ring", "",
+    best_ring("a thousand tries", "",
         """
                 from itertools import islice, permutations
 
                 rings = ([0, *rest] for rest in islice(permutations(range(1, topology.size)), 1000))
                 return max(rings, key=lambda order: ring_bandwidth(order, topology))
                 """),
-    ring("half of the rings: each read one way only", "best_ring", "",
+    best_ring("half of the rings: each read one way only", "",
         """
                 from itertools import permutations
 
                 ways = (rest for rest in permutations(range(1, topology.size)) if not rest or rest[0] <= rest[-1])
                 return max(([0, *rest] for rest in ways), key=lambda order: ring_bandwidth(order, topology))
                 """),
-    ring("exchanges while they help", "best_ring", "",
+    best_ring("exchanges while they help", "",
         """
                 order, better = list(range(topology.size)), True
                 while better:
@@ -627,7 +569,7 @@ RING = [
                 """,
         "neighbours exchanged"),
     # of several equally slow ones the first
-    ring("the slowest ring", "best_ring", "",
+    best_ring("the slowest ring", "",
         """
                 from itertools import permutations
 
@@ -635,14 +577,13 @@ RING = [
                 return min(rings, key=lambda order: ring_bandwidth(order, topology))
                 """,
         "the ranks in their own order"),
-    ring("even ranks, then odd ones", "best_ring", "",
-        "return [*range(0, topology.size, 2), *range(1, topology.size, 2)]"),
-    ring("first improvement", "best_ring", "if rank not in order:", "if rank not in order and best == list(range(N)):"),
-    ring("one rank left out", "best_ring", "    return best", "    return best[:-1] if N > 1 else best"),
-    ring("0 again at the end", "best_ring", "    return best", "    return [*best, 0]"),
-    ring("does not begin with 0", "best_ring", "    return best", "    return [*best[1:], 0]"),
-    ring("hops for ranks", "best_ring", "    return best", "    return hops(best)"),
-    ring("turns back too early", "best_ring", "bandwidth <= best_bandwidth", "bandwidth <= 1.5 * best_bandwidth"),
+    best_ring("even ranks, then odd ones", "", "return [*range(0, topology.size, 2), *range(1, topology.size, 2)]"),
+    best_ring("first improvement", "if rank not in order:", "if rank not in order and best == list(range(N)):"),
+    best_ring("one rank left out", "    return best", "    return best[:-1] if N > 1 else best"),
+    best_ring("0 again at the end", "    return best", "    return [*best, 0]"),
+    best_ring("does not begin with 0", "    return best", "    return [*best[1:], 0]"),
+    best_ring("hops for ranks", "    return best", "    return hops(best)"),
+    best_ring("turns back too early", "bandwidth <= best_bandwidth", "bandwidth <= 1.5 * best_bandwidth"),
 ]
 
 MUTANTS = [*COST, *TIMING, *RING]

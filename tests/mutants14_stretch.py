@@ -6,31 +6,21 @@ from tests.mutant import ANY, At
 UNDER_DDP = ("test_ring_under_data_parallel[2]", "test_ring_under_data_parallel[3]")
 
 # ---- 14.7
-hsdp = At("14.7", "stretch/hsdp")
+cross, finish, HSDP, settle = At.each("14.7", "stretch/hsdp", "HSDP.cross", "HSDP.finish", "class HSDP", "HSDP.settle")
+init = At("14.7", "stretch/hsdp", "HSDP.__init__")
 HSDP = [
-    hsdp("nothing crosses", "HSDP.cross",
-        "if self.crossing:",
-        "if False:",
+    cross("nothing crosses", "if self.crossing:", "if False:",
         ("test_hsdp[2-2]", "test_hsdp[2-1]", "test_hsdp[1-2]"), "this node's mean"),
-    hsdp("summed over the nodes", "HSDP.cross",
-        'op="mean"',
-        'op="sum"',
+    cross("summed over the nodes", 'op="mean"', 'op="sum"',
         ("test_hsdp[2-2]", "test_hsdp[2-1]"), "summed over the nodes"),
-    hsdp("every micro-batch crosses", "HSDP.cross",
-        "if self.crossing:",
-        "if True:",
-        "test_hsdp", "every micro-batch crosses"),
-    hsdp("the root stays", "HSDP.finish",
-        """        self.cross(self.root)
-""",
-        "",
-        "test_hsdp", "this node's mean"),
-    hsdp("waits where it posts", "HSDP.cross",
+    cross("every micro-batch crosses", "if self.crossing:", "if True:", "test_hsdp", "every micro-batch crosses"),
+    finish("the root stays", "        self.cross(self.root)\n", "", "test_hsdp", "this node's mean"),
+    cross("waits where it posts",
         "async_op=True))",
         """async_op=True))
             self.crossed[-1].wait()""",
         "test_hsdp"),
-    hsdp("all cross in finish", "class HSDP",
+    HSDP("all cross in finish",
         """            self.cross(unit)
         ### END SOLUTION
 
@@ -50,7 +40,7 @@ HSDP = [
             self.cross(unit)
 """,
         "test_hsdp", "all shards cross after the backward"),
-    hsdp("crosses before it has come", "HSDP.settle",
+    settle("crosses before it has come",
         """        super().settle()
         if unit is not None:
             self.cross(unit)
@@ -60,25 +50,20 @@ HSDP = [
         super().settle()
 """,
         "test_hsdp", "this node's mean", verdicts=ANY, seldom=True),
-    hsdp("never waited for", "HSDP.finish",
-        """            handle.wait()
-""",
-        """            pass
-""",
+    finish("never waited for", "            handle.wait()\n", "            pass\n",
         "test_hsdp", "this node's mean", "summed over the nodes", verdicts=ANY, seldom=True),
-    hsdp("over all ranks", "HSDP.__init__",
+    init("over all ranks",
         'super().__init__(model, blocks, mesh["shard"], dtype, prefetch)',
-        "super().__init__(model, blocks, mesh.group, dtype, prefetch)",
-        "test_hsdp", verdicts=ANY),
-    hsdp("dtype is lost", "HSDP.__init__", 'mesh["shard"], dtype, prefetch', 'mesh["shard"], prefetch=prefetch', "test_hsdp"),
-    hsdp("prefetch is lost", "HSDP.__init__", 'mesh["shard"], dtype, prefetch', 'mesh["shard"], dtype', "test_hsdp"),
+        "super().__init__(model, blocks, mesh.group, dtype, prefetch)", "test_hsdp", verdicts=ANY),
+    init("dtype is lost", 'mesh["shard"], dtype, prefetch', 'mesh["shard"], prefetch=prefetch', "test_hsdp"),
+    init("prefetch is lost", 'mesh["shard"], dtype, prefetch', 'mesh["shard"], dtype', "test_hsdp"),
 ]
 
 # ---- 14.8
-ring = At("14.8", "stretch/ring")
+ring_in_steps, all_reduce, wait = At.each("14.8", "stretch/ring", "ring_in_steps", "Ring.all_reduce", "Turn.wait")
 RINGS = "test_rings[4"
 RING = [
-    ring("waits where it posts", "ring_in_steps",
+    ring_in_steps("waits where it posts",
         """        yield
         came = coming.wait()
         going.wait()
@@ -88,105 +73,86 @@ RING = [
         yield
 """,
         UNDER_DDP, "it is waited for where it is posted"),
-    ring("nobody else steps", "Ring.all_reduce",
+    all_reduce("nobody else steps",
         """            self.step(ring)
         ring = ring_in_steps""",
         """            pass
         ring = ring_in_steps""",
         (*UNDER_DDP, RINGS)),
-    ring("the youngest alone steps", "Ring.all_reduce",
-        "in list(self.under_way):",
-        "in list(self.under_way)[-1:]:",
+    all_reduce("the youngest alone steps", "in list(self.under_way):", "in list(self.under_way)[-1:]:",
         ("test_ring_under_data_parallel[3]", RINGS)),
-    ring("begins in wait", "Ring.all_reduce",
+    all_reduce("begins in wait",
         """        self.step(ring)
         turn = """,
-        "        turn = ",
-        (*UNDER_DDP, RINGS)),
-    ring("not divided", "Turn.wait", "self.tensor.div_(self.rings.size)", "pass", (*UNDER_DDP, RINGS), "the sum over the ranks"),
-    ring("stored, not added", "ring_in_steps", "into += came", "into.copy_(came)", (*UNDER_DDP, RINGS)),
-    ring("added in the second lap, too", "ring_in_steps", "into.copy_(came)", "into += came", (*UNDER_DDP, RINGS)),
-    ring("a chunk too early", "ring_in_steps", "c = (r - s - 1) % N if", "c = (r - s) % N if", (*UNDER_DDP, RINGS), verdicts=ANY),
-    ring("whole vectors", "Ring.all_reduce",
-        """        ring = ring_in_steps(tensor, self.group)
-""",
+        "        turn = ", (*UNDER_DDP, RINGS)),
+    wait("not divided", "self.tensor.div_(self.rings.size)", "pass", (*UNDER_DDP, RINGS), "the sum over the ranks"),
+    ring_in_steps("stored, not added", "into += came", "into.copy_(came)", (*UNDER_DDP, RINGS)),
+    ring_in_steps("added in the second lap, too", "into.copy_(came)", "into += came", (*UNDER_DDP, RINGS)),
+    ring_in_steps("a chunk too early", "c = (r - s - 1) % N if", "c = (r - s) % N if",
+        (*UNDER_DDP, RINGS), verdicts=ANY),
+    all_reduce("whole vectors",
+        "        ring = ring_in_steps(tensor, self.group)\n",
         """        ring_blocking(tensor, self.group)
         ring = iter(())
 """,
         (*UNDER_DDP, RINGS)),
-    ring("the library's", "Ring.all_reduce",
-        """        ring = ring_in_steps(tensor, self.group)
-""",
+    all_reduce("the library's",
+        "        ring = ring_in_steps(tensor, self.group)\n",
         """        self.group.all_reduce(tensor)
         ring = iter(())
 """,
         ("test_ring_under_data_parallel", RINGS), verdicts=("wrong", "forbidden call")),
-    ring("the newest ring first", "all_reduce",
-        "in list(self.under_way)", "in list(reversed(self.under_way))", RINGS),
-    ring("a second wait divides again", "wait",
-        'self.op = "sum"', "pass", RINGS, "divided again", may="test_rings[1"),
-    ring("async_op is ignored", "all_reduce",
-        "return turn if async_op else turn.wait()", "return turn", "test_rings", verdicts=ANY),
-    ring("torch.chunk", "ring_in_steps", "x_L.tensor_split(N)", "x_L.chunk(N)", RINGS, verdicts=ANY, may=UNDER_DDP),
+    At("14.8", "stretch/ring", "all_reduce")("the newest ring first", "in list(self.under_way)",
+        "in list(reversed(self.under_way))", RINGS),
+    At("14.8", "stretch/ring", "wait")("a second wait divides again", 'self.op = "sum"', "pass",
+        RINGS, "divided again", may="test_rings[1"),
+    At("14.8", "stretch/ring", "all_reduce")("async_op is ignored", "return turn if async_op else turn.wait()",
+        "return turn", "test_rings", verdicts=ANY),
+    ring_in_steps("torch.chunk", "x_L.tensor_split(N)", "x_L.chunk(N)", RINGS, verdicts=ANY, may=UNDER_DDP),
 ]
 
 # ---- 14.9
-checkpoint = At("14.9", "stretch/checkpoint")
+pieces, load, save = At.each("14.9", "stretch/checkpoint", "pieces", "load", "save")
 CHECKPOINT = [
-    checkpoint("padding is data", "pieces",
-        "min((r + 1) * mine, P)",
-        "(r + 1) * mine",
+    pieces("padding is data", "min((r + 1) * mine, P)", "(r + 1) * mine",
         "test_pieces", verdicts=ANY, may="test_checkpoint"),
-    checkpoint("rounded down", "pieces",
-        "S, mine = -(-P // N), -(-P // M)",
-        "S, mine = max(1, P // N), -(-P // M)",
+    pieces("rounded down", "S, mine = -(-P // N), -(-P // M)", "S, mine = max(1, P // N), -(-P // M)",
         "test_pieces", verdicts=ANY, may="test_checkpoint"),
-    checkpoint("one part is enough", "pieces",
-        "    while at < end:",
-        "    if at < end:",
+    pieces("one part is enough", "    while at < end:", "    if at < end:",
         ("test_pieces", "test_checkpoint[4-2]", "test_checkpoint[4-3]", "test_checkpoint[2-3]"), verdicts=ANY),
-    checkpoint("a part ends where it began", "pieces",
-        "stop = min(S, start + end - at)",
-        "stop = S",
+    pieces("a part ends where it began", "stop = min(S, start + end - at)", "stop = S",
         "test_pieces", verdicts=ANY, may="test_checkpoint"),
-    checkpoint("no moments", "load",
+    load("no moments",
         '        install(unit, optimizer, found, index["steps"])',
         """        found = {name: t if name == "shard" else t * 0 for name, t in found.items()}
         install(unit, optimizer, found, index["steps"])""",
         "test_checkpoint"),
-    checkpoint("the first step again", "load",
+    load("the first step again",
         'install(unit, optimizer, found, index["steps"])',
-        "install(unit, optimizer, found, 0)",
-        "test_checkpoint"),
-    checkpoint("whole parts are read", "load",
+        "install(unit, optimizer, found, 0)", "test_checkpoint"),
+    load("whole parts are read",
         'part = files.read(f"{u}.{name}.{whose}", start, stop, unit.shard.dtype)',
         'part = files.read(f"{u}.{name}.{whose}", 0, -(-unit.numel // index["ranks"]), unit.shard.dtype)[start:stop]',
         "test_checkpoint"),
-    checkpoint("every rank writes everything", "save",
+    save("every rank writes everything",
         'files.write(f"{u}.{name}.{group.rank}", vector)',
         'files.write(f"{u}.{name}.{group.rank}", group.all_gather(vector)[group.rank * unit.S :])',
         "test_checkpoint", verdicts=ANY),
-    checkpoint("the index first", "save",
+    save("the index first",
         """    group.barrier()
     if group.rank == 0:""",
-        "    if group.rank == 0:",
-        "test_checkpoint"),
-    checkpoint("back before the index is there", "save",
+        "    if group.rank == 0:", "test_checkpoint"),
+    save("back before the index is there",
         """"steps": steps})
     group.barrier()
 """,
-        """"steps": steps})
-""",
-        "test_checkpoint"),
-    checkpoint("every rank writes the index", "save", "if group.rank == 0:", "if True:", "test_checkpoint"),
-    checkpoint("another model is welcome", "load",
-        'if index["numel"] !=',
-        'if False and index["numel"] !=',
+        '"steps": steps})\n', "test_checkpoint"),
+    save("every rank writes the index", "if group.rank == 0:", "if True:", "test_checkpoint"),
+    load("another model is welcome", 'if index["numel"] !=', 'if False and index["numel"] !=',
         "test_another_models_checkpoint", verdicts=ANY),
-    checkpoint("as many numbers in all", "load",
+    load("as many numbers in all",
         'if index["numel"] != [unit.numel for unit in fsdp.units]:',
-        'if sum(index["numel"]) != sum(unit.numel for unit in fsdp.units):',
-        "test_another_models_checkpoint"),
+        'if sum(index["numel"]) != sum(unit.numel for unit in fsdp.units):', "test_another_models_checkpoint"),
 ]
 
 MUTANTS = [*HSDP, *RING, *CHECKPOINT]
