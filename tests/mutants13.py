@@ -53,12 +53,7 @@ COST = [
 ]
 
 # ---- 13.2
-SCATTER_SUMS = (
-    "test_reduce_scatter[two ranks",
-    "test_reduce_scatter[even",
-    "test_reduce_scatter[ragged",
-    "test_reduce_scatter[shorter",
-)
+SCATTER_SUMS = tuple(f"test_reduce_scatter[{size}" for size in ("two ranks", "even", "ragged", "shorter"))
 IN_X = "test_reduce_scatter_in_x"
 SCATTER_VALUES = (*SCATTER_SUMS, "test_reduce_scatter_op", "test_reduce_scatter_bf16", IN_X)
 MORE_THAN_TWO = (*SCATTER_SUMS[1:], "test_reduce_scatter_op", "test_reduce_scatter_bf16", IN_X)
@@ -66,6 +61,7 @@ SCATTER = ("test_reduce_scatter", "test_reduce_scatter_op", "test_reduce_scatter
 TINY = ("test_reduce_scatter[shorter",)
 ring_reduce_scatter = At("13.2", "collectives", "ring_reduce_scatter")
 ADDED = "combine_(acc, group.sendrecv(chunk[(r - s - 1) % N], dst=right, src=left, like=acc), op)"
+SINGLE = ("test_reduce_scatter_op[mean",)
 REDUCE_SCATTER = [
     ring_reduce_scatter("off-by-one chunk", "finish_(chunk[r], op, N)", "finish_(chunk[(r + 1) % N], op, N)",
         SCATTER_VALUES, "chunk r+1 without rank r+1's numbers", cascade=True),
@@ -163,10 +159,6 @@ REDUCE_SCATTER = [
         "chunk = x_L.tensor_split(N)",
         "chunk = x_L.tensor_split(N); __import__('os')._exit(0) if r == 2 else None",
         MORE_THAN_TWO, "Rank 2's process ended by itself", verdicts=("crashed",)),
-]
-
-SINGLE = ("test_reduce_scatter_op[mean",)
-REDUCE_SCATTER += [
     ring_reduce_scatter("even ranks send first, odd ones receive first",
         ADDED,
         """there, to = (r % 2 == 0), chunk[(r - s - 1) % N]
@@ -222,13 +214,7 @@ REDUCE_SCATTER += [
 ]
 
 # ---- 13.3
-GATHER_SUMS = (
-    "test_all_gather[two ranks",
-    "test_all_gather[even",
-    "test_all_gather[ragged",
-    "test_all_gather[shorter",
-    "test_all_gather_bf16",
-)
+GATHER_SUMS = (*(name.replace("reduce_scatter", "all_gather") for name in SCATTER_SUMS), "test_all_gather_bf16")
 ring_all_gather = At("13.3", "collectives", "ring_all_gather")
 ALL_GATHER = [
     ring_all_gather("one step short", "range(N - 1)", "range(N - 2)",
@@ -291,9 +277,15 @@ ALL_GATHER = [
 # ---- 13.4
 FIRST_LINE = "shard = ring_reduce_scatter(x_L, group, op)"
 LAST_LINE = "return ring_all_gather(shard, group, x_L.numel(), out=x_L)"
-REDUCE_SUMS = ("test_all_reduce[two ranks", "test_all_reduce[even", "test_all_reduce[ragged", "test_all_reduce[shorter")
+REDUCE_SUMS = tuple(name.replace("reduce_scatter", "all_reduce") for name in SCATTER_SUMS)
 REDUCE_VALUES = (*REDUCE_SUMS, "test_all_reduce_op", "test_all_reduce_bf16", "test_all_reduce_in_place")
 ring_all_reduce = At("13.4", "collectives", "ring_all_reduce")
+BY_HAND = (
+    "N, r = group.size, group.rank; chunk = x_L.tensor_split(N)\n    for s in range(N - {short}):\n"
+    "        mine, theirs = chunk[(r - s - {k}) % N], chunk[(r - s - {k} - 1) % N]\n"
+    "        group.sendrecv(mine, dst=(r + 1) % N, src=(r - 1) % N, out=theirs)\n"
+    "    return x_L"
+)
 ALL_REDUCE = [
     ring_all_reduce("the second lap is missing", LAST_LINE, "return x_L",
         (*REDUCE_VALUES, "test_all_reduce_traffic"), "partial sums, only chunk r is complete"),
@@ -350,15 +342,6 @@ ALL_REDUCE = [
          "test_all_reduce_in_place"), may=("test_all_reduce[shorter", "test_all_reduce_traffic")),
     ring_all_reduce("NaN", LAST_LINE, LAST_LINE + ".mul_(float('nan'))",
         ("test_all_reduce", "test_all_reduce_op", "test_all_reduce_bf16", "test_all_reduce_in_place")),
-]
-
-BY_HAND = (
-    "N, r = group.size, group.rank; chunk = x_L.tensor_split(N)\n    for s in range(N - {short}):\n"
-    "        mine, theirs = chunk[(r - s - {k}) % N], chunk[(r - s - {k} - 1) % N]\n"
-    "        group.sendrecv(mine, dst=(r + 1) % N, src=(r - 1) % N, out=theirs)\n"
-    "    return x_L"
-)
-ALL_REDUCE += [
     ring_all_reduce("the first lap twice", LAST_LINE, "ring_reduce_scatter(x_L, group, op); return x_L",
         REDUCE_VALUES, "the first lap twice"),
     ring_all_reduce("the second lap twice",

@@ -350,6 +350,16 @@ TIMING = [
     algbw("algbw: whole bytes", "nbytes / seconds", "nbytes // seconds", "rounded down"),
 ]
 
+def of_all_rings(found: str) -> str:
+    """A solution of 13.6 that looks at all `rings`, and returns what it `found`."""
+    return f"""
+                from itertools import permutations
+
+                rings = ([0, *rest] for rest in permutations(range(1, topology.size)))
+                return {found}
+                """
+
+
 bottleneck, best_ring = Before.each("13.6", "topology", "bottleneck", "best_ring")
 RING = [
     bottleneck("nothing shared", "", "return min((alone(hop, topology) for hop in used), default=math.inf)",
@@ -492,36 +502,16 @@ RING = [
                 """,
         "always the next hop that slows"),
     best_ring("the best open path", "",
-        """
-                from itertools import permutations
-
-                rings = ([0, *rest] for rest in permutations(range(1, topology.size)))
-                return max(rings, key=lambda order: bottleneck(list(pairwise(order)), topology))
-                """,
+        of_all_rings("max(rings, key=lambda order: bottleneck(list(pairwise(order)), topology))"),
         "the best open path"),
     best_ring("sum of the hops", "",
-        """
-                from itertools import permutations
-
-                rings = ([0, *rest] for rest in permutations(range(1, topology.size)))
-                return max(rings, key=lambda order: sum(alone(hop, topology) for hop in hops(order)))
-                """,
+        of_all_rings("max(rings, key=lambda order: sum(alone(hop, topology) for hop in hops(order)))"),
         "the largest sum"),
     best_ring("shortest time of all hops", "",
-        """
-                from itertools import permutations
-
-                rings = ([0, *rest] for rest in permutations(range(1, topology.size)))
-                return min(rings, key=lambda order: sum(1 / alone(hop, topology) for hop in hops(order)))
-                """,
+        of_all_rings("min(rings, key=lambda order: sum(1 / alone(hop, topology) for hop in hops(order)))"),
         "the smallest sum"),
     best_ring("slowest hop alone", "",
-        """
-                from itertools import permutations
-
-                rings = ([0, *rest] for rest in permutations(range(1, topology.size)))
-                return max(rings, key=lambda order: min((alone(hop, topology) for hop in hops(order)), default=0))
-                """,
+        of_all_rings("max(rings, key=lambda order: min((alone(hop, topology) for hop in hops(order)), default=0))"),
         "each hop as if it were alone"),
     # where all are equal, that comes first
     best_ring("fewest hops on a link", "",
@@ -535,12 +525,7 @@ RING = [
                 """,
         "the fewest hops", "the ranks in their own order"),
     best_ring("fewest links", "",
-        """
-                from itertools import permutations
-
-                rings = ([0, *rest] for rest in permutations(range(1, topology.size)))
-                return min(rings, key=lambda order: sum(len(topology.path(a, b)) for a, b in hops(order)))
-                """,
+        of_all_rings("min(rings, key=lambda order: sum(len(topology.path(a, b)) for a, b in hops(order)))"),
         "the fewest links", "the ranks in their own order"),
     best_ring("a thousand tries", "",
         """
@@ -569,13 +554,7 @@ RING = [
                 """,
         "neighbours exchanged"),
     # of several equally slow ones the first
-    best_ring("the slowest ring", "",
-        """
-                from itertools import permutations
-
-                rings = ([0, *rest] for rest in permutations(range(1, topology.size)))
-                return min(rings, key=lambda order: ring_bandwidth(order, topology))
-                """,
+    best_ring("the slowest ring", "", of_all_rings("min(rings, key=lambda order: ring_bandwidth(order, topology))"),
         "the ranks in their own order"),
     best_ring("even ranks, then odd ones", "", "return [*range(0, topology.size, 2), *range(1, topology.size, 2)]"),
     best_ring("first improvement", "if rank not in order:", "if rank not in order and best == list(range(N)):"),

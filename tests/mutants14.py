@@ -11,20 +11,12 @@ from tests.mutant import ANY, At
 BLOCKS = ("test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch", "test_fsdp_recovers")
 FLAT = ("test_flat_parameter", "test_flat_parameter_bf16")
 CUT = ("test_stage[zero1]", "test_stage[zero2]")
-STAGES = ("test_stage[zero1]", "test_stage[zero2]", "test_stage[zero3]")
+STAGES = (*CUT, "test_stage[zero3]")
 METERED = ("test_against_the_meter", "test_stage")
 HIDES = ("test_no_sync[micro-batches]", "test_no_sync[left by an exception]")  # the cases that judge overlap
 REPLICAS = ("test_data_parallel", "test_graphs_that_differ", "test_no_sync", "test_buckets", "test_leaves_early")
 ALL_OF_ZERO = ("test_zero_weights", "test_zero_clipping", "test_zero_holds", "test_zero_traffic")
-FLAT_UNITS = (
-    "test_flat_parameter[2]",
-    "test_flat_parameter[3]",
-    "test_flat_parameter_bf16",
-    "test_fsdp",
-    "test_fsdp_memory",
-    "test_fsdp_prefetch",
-    "test_fsdp_recovers",
-)
+FLAT_UNITS = ("test_flat_parameter[2]", "test_flat_parameter[3]", "test_flat_parameter_bf16", *BLOCKS)
 UNHIDDEN = ("test_exposed", "test_unions", "test_nothing_to_expose")
 
 # ---- 14.1

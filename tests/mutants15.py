@@ -9,28 +9,13 @@ from tests.mutant import ANY, At
 
 # Checks that fail together.
 COLUMNS = ("test_linear[Column-cut]", "test_linear[Column-whole]", "test_two_linears")
-ROWS = ("test_linear[Row-cut]", "test_linear[Row-whole]", "test_one_rank", "test_two_linears")
+ROW = ("test_linear[Row-cut]", "test_linear[Row-whole]")
+ROWS = (*ROW, "test_one_rank", "test_two_linears")
 REPLICATED = ("test_attention[replicated twice]", "test_attention[one key/value head]")
-ATTENDS = (
-    "test_attention[each its own]",
-    "test_attention[grouped]",
-    "test_attention[replicated twice]",
-    "test_attention[one key/value head]",
-)
-SUMS = (
-    "test_step[reduce_over_ranks",
-    "test_linear[Row-cut]",
-    "test_linear[Row-whole]",
-    "test_sum_dtype",
-    "test_two_linears",
-)
-RUNS = (
-    "test_run[GPipe, 4 stages]",
-    "test_run[1F1B, 4 stages]",
-    "test_run[1F1B, fewer micro-batches]",
-    "test_run[1F1B, odd]",
-    "test_run[one stage]",
-)
+ATTENDS = ("test_attention[each its own]", "test_attention[grouped]", *REPLICATED)
+SUMS = ("test_step[reduce_over_ranks", *ROW, "test_sum_dtype", "test_two_linears")
+SCHEDULES = ("GPipe, 4 stages", "1F1B, 4 stages", "1F1B, fewer micro-batches", "1F1B, odd", "one stage")
+RUNS = tuple(f"test_run[{schedule}]" for schedule in SCHEDULES)
 
 # ---- 15.1
 Copy, ColumnParallelLinear = At.each("15.1", "linears", "class Copy", "class ColumnParallelLinear")

@@ -69,12 +69,7 @@ ZERO_BUBBLE = [
 # ---- 15.11
 RING_TEST = ("test_ring_attention",)
 SHARES = "(l1 - both).exp().unsqueeze(-1) * o1 + (l2 - both).exp().unsqueeze(-1) * o2, both"
-TWO = (
-    "test_ring_attention[in order, 2]",
-    "test_ring_attention[in order, 4]",
-    "test_ring_attention[zigzag, 2]",
-    "test_ring_attention[zigzag, 4]",
-)
+TWO = tuple(f"test_ring_attention[{case}]" for case in ("in order, 2", "in order, 4", "zigzag, 2", "zigzag, 4"))
 zigzag, merge = At.each("15.11", "stretch.ring_attention", "def zigzag", "def merge")
 attend_backward = At("15.11", "stretch.ring_attention", "def attend_backward")
 RingAttention, around = At.each("15.11", "stretch.ring_attention", "class RingAttention", "def around")

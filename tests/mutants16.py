@@ -12,20 +12,11 @@ PREDICTED = ("test_predicted_sqnr[e4m3]", "test_predicted_sqnr[e5m2]")
 POWERS = ("test_power_of_two[e4m3]", "test_power_of_two[e5m2]")
 MEASURED = ("test_measure[e4m3]", "test_measure[e5m2]")
 AUTOCAST = ("test_autocast[BF16 output]", "test_autocast[float32]")
-ENCODES = (
-    "test_encode_around_every_boundary[e4m3]",
-    "test_encode_around_every_boundary[e5m2]",
-    "test_encode_every_bf16_number[e4m3]",
-    "test_encode_every_bf16_number[e5m2]",
-)
+EVERY = ("test_encode_around_every_boundary", "test_encode_every_bf16_number")
+ENCODES = tuple(f"{test}[{fmt}]" for test in EVERY for fmt in ("e4m3", "e5m2"))
 OVER_RANKS = ("test_delayed_over_ranks[2]", "test_delayed_over_ranks[3]")
-PRODUCTS = (
-    "test_bf16_input",
-    "test_linear[E4M3 only]",
-    "test_linear[hybrid]",
-    "test_micro_batches",
-    "test_within_the_bound",
-)
+LINEARS = ("test_linear[E4M3 only]", "test_linear[hybrid]")
+PRODUCTS = ("test_bf16_input", *LINEARS, "test_micro_batches", "test_within_the_bound")
 SKIPS = ("test_all_ranks_skip_together[2]", "test_all_ranks_skip_together[3]", "test_as_gradscaler")
 
 decode, encode = At.each("16.1", "formats", "decode", "encode")
@@ -79,6 +70,17 @@ TASK_16_1 = [
     encode("ends at 240", "np.float32(f.largest)", "np.float32(f.largest if f.has_infinity else 240)",
         ("test_encode_around_every_boundary[e4m3]", "test_encode_every_bf16_number[e4m3]"), "it ends at 240"),
     encode("codes wrap", "np.float32(f.largest)", "np.float32(2.0**30)", ENCODES, "right but beyond the largest value"),
+    decode("subnormals half as large", "np.maximum(e, 1) - f.bias", "e - f.bias",
+        "test_decode", "subnormals are half as large"),
+    decode("the lecture's biases", "f.bias - f.mantissa_bits", '(7 if fmt == "e4m3" else 15) - f.mantissa_bits',
+        "test_decode", "right for e"),
+    encode("NaN and -0 without a sign", "    sign = np.signbit(x)", "    sign = (x < 0)",
+        ENCODES, "right but for the sign of NaN"),
+    decode("no number alone", "value = np.where(top & (m == 0), sign * np.float32(np.inf), value)",
+        "value[top & (m == 0)] *= np.inf", "test_decode[e5m2]"),
+    encode("halves are rounded down",
+        "np.rint(np.ldexp(y, f.mantissa_bits - binade))",
+        "np.ceil(np.ldexp(y, f.mantissa_bits - binade) - np.float32(0.5))", ENCODES, "halves are rounded down"),
 ]
 
 scale_from_amax, predicted_sqnr = At.each("16.2", "scaling", "scale_from_amax", "predicted_sqnr")
@@ -126,16 +128,28 @@ TASK_16_2 = [
         "test_predicted_sqnr"),
     scale_from_amax("the margin is lost with powers of two", "np.exp2(np.frexp(scale)[1] - 1.0)",
         "np.exp2(np.frexp(scale * 2.0**margin)[1] - 1.0)", "test_power_of_two"),
-]
-
-TASK_16_2 += [
     predicted_sqnr("no subnormals in theory", "np.maximum(np.frexp(y)[1] - 1, 1 - f.bias)", "np.frexp(y)[1] - 1",
         "test_predicted_sqnr", "the step goes on shrinking below the smallest normal number"),
     predicted_sqnr("half a step squared", " / 12", " / 4", "test_predicted_sqnr", "(step / 2)^2"),
     scale_from_amax("floor of log2",
         "np.exp2(np.frexp(scale)[1] - 1.0)",
         "np.exp2(np.floor(np.log2(scale.astype(np.float32))))", "test_power_of_two", "floor(log2 q) in float32"),
+    predicted_sqnr("SQNR of x and its error, whose squares leave FP32",
+        "np.sum(y**2) / np.sum(noise)",
+        "np.sum(np.asarray(x) ** 2) / (np.sum(noise) / scale**2)", "test_predicted_sqnr"),
+    scale_from_amax("a whole quotient", ".largest / (", ".largest // (",
+        ("test_scale", "test_epsilon", "test_nothing_to_go_by", "test_power_of_two"), "rounded down to a whole number"),
+    predicted_sqnr("all below the smallest flushed", "f.smallest_subnormal / 2", "f.smallest_subnormal",
+        "test_predicted_sqnr", "all below the smallest subnormal"),
+    predicted_sqnr("mean of the ratios", "np.sum(y**2) / np.sum(noise)", "np.mean(y**2 / noise)",
+        "test_predicted_sqnr", "the mean of the ratios"),
+    predicted_sqnr("a binade too high", "np.frexp(y)[1] - 1,", "np.frexp(y)[1],",
+        "test_predicted_sqnr", "the binade is one too high"),
+    scale_from_amax("powers without epsilon", "np.frexp(scale)[1]",
+        "np.frexp(np.minimum(FORMATS[fmt].largest / np.where(amax > 0, amax, 1) / 2.0**margin, LARGEST_FLOAT32))[1]",
+        "test_power_of_two", "epsilon is ignored"),
 ]
+
 
 reduce_amax, delayed_update = At.each("16.3", "delayed", "reduce_amax", "update")
 scaling_update = At("16.3", "delayed", "DelayedScaling.update")
@@ -177,9 +191,6 @@ TASK_16_3 = [
     reduce_amax("a maximum without a flag",
         "bad_T = (~amax_T.isfinite()).float()",
         'return group.all_reduce(amax_T.clone(), op="max")', OVER_RANKS, "some maximum has lost a NaN"),
-]
-
-TASK_16_3 += [
     reduce_amax("one rank's zero voids the others' amax",
         "(~amax_T.isfinite())",
         "(~amax_T.isfinite() | (amax_T == 0))", OVER_RANKS, "one rank's 0 voids the others' amaxes"),
@@ -202,11 +213,33 @@ TASK_16_3 += [
         'torch.where((chosen_T > 0) | (self.algorithm != "max"), found_T, self.scale_T)',
         ("test_what_tells_nothing", "test_delayed[e4m3-most_recent]", "test_delayed[e5m2-most_recent]"),
         "where nothing is known the scale is 1 again", may=OVER_RANKS),
+    scaling_update("the oldest decides", "else newest_T", "else self.history_HT[-1]",
+        ("test_delayed[e4m3-most_recent]", "test_delayed[e5m2-most_recent]", "test_what_tells_nothing", *OVER_RANKS),
+        "the oldest amax"),
+    scaling_update("a bad amax repeats the last",
+        "torch.where(amax_T.isfinite(), amax_T, 0.0)",
+        "torch.where(amax_T.isfinite(), amax_T, self.history_HT[0])",
+        ("test_what_tells_nothing", *OVER_RANKS), "an amax that is not finite repeats"),
+    scaling_update("infinity as the largest float32",
+        "torch.where(amax_T.isfinite(), amax_T, 0.0)",
+        "torch.nan_to_num(amax_T)", "test_what_tells_nothing", "an infinite amax enters the history as"),
+    scaling_update("the newest does not count",
+        '        chosen_T = self.history_HT.amax(0) if self.algorithm == "max" else newest_T',
+        '        chosen_T = self.history_HT[1:].amax(0) if self.algorithm == "max" and len(self.history_HT) > 1 else newest_T',
+        ("test_delayed[e4m3-max]", "test_delayed[e5m2-max]", "test_what_tells_nothing", *OVER_RANKS),
+        "the newest amax does not count"),
+    scaling_update("always E4M3", "self.fmt, margin", '"e4m3", margin',
+        ("test_delayed[e5m2-max]", "test_delayed[e5m2-most_recent]", "test_what_tells_nothing"), "the other format's"),
+    scaling_update("a quotient that leaves float32",
+        "torch.from_numpy(scaling.scale_from_amax(chosen_T.numpy(), self.fmt, margin=self.margin))",
+        "scaling.FORMATS[self.fmt].largest / (chosen_T * 2.0**self.margin)", "test_what_tells_nothing"),
 ]
+
 
 scale_of = At("16.4", "casts", "scale_of")
 block_scales, on_grid, block_forward = At.each("16.4", "blockwise", "block_scales", "on_grid", "forward")
 block_backward, BlockProduct = At.each("16.4", "blockwise", "backward", "class BlockProduct")
+KEEPS = "test_block_product_keeps"
 TASK_16_4 = [
     block_scales("the format is ignored", "fmt, epsilon", '"e4m3", epsilon',
         ("test_block_scales[1 x 128]", "test_block_scales[128 x 128]"), "`fmt` is ignored"),
@@ -278,10 +311,6 @@ TASK_16_4 = [
     block_scales("no squares of fewer than 128 rows",
         "rows = BLOCK if square else 1",
         "rows = BLOCK if square and R >= BLOCK else 1", "test_block_scales[128", "the other shape of block"),
-]
-
-KEEPS = "test_block_product_keeps"
-TASK_16_4 += [
     block_scales("one block's NaN spoils all",
         "size = x_RC.float().abs()",
         "size = x_RC.float().abs() + (x_RC.float().sum() * 0)",
@@ -308,6 +337,7 @@ TASK_16_4 += [
         "torch.exp2(torch.floor(torch.log2(scale.float())))",
         "test_scale_of", "floor(log2 q) in float32", may="test_block_product"),
 ]
+
 
 rounding, rounded_weight = At.each("16.5", "linear", "rounding", "rounded_weight")
 linear_backward, linear_forward = At.each("16.5", "linear", "FP8Product.backward", "FP8Product.forward")
@@ -359,9 +389,6 @@ TASK_16_5 = [
     linear_backward("dw divided in BF16",
         "casts.unscaled((dy8_MN.t() @ x8_MK).to(ctx.master), s_dy, s_x)",
         "casts.unscaled(dy8_MN.t() @ x8_MK, s_dy, s_x)", "test_bf16_input"),
-]
-
-TASK_16_5 += [
     linear_forward("scales multiplied first",
         "casts.unscaled(x8_MK @ w8_NK.t(), s_x, s_w)",
         "(x8_MK @ w8_NK.t()) / (s_x * s_w)", "test_linear", "the scales are multiplied first"),
@@ -383,6 +410,7 @@ TASK_16_5 += [
         "test_bf16_input", "scaled back before the product", may=PRODUCTS),
     linear_backward("dx that nobody wants, of tensors", "if ctx.needs_input_grad[0]:", "if True:", "test_frozen_input"),
 ]
+
 
 convert, gradients_of = At.each("16.6", "convert", "convert", "gradients_of")
 TASK_16_6 = [
@@ -447,9 +475,6 @@ TASK_16_6 = [
     convert("a part of a name is enough",
         "if not any(_means(wanted, name) for name in modules):",
         "if not any(wanted in name for name in modules):", "test_a_wrong_skip_list_is_an_error"),
-]
-
-TASK_16_6 += [
     convert("'layers.1' is 'layers.10', too",
         "any(_means(wanted, place) for wanted in skip for place in above)",
         'any(f".{wanted}" in f".{name}" for wanted in skip)',
@@ -479,6 +504,7 @@ TASK_16_6 += [
     total = 0.0""",
         "test_autocast", "what `grad` held before is lost"),
 ]
+
 
 loss_scale_update, after, unscale = At.each("16.7", "loss_scaling", "update", "after", "unscale_")
 TASK_16_7 = [
@@ -523,9 +549,6 @@ TASK_16_7 = [
         "action, to, self.in_row = ROLL_BACK, self.checkpoint, 0",
         "action, to, self.in_row = ROLL_BACK if self.checkpoint is not None else LOWER, self.checkpoint, 0",
         "test_recovery"),
-]
-
-TASK_16_7 += [
     unscale("finite by the sum", "(~g.isfinite()).any()", "(~g.sum().isfinite())", SKIPS, "judged by a sum"),
     unscale("finite by the squares", "(~g.isfinite()).any()", "(~g.square().sum().isfinite())",
         SKIPS, "judged by a sum"),
@@ -533,6 +556,7 @@ TASK_16_7 += [
         "action, to, self.in_row = ROLL_BACK, self.checkpoint, 0",
         "action, to = ROLL_BACK, self.checkpoint", "test_recovery", "it counts on after a rollback"),
 ]
+
 
 measure, see = At.each("16.8", "scale_tracker", "measure", "Alarm.see")
 TASK_16_8 = [
@@ -568,67 +592,6 @@ TASK_16_8 = [
         """        return bool((amax_T > 100).any() or not amax_T.isfinite().all())
         if not bool(""",
         "test_alarms", "thresholds in absolute numbers"),
-]
-
-TASK_16_1 += [
-    decode("subnormals half as large", "np.maximum(e, 1) - f.bias", "e - f.bias",
-        "test_decode", "subnormals are half as large"),
-    decode("the lecture's biases", "f.bias - f.mantissa_bits", '(7 if fmt == "e4m3" else 15) - f.mantissa_bits',
-        "test_decode", "right for e"),
-    encode("NaN and -0 without a sign", "    sign = np.signbit(x)", "    sign = (x < 0)",
-        ENCODES, "right but for the sign of NaN"),
-]
-
-TASK_16_2 += [
-    predicted_sqnr("SQNR of x and its error, whose squares leave FP32",
-        "np.sum(y**2) / np.sum(noise)",
-        "np.sum(np.asarray(x) ** 2) / (np.sum(noise) / scale**2)", "test_predicted_sqnr"),
-    scale_from_amax("a whole quotient", ".largest / (", ".largest // (",
-        ("test_scale", "test_epsilon", "test_nothing_to_go_by", "test_power_of_two"), "rounded down to a whole number"),
-    predicted_sqnr("all below the smallest flushed", "f.smallest_subnormal / 2", "f.smallest_subnormal",
-        "test_predicted_sqnr", "all below the smallest subnormal"),
-    predicted_sqnr("mean of the ratios", "np.sum(y**2) / np.sum(noise)", "np.mean(y**2 / noise)",
-        "test_predicted_sqnr", "the mean of the ratios"),
-    predicted_sqnr("a binade too high", "np.frexp(y)[1] - 1,", "np.frexp(y)[1],",
-        "test_predicted_sqnr", "the binade is one too high"),
-]
-
-TASK_16_3 += [
-    scaling_update("the oldest decides", "else newest_T", "else self.history_HT[-1]",
-        ("test_delayed[e4m3-most_recent]", "test_delayed[e5m2-most_recent]", "test_what_tells_nothing", *OVER_RANKS),
-        "the oldest amax"),
-    scaling_update("a bad amax repeats the last",
-        "torch.where(amax_T.isfinite(), amax_T, 0.0)",
-        "torch.where(amax_T.isfinite(), amax_T, self.history_HT[0])",
-        ("test_what_tells_nothing", *OVER_RANKS), "an amax that is not finite repeats"),
-    scaling_update("infinity as the largest float32",
-        "torch.where(amax_T.isfinite(), amax_T, 0.0)",
-        "torch.nan_to_num(amax_T)", "test_what_tells_nothing", "an infinite amax enters the history as"),
-    scaling_update("the newest does not count",
-        '        chosen_T = self.history_HT.amax(0) if self.algorithm == "max" else newest_T',
-        '        chosen_T = self.history_HT[1:].amax(0) if self.algorithm == "max" and len(self.history_HT) > 1 else newest_T',
-        ("test_delayed[e4m3-max]", "test_delayed[e5m2-max]", "test_what_tells_nothing", *OVER_RANKS),
-        "the newest amax does not count"),
-    scaling_update("always E4M3", "self.fmt, margin", '"e4m3", margin',
-        ("test_delayed[e5m2-max]", "test_delayed[e5m2-most_recent]", "test_what_tells_nothing"), "the other format's"),
-]
-
-TASK_16_1 += [
-    decode("no number alone", "value = np.where(top & (m == 0), sign * np.float32(np.inf), value)",
-        "value[top & (m == 0)] *= np.inf", "test_decode[e5m2]"),
-    encode("halves are rounded down",
-        "np.rint(np.ldexp(y, f.mantissa_bits - binade))",
-        "np.ceil(np.ldexp(y, f.mantissa_bits - binade) - np.float32(0.5))", ENCODES, "halves are rounded down"),
-]
-TASK_16_2 += [
-    scale_from_amax("powers without epsilon", "np.frexp(scale)[1]",
-        "np.frexp(np.minimum(FORMATS[fmt].largest / np.where(amax > 0, amax, 1) / 2.0**margin, LARGEST_FLOAT32))[1]",
-        "test_power_of_two", "epsilon is ignored"),
-]
-TASK_16_3 += [
-    scaling_update("a quotient that leaves float32",
-        "torch.from_numpy(scaling.scale_from_amax(chosen_T.numpy(), self.fmt, margin=self.margin))",
-        "scaling.FORMATS[self.fmt].largest / (chosen_T * 2.0**self.margin)", "test_what_tells_nothing"),
 ]
 
 MUTANTS = [*TASK_16_1, *TASK_16_2, *TASK_16_3, *TASK_16_4, *TASK_16_5, *TASK_16_6, *TASK_16_7, *TASK_16_8]

@@ -135,8 +135,9 @@ ASSEMBLE = [
     trainer_step("allow is called for finite steps alone",
         "if allow(vitals) and vitals.finite:",
         "if vitals.finite and allow(vitals):", SPOILT, "it is called for finite steps alone"),
+    # The norms of the other cases lie below.
     trainer_step("no clipping", "if 0 < self.setup.clip_norm < vitals.norm:", "if False:",
-        (f"{ONE}[dp2 x tp2]", f"{ONE}[dp2 x pp2]", f"{ONE}[tp2 x pp2]"), "the gradient is not clipped", may=ONE),  # the norms of the other lie below
+        (f"{ONE}[dp2 x tp2]", f"{ONE}[dp2 x pp2]", f"{ONE}[tp2 x pp2]"), "the gradient is not clipped", may=ONE),
     trainer_step("the root is not clipped",
         """for unit in self.units:
                     unit.shard""",
@@ -178,9 +179,6 @@ ASSEMBLE = [
     model = built(setup, mesh)
     setup.refuse(group.size)""",
         "test_refused", verdicts=("wrong", "crashed")),
-]
-
-ASSEMBLE += [
     assemble("the dtype is ignored", 'mesh["dp"], setup.dtype)', 'mesh["dp"])',
         "test_bf16", "it is float32's gradient", verdicts=ANY),
     assemble("in BF16 the shards are BF16",
@@ -261,6 +259,7 @@ ASSEMBLE += [
     product_forward("x is kept besides", "= recipe, group, w_NK.dtype",
         "= recipe, group, w_NK.dtype\n        ctx.x = x_MK", "test_agreed_product"),
 ]
+
 # A step that is wrong in FP32 is wrong in BF16, too, and one that waits elsewhere may send one micro-batch at a time.
 ASSEMBLE = [replace(one, may=(*one.may, "test_bf16", MESSAGES)) for one in ASSEMBLE]
 
@@ -354,8 +353,6 @@ CHECKPOINT = [
         (f"{OTHER}[dp4 to tp4]", f"{OTHER}[tp2 x pp2 to dp2 x tp2]", f"{OTHER}[tp2 to dp2 x tp2]"),
         verdicts=("wrong", "crashed")),
     recut("moments are cut from the weights", "files[rank][kind][unit]", 'files[rank]["shards"][unit]', OTHER),
-]
-CHECKPOINT += [
     load("all are damaged, and it starts at 0 in silence", "    if passed_over:\n", "    if False:\n",
         f"{DAMAGED}[all]"),
     load("a new rank's own is nobody's",
