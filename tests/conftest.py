@@ -32,7 +32,7 @@ def pytest_runtest_setup(item):
 
 def pytest_collection_modifyitems(items):
     # The longest files first: at the end, one of them would keep one worker at work while the other waits.
-    items.sort(key=lambda item: not item.path.name.startswith(("test_mutants", "test_notebook")))
+    items.sort(key=lambda item: not item.path.name.startswith(("test_mutants", "test_notebook", "test_weeks")))
 
 
 @pytest.hookimpl(trylast=True)  # below the slowest tests

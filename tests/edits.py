@@ -3,8 +3,6 @@
 import io
 import tokenize
 
-from labkit.checks.verdict import TRUE_ALWAYS as TRUE_ALWAYS
-
 
 def bare(text: str) -> str:
     """A module without its comments, the marks of solutions apart."""

@@ -35,8 +35,7 @@ import torch
 from labkit.checks import load_week
 from labkit.checks.outcome import CaseResult
 from labkit.checks.tasks import Week
-from labkit.checks.verdict import WRONG, CheckFailed
-from tests.edits import TRUE_ALWAYS
+from labkit.checks.verdict import TRUE_ALWAYS, WRONG, CheckFailed
 from tests.judged import ROOT, ThreadRunner, cases_of, judge, named, package
 from tests.mutant import Mutant
 

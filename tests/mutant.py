@@ -1,4 +1,8 @@
-"""A mutant: a week's reference with one place changed. Each week's are in `mutants13.py` and so on."""
+"""A mutant: a week's reference with one place changed. Each week's are in `mutants13.py` and so on.
+
+A mutant fails exactly the checks that it names; a cause that is printed is one of its own; where it has none, no case
+may print one.
+"""
 
 import re
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""Mutants of week 13: the reference with one line changed, the checks that must fail for it, and the cause to report.
-
-`tests/test_mutants13.py` runs each through the real machinery. A mutant fails exactly the checks named here, no other;
-a cause that is printed is the one given here (or one of the given); where none is given, no case may print one.
-"""
+"""Mutants of week 13: `tests/mutant.py` says what an entry means, `tests/test_mutants13.py` judges them."""
 
 from tests.mutant import At
 

@@ -1,9 +1,4 @@
-"""Mutants of week 14: the reference with a line or two changed, the checks that must fail for it, and the cause to
-report.
-
-`tests/test_mutants14.py` runs each through the real machinery, `tests/kills.py` on many seeds. A mutant fails exactly
-the checks named here; a cause that is printed is one of those given here; where none is given, no case may print one.
-"""
+"""Mutants of week 14: `tests/mutant.py` says what an entry means, `tests/test_mutants14.py` judges them."""
 
 from tests.mutant import ANY, At
 

@@ -1,9 +1,4 @@
-"""Mutants of week 15: the reference with a line changed, the checks that must fail for it, and the causes to report.
-
-`tests/test_mutants15.py` runs them on thread ranks (`tests/kills.py`, also on many seeds) and some through the real
-machinery. A mutant fails the checks named here and no others; a cause that is printed is one of those given; where none
-is given, no case may print one.
-"""
+"""Mutants of week 15: `tests/mutant.py` says what an entry means, `tests/test_mutants15.py` judges them."""
 
 from tests.mutant import ANY, At
 

@@ -1,7 +1,4 @@
-"""Mutants of week 16: the reference with one place changed, the checks that must fail for it, and the cause to report.
-
-`tests/test_mutants16.py` runs each through the real machinery.
-"""
+"""Mutants of week 16: `tests/mutant.py` says what an entry means, `tests/test_mutants16.py` judges them."""
 
 from tests.mutant import At
 

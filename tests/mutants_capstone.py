@@ -1,9 +1,4 @@
-"""Mutants of the capstone: the reference with a line changed, the checks that must fail for it, and the causes to
-report.
-
-`tests/test_mutants_capstone.py` runs them on thread ranks (`tests/kills.py`, also on many seeds) and some through the
-real machinery. A mutant fails the checks named here and no others; a cause that is printed is one of those given.
-"""
+"""Mutants of C.1, C.2 and C.4: `tests/mutant.py` says what an entry means, `tests/test_mutants_capstone.py` judges them."""
 
 from dataclasses import replace
 

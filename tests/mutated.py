@@ -1,6 +1,6 @@
-"""Mutants through the real machinery, and what every week's checks must do besides."""
+"""Judging mutants. All of them on thread ranks, by `tests.kills`: the record of a week holds 200 seeds, what else fails,
+and the causes. Hangs, crashes and one mutant of each task through the real machinery too."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,11 +15,10 @@ from labkit.checks import load_week, run_checks
 from labkit.checks.outcome import CaseResult, Outcome
 from labkit.checks.runner import LocalRunner
 from labkit.checks.tasks import Week
-from labkit.checks.verdict import NOT_ATTEMPTED, PASSED
+from labkit.checks.verdict import PASSED, WRONG, CheckFailed
 from tests.judged import ROOT, named
-from tests.kills import PLANS, Plan
+from tests.kills import Plan
 from tests.mutant import Mutant
-from tests.stripped import strip_folder
 
 Student = tuple[Path, LocalRunner]
 
@@ -51,8 +50,9 @@ def sample(mutants: Sequence[Mutant], plan: Plan) -> list[Mutant]:
     return [mutant for mutant in mutants if mutant.name in {*first.values(), *plan.left_out}]
 
 
-def name_of(case: CaseResult) -> str:
-    return case.test.rpartition("::")[2]
+def results(outcome: Outcome) -> list[tuple[str, CaseResult | None]]:
+    """Each case's name, and the case if it failed."""
+    return [(case.test.rpartition("::")[2], None if case.verdict == PASSED else case) for case in outcome.cases]
 
 
 @contextmanager
@@ -77,62 +77,32 @@ def checked(
         return checked(names, week, student, seed, mutant.deadline or deadline)
 
 
-def fails_what_it_must(mutant: Mutant, outcome: Outcome, plan: Plan) -> None:
-    """It fails the checks that it names and no other, and reports its own causes and no other."""
-    failed = [case for case in outcome.cases if case.verdict != PASSED]
-    failures = "\n".join(f"{name_of(c)}: {c.verdict}: {c.text}" for c in failed)
-    for case in outcome.cases:
-        name = name_of(case)
-        if case.verdict == PASSED:
+def fails_what_it_must(
+    mutant: Mutant, judged: Sequence[tuple[str, CaseResult | CheckFailed | None]], plan: Plan
+) -> None:
+    """It fails the checks that it names and no other, and reports its own causes and no other.
+
+    judged: each case's name, and why it failed if it did.
+    """
+    failed = {name: why for name, why in judged if why is not None}
+    failures = "\n".join(f"{name}: {why.verdict}: {why.text}" for name, why in failed.items())
+    for name, why in judged:
+        if why is None:
             assert not named(name, mutant.fails), f"{name} must fail\n{failures}"
-        else:
-            assert named(name, (*mutant.fails, *mutant.may, *plan.may)), f"{name} must pass: {case.text}"
-            assert case.verdict in mutant.verdicts, f"{name}: {case.verdict}: {case.text}"
+            continue
+        assert named(name, (*mutant.fails, *mutant.may, *plan.may)), f"{name} must pass: {why.text}"
+        assert why.verdict in mutant.verdicts, f"{name}: {why.verdict}: {why.text}"
+        assert plan.honest(mutant, why, name), f"{name} reports {why.cause}"
+        if why.cause:
+            assert why.cause[0] in why.text
+        elif why.verdict == WRONG:
+            assert "cause:" not in why.text
     for name in mutant.fails:
-        assert any(named(name_of(case), [name]) for case in outcome.cases), f"{name} means no check"
-    for case in failed:
-        assert plan.honest(mutant, case, name_of(case)), f"{name_of(case)} reports {case.cause}"
-        if case.cause:
-            assert case.cause[0] in case.text
-        elif case.verdict == "wrong":
-            assert "cause:" not in case.text
+        assert any(named(case, [name]) for case, _ in judged), f"{name} means no check"
     for cause in () if mutant.seldom else mutant.causes:
-        assert any(sentence.startswith(cause) for case in failed for sentence in case.cause), (
+        assert any(sentence.startswith(cause) for why in failed.values() for sentence in why.cause), (
             f"{cause!r} was never reported\n{failures}"
         )
-
-
-def has_full_marks(week: Week, student: Student, seed: int, deadline: float, points: int) -> None:
-    """The reference has all points that tests give; with the written tasks', a week has 100."""
-    outcome = checked([week.name], week, student, seed, deadline)
-    wrong = [case for case in outcome.cases if case.verdict != PASSED]
-    assert outcome.full and outcome.earned == outcome.possible == points, wrong
-    assert sum(task.points for task in week.tasks) == 100
-
-
-def scores_nothing(week: Week, folder: Path, deadline: float) -> None:
-    """Every case of the released week says that its task is not attempted yet."""
-    strip_folder(week.folder, folder / week.package)
-    with LocalRunner(folder) as runner:
-        outcome = run_checks([week.name], weeks=[week], runner=runner, seed=1, deadline=deadline)
-    assert outcome.earned == 0 and not outcome.full
-    for case in outcome.cases:
-        assert case.verdict == NOT_ATTEMPTED, f"{name_of(case)}: {case.verdict}: {case.text}"
-        assert case.text.startswith(f"not attempted yet: Task {case.task}: ")
-
-
-def is_recorded(number: str) -> None:
-    """results/checks/kills.json is of these mutants: each failed on every one of its seeds, the reference on none."""
-    plan = PLANS[number]
-    kept = json.loads(plan.record.read_text())
-    mutants = plan.mutants
-    assert [(e["task"], e["name"]) for e in kept["mutants"]] == [(m.task, m.name) for m in mutants]
-    for entry in (*kept["mutants"], *kept["reference"]):
-        seeds = kept["runs"][entry["run"]]["seeds"]
-        assert seeds >= (200 if plan.week.task(entry["task"]).points else plan.unpaid), entry
-        assert entry.get("killed", seeds) == seeds, entry
-    assert [e["task"] for e in kept["reference"]] == list(dict.fromkeys(m.task for m in mutants))
-    assert all(entry["passes"] for entry in kept["reference"])
 
 
 def kills(*words: str, timeout: float) -> None:

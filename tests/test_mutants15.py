@@ -1,6 +1,4 @@
-"""Week 15's checks are themselves checked: every mutant fails a check that it names. On thread ranks by `tests.kills`,
-whose record holds 200 seeds, what else fails, and the causes; hangs, crashes and one mutant of each task through the
-real machinery too."""
+"""Every mutant of week 15 fails a check that it names: on thread ranks, and some through the real machinery."""
 
 import pytest
 
@@ -28,12 +26,7 @@ def test_every_mutant_on_one_seed(task):
 @pytest.mark.parametrize("mutant", mutated.sample([*MUTANTS, *STRETCH], PLAN), ids=lambda m: f"{m.task} {m.name}")
 def test_mutant_through_the_real_machinery(mutant, week, student):
     outcome = mutated.checked([mutant.task], week, student, 15, DEADLINE, mutant)
-    mutated.fails_what_it_must(mutant, outcome, PLAN)
-
-
-@pytest.mark.parametrize("seed", [7, pytest.param(2**31 - 1, marks=pytest.mark.thorough)])
-def test_reference_has_full_marks(seed, week, student):
-    mutated.has_full_marks(week, student, seed, DEADLINE, points=90)
+    mutated.fails_what_it_must(mutant, mutated.results(outcome), PLAN)
 
 
 def test_no_mistake_counts_twice(week, student):
@@ -41,12 +34,3 @@ def test_no_mistake_counts_twice(week, student):
     mutant = next(m for m in MUTANTS if m.name == "reduce forgets to sum")
     outcome = mutated.checked(["15.2", "15.4"], week, student, 1, DEADLINE, mutant)
     assert outcome.full, [c for c in outcome.cases if c.verdict != PASSED]
-
-
-@pytest.mark.thorough
-def test_released_week_scores_nothing_and_says_so(week, tmp_path):
-    mutated.scores_nothing(week, tmp_path, DEADLINE)
-
-
-def test_the_record_of_kills_is_of_these_mutants():
-    mutated.is_recorded("15")

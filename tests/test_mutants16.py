@@ -1,6 +1,4 @@
-"""Week 16's checks are themselves checked: every mutant fails a check that it names. On thread ranks by `tests.kills`,
-whose record holds 200 seeds, what else fails, and the causes; hangs, crashes and one mutant of each task through the
-real machinery too."""
+"""Every mutant of week 16 fails a check that it names: on thread ranks, and some through the real machinery."""
 
 import pytest
 
@@ -19,23 +17,10 @@ week, student = mutated.fixtures(ROOT / PLAN.folder)
 @pytest.mark.parametrize("mutant", mutated.sample([*MUTANTS, *STRETCH], PLAN), ids=lambda m: f"{m.task} {m.name}")
 def test_mutant_through_the_real_machinery(mutant, week, student):
     outcome = mutated.checked([mutant.task], week, student, 16, DEADLINE, mutant)
-    mutated.fails_what_it_must(mutant, outcome, PLAN)
+    mutated.fails_what_it_must(mutant, mutated.results(outcome), PLAN)
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
 def test_every_mutant_on_one_seed():
     mutated.kills("16", "--seeds", "1", "--named", timeout=1500)
-
-
-def test_reference_has_full_marks(week, student):
-    mutated.has_full_marks(week, student, 20261122, DEADLINE, points=90)
-
-
-@pytest.mark.thorough
-def test_released_week_scores_nothing_and_says_so(week, tmp_path):
-    mutated.scores_nothing(week, tmp_path, DEADLINE)
-
-
-def test_the_record_of_kills_is_of_these_mutants():
-    mutated.is_recorded("16")

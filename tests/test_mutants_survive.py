@@ -15,16 +15,18 @@ from typing import Any
 import pytest
 
 from capstone.given.struck import EVERY
-from labkit.checks import load_week
 from labkit.checks.outside import Site
 from labkit.checks.runner import Case, LocalRunner, use
 from labkit.checks.verdict import WRONG, CheckFailed
 from labkit.comm import threads
-from tests.judged import ROOT, Judged, ThreadRunner, cases_of, judge, named, package
+from tests import mutated
+from tests.judged import Judged, ThreadRunner, cases_of, judge, package
+from tests.kills import Plan
 from tests.mutant import Mutant
 from tests.mutants_survive import FUNCTIONS, RUN, STRUCK
 
-WEEK = load_week(ROOT / "capstone")
+PLAN = Plan("capstone", ("mutants_survive",))
+WEEK = PLAN.week
 CASES = [case for case in cases_of(WEEK.folder) if case.task == "C.3"]
 DEADLINE = 60.0
 
@@ -107,16 +109,7 @@ def failed_of(cases: Sequence[Judged], runner: Any, seed: int) -> dict[str, Chec
 
 
 def fails_what_it_must(mutant: Mutant, cases: Sequence[Judged], failed: dict[str, CheckFailed]) -> None:
-    failures = "\n".join(f"{name}: {why.verdict}: {why.text}" for name, why in failed.items())
-    for case in cases:
-        if case.name not in failed:
-            assert not named(case.name, mutant.fails), f"{case.name} must fail\n{failures}"
-        else:
-            assert named(case.name, (*mutant.fails, *mutant.may)), f"{case.name} must pass\n{failures}"
-            assert failed[case.name].verdict in mutant.verdicts, failures
-            assert not failed[case.name].cause or failed[case.name].cause[0] in mutant.causes, failures
-    for cause in mutant.causes:
-        assert any(cause in why.cause for why in failed.values()), f"{cause!r} was never reported\n{failures}"
+    mutated.fails_what_it_must(mutant, [(case.name, failed.get(case.name)) for case in cases], PLAN)
 
 
 SINGLE = of(

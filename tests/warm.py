@@ -123,7 +123,7 @@ def _start(folder: Path) -> None:
     give_up = time.monotonic() + START_LIMIT
     while not (folder / "socket").exists():
         if process.poll() is not None or time.monotonic() > give_up:
-            raise RuntimeError(f"the helper of tests/warm.py did not start: {(folder / 'said').read_text()}")
+            raise RuntimeError(f"the helper of tests/warm.py did not start: {(folder / 'output').read_text()}")
         time.sleep(0.02)
 
 
