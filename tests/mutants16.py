@@ -88,16 +88,14 @@ TASK_16_2 = [
     predicted_sqnr("squares in float32", "np.abs(x.astype(np.float64)) * scale", "np.abs(x) * np.float32(scale)",
         PREDICTED),
     scale_from_amax("twice the margin, not two to it", "2.0**margin)", "(2.0 * margin if margin else 1.0))",
-        ("test_scale[e4m3]", "test_scale[e5m2]", "test_power_of_two[e4m3]", "test_power_of_two[e5m2]",
-         "test_nothing_to_go_by")),
+        (*SCALES, *POWERS, "test_nothing_to_go_by")),
     scale_from_amax("a margin where nothing is known",
         "np.where(known, scale, 1)",
         "np.where(known, scale, 2.0**-margin)", "test_nothing_to_go_by"),
     scale_from_amax("scale inverted",
         "FORMATS[fmt].largest / (np.where(known, held, 1) * 2.0**margin)",
         "(np.where(known, held, 1) * 2.0**margin) / FORMATS[fmt].largest",
-        ("test_epsilon", "test_nothing_to_go_by", "test_power_of_two[e4m3]", "test_power_of_two[e5m2]",
-         "test_scale[e4m3]", "test_scale[e5m2]"), "upside down: amax is to land on the largest v"),
+        ("test_epsilon", "test_nothing_to_go_by", *POWERS, *SCALES), "upside down: amax is to land on the largest v"),
     scale_from_amax("epsilon after the division", "np.maximum(amax, epsilon), 0)", "amax, 0)",
         ("test_epsilon", "test_nothing_to_go_by"), "epsilon comes after the division: it bounds a",
         "epsilon is ignored", may="test_power_of_two"),
@@ -105,14 +103,14 @@ TASK_16_2 = [
         "test_epsilon", "epsilon is added to amax: amax counts as the ", may="test_power_of_two"),
     scale_from_amax("margin the wrong way", "* 2.0**margin", "/ 2.0**margin",
         SCALES, "the margin goes the wrong way: it makes room,",
-        may=("test_power_of_two[e4m3]", "test_power_of_two[e5m2]", "test_nothing_to_go_by")),
+        may=(*POWERS, "test_nothing_to_go_by")),
     scale_from_amax("power of two rounded up", "np.exp2(np.frexp(scale)[1] - 1.0)", "np.exp2(np.ceil(np.log2(scale)))",
         POWERS, "rounded up to a power of two: amax saturates"),
     scale_from_amax("power of two to the nearest",
         "np.exp2(np.frexp(scale)[1] - 1.0)",
         "np.exp2(np.round(np.log2(scale)))", POWERS, "rounded to the nearest power of two: above th"),
     scale_from_amax("infinite scale", "np.minimum(scale, LARGEST_FLOAT32)", "scale",
-        ("test_nothing_to_go_by", "test_power_of_two[e4m3]", "test_power_of_two[e5m2]"), "infinite for a tiny amax"),
+        ("test_nothing_to_go_by", *POWERS), "infinite for a tiny amax"),
     scale_from_amax("zero block", "np.where(known, scale, 1)", "np.where(known, scale, 0)", "test_nothing_to_go_by"),
     predicted_sqnr("no saturation in theory", "noise = np.where(y > f.largest, (y - f.largest) ** 2, noise)", "pass",
         PREDICTED, "nothing saturates in it"),
@@ -147,7 +145,6 @@ TASK_16_2 = [
         "test_power_of_two", "epsilon is ignored"),
 ]
 
-
 reduce_amax, delayed_update = At.each("16.3", "delayed", "reduce_amax", "update")
 scaling_update = At("16.3", "delayed", "DelayedScaling.update")
 TASK_16_3 = [
@@ -157,10 +154,10 @@ TASK_16_3 = [
         "torch.cat([newest_T[None], self.history_HT[:-1]])",
         "torch.cat([torch.maximum(newest_T, self.history_HT[0])[None], self.history_HT[1:]])",
         ("test_delayed[e4m3-max]", "test_delayed[e4m3-most_recent]", "test_delayed[e5m2-max]",
-         "test_delayed[e5m2-most_recent]", "test_delayed_over_ranks[2]", "test_delayed_over_ranks[3]",
+         "test_delayed[e5m2-most_recent]", *OVER_RANKS,
          "test_what_tells_nothing"), "the history does not move, or it grows"),
     delayed_update("only the newest", "self.history_HT.amax(0) if", "self.history_HT[0] if",
-        ("test_delayed[e4m3-max]", "test_delayed[e5m2-max]", "test_delayed_over_ranks[2]", "test_delayed_over_ranks[3]",
+        ("test_delayed[e4m3-max]", "test_delayed[e5m2-max]", *OVER_RANKS,
          "test_what_tells_nothing"), "the algorithm is most_recent"),
     delayed_update("always the maximum", 'if self.algorithm == "max" else newest_T', "if True else newest_T",
         ("test_delayed[e4m3-most_recent]", "test_delayed[e5m2-most_recent]", *OVER_RANKS, "test_what_tells_nothing"),
@@ -176,14 +173,12 @@ TASK_16_3 = [
         ("test_delayed[e4m3-most_recent]", "test_delayed[e5m2-most_recent]", "test_what_tells_nothing"),
         "where nothing is known the scale is 1 again", may=OVER_RANKS),
     delayed_update("NaN in the history", "torch.where(amax_T.isfinite(), amax_T, 0.0)", "amax_T",
-        ("test_delayed_over_ranks[2]", "test_delayed_over_ranks[3]", "test_what_tells_nothing"),
-        "infinite and NaN amaxes enter the history"),
+        (*OVER_RANKS, "test_what_tells_nothing"), "infinite and NaN amaxes enter the history"),
     delayed_update("oldest first",
         "torch.cat([newest_T[None], self.history_HT[:-1]])",
         "torch.cat([self.history_HT[1:], newest_T[None]])",
         ("test_delayed[e4m3-max]", "test_delayed[e4m3-most_recent]", "test_delayed[e5m2-max]",
-         "test_delayed[e5m2-most_recent]", "test_delayed_over_ranks[2]", "test_delayed_over_ranks[3]"),
-        "the oldest amax comes first", may="test_what_tells_nothing"),
+         "test_delayed[e5m2-most_recent]", *OVER_RANKS), "the oldest amax comes first", may="test_what_tells_nothing"),
     reduce_amax("sum over the ranks", 'op="max"', 'op="sum"', OVER_RANKS, "the sum over the ranks"),
     reduce_amax("a maximum without a flag",
         "bad_T = (~amax_T.isfinite()).float()",
@@ -231,7 +226,6 @@ TASK_16_3 = [
         "torch.from_numpy(scaling.scale_from_amax(chosen_T.numpy(), self.fmt, margin=self.margin))",
         "scaling.FORMATS[self.fmt].largest / (chosen_T * 2.0**self.margin)", "test_what_tells_nothing"),
 ]
-
 
 scale_of = At("16.4", "casts", "scale_of")
 block_scales, on_grid, block_forward = At.each("16.4", "blockwise", "block_scales", "on_grid", "forward")
@@ -335,7 +329,6 @@ TASK_16_4 = [
         "test_scale_of", "floor(log2 q) in float32", may="test_block_product"),
 ]
 
-
 rounding, rounded_weight = At.each("16.5", "linear", "rounding", "rounded_weight")
 linear_backward, linear_forward = At.each("16.5", "linear", "FP8Product.backward", "FP8Product.forward")
 TASK_16_5 = [
@@ -365,15 +358,14 @@ TASK_16_5 = [
     linear_backward("dy not rounded for dw",
         "casts.unscaled((dy8_MN.t() @ x8_MK)",
         "casts.unscaled(((dy_MN * s_dy).t() @ x8_MK)",
-        ("test_bf16_input", "test_frozen_input", "test_linear[E4M3 only]", "test_linear[hybrid]", "test_micro_batches"),
+        ("test_bf16_input", "test_frozen_input", *LINEARS, "test_micro_batches"),
         "dy is not rounded", may="test_within_the_bound"),
     linear_forward("master in the backward",
         "ctx.save_for_backward(x8_MK, w8_NK, s_x, s_w)",
         "ctx.save_for_backward(x8_MK, (w_NK.detach() * s_w).to(x_MK.dtype), s_x, s_w)",
-        ("test_bf16_input", "test_linear[E4M3 only]", "test_linear[hybrid]", "test_micro_batches"),
-        "the master is multiplied"),
+        ("test_bf16_input", *LINEARS, "test_micro_batches"), "the master is multiplied"),
     linear_backward("gradient for all", "if ctx.needs_input_grad[1]:", "if False:",
-        ("test_bf16_input", "test_frozen_input", "test_linear[E4M3 only]", "test_linear[hybrid]", "test_micro_batches",
+        ("test_bf16_input", "test_frozen_input", *LINEARS, "test_micro_batches",
          "test_within_the_bound"), verdicts=("no result", "wrong")),
     linear_forward("two dtypes in a product", "w8_NK = w8_NK.to(x_MK.dtype)", "pass",
         ("test_bf16_input", "test_frozen_input"), verdicts=("crashed",)),
@@ -407,7 +399,6 @@ TASK_16_5 = [
         "test_bf16_input", "scaled back before the product", may=PRODUCTS),
     linear_backward("dx that nobody wants, of tensors", "if ctx.needs_input_grad[0]:", "if True:", "test_frozen_input"),
 ]
-
 
 convert, gradients_of = At.each("16.6", "convert", "convert", "gradients_of")
 TASK_16_6 = [
@@ -502,7 +493,6 @@ TASK_16_6 = [
         "test_autocast", "what `grad` held before is lost"),
 ]
 
-
 loss_scale_update, after, unscale = At.each("16.7", "loss_scaling", "update", "after", "unscale_")
 TASK_16_7 = [
     loss_scale_update("never below 1",
@@ -553,7 +543,6 @@ TASK_16_7 = [
         "action, to, self.in_row = ROLL_BACK, self.checkpoint, 0",
         "action, to = ROLL_BACK, self.checkpoint", "test_recovery", "it counts on after a rollback"),
 ]
-
 
 measure, see = At.each("16.8", "scale_tracker", "measure", "Alarm.see")
 TASK_16_8 = [
