@@ -30,9 +30,9 @@ def test_the_reference_has_full_marks(number, tasks, points, seed):
     assert sum(task.points for task in week.tasks) == 100
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", [*WEEKS, pytest.param("capstone", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("number", WEEKS)
 def test_a_released_week_scores_nothing_and_says_so(number, tmp_path):
+    """The capstone too: tests/grading/test_student_tree.py, which is thorough."""
     week = PLANS[number].week
     strip_folder(week.folder, tmp_path / week.package)
     with LocalRunner(tmp_path) as runner:
