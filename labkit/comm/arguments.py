@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from labkit.comm.ledger import WORLD
-from labkit.comm.transport import Op, Transport, dtype_name
+from labkit.comm.transport import Op, Transport, dtype_name, format_tensor
 from labkit.errors import LabError
 
 OPS = ("sum", "mean", "max", "min", "prod")
@@ -30,10 +30,7 @@ class Group(Protocol):
 
 def check_member(group: Group) -> None:
     if group.rank < 0:
-        raise LabError(
-            f'rank {group.transport.rank} is outside of group "{group.name}": it is in none of its parts, and must not '
-            f"call it"
-        )
+        raise LabError(f'rank {group.transport.rank} is outside of group "{group.name}", and must not call it')
 
 
 def world_rank(group: Group, rank: int, name: str) -> int:
@@ -41,11 +38,8 @@ def world_rank(group: Group, rank: int, name: str) -> int:
     if isinstance(rank, bool) or not isinstance(rank, int):
         raise LabError(f"{name}= must be a rank, an int from 0 to {group.size - 1}; got {rank!r}")
     if not 0 <= rank < group.size:
-        own = "" if group.name == WORLD else f' "{group.name}"'
-        raise LabError(
-            f"{name}={rank} is no rank of this group{own}: its {group.size} ranks are 0 to {group.size - 1} "
-            f"(wrap around with % group.size)"
-        )
+        last = f"{group.size - 1} (wrap around with % group.size)"
+        raise LabError(f'{name}={rank} is no rank of this group "{group.name}": its ranks are 0 to {last}')
     return group.ranks[rank]
 
 
@@ -54,9 +48,7 @@ def check_peer(group: Group, rank: int, name: str) -> int:
     check_member(group)
     peer = world_rank(group, rank, name)
     if rank == group.rank:
-        raise LabError(
-            f"{name}={rank} is rank {group.rank} itself: a rank cannot message itself, keep the tensor instead"
-        )
+        raise LabError(f"{name}={rank} is rank {rank} itself: a rank cannot message itself, keep the tensor instead")
     return peer
 
 
@@ -68,10 +60,8 @@ def check_parts(group: Group, parts: Sequence[Sequence[int]], name: str) -> list
     cut = [tuple(world_rank(group, rank, "a rank of parts") for rank in part) for part in parts]
     every = [rank for part in cut for rank in part]
     if not all(cut) or any(list(part) != sorted(part) for part in cut) or len(set(every)) < len(every):
-        raise LabError(
-            f"parts={[list(part) for part in parts]}: each lists at least one rank, in ascending order, and no rank is "
-            f"in two"
-        )
+        shown = [list(part) for part in parts]
+        raise LabError(f"parts={shown}: each lists at least one rank, in ascending order, and no rank is in two")
     return cut
 
 
@@ -81,9 +71,7 @@ def check_tensor(group: Group, tensor: Any, name: str = "tensor") -> torch.Tenso
     if not isinstance(tensor, torch.Tensor):
         raise LabError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
     if tensor.device != group.device:
-        raise LabError(
-            f"{name} is on {tensor.device}, but this group moves tensors on {group.device}: use .to(group.device)"
-        )
+        raise LabError(f"{name} is on {tensor.device}, but this group's tensors on {group.device}: .to(group.device)")
     return tensor.detach() if tensor.requires_grad else tensor
 
 
@@ -100,14 +88,10 @@ def check_reduction(group: Group, tensor: Any, op: str) -> torch.Tensor:
 
 
 def target(group: Group, like: torch.Tensor | None, out: torch.Tensor | None) -> torch.Tensor:
-    """Where a message is received."""
     if out is not None:
         return check_tensor(group, out, "out")
     if like is None:
-        raise LabError(
-            "recv needs like= (a tensor of the shape and dtype to expect) or out= (a tensor to fill): "
-            "a message carries no header"
-        )
+        raise LabError("recv needs like= (a tensor of the shape and dtype to expect) or out= (a tensor to fill)")
     if not isinstance(like, torch.Tensor):
         raise LabError(f"like must be a torch.Tensor; got {type(like).__name__}")
     return torch.empty(like.shape, dtype=like.dtype, device=group.device)
@@ -119,9 +103,7 @@ def result(group: Group, work: torch.Tensor, shape: tuple[int, ...], out: torch.
         return work.new_empty(shape)
     checked = check_tensor(group, out, "out")
     if (tuple(out.shape), out.dtype) != (shape, work.dtype):
-        raise LabError(
-            f"out is {list(out.shape)} of {dtype_name(out)}, and the result is {list(shape)} of {dtype_name(work)}"
-        )
+        raise LabError(f"out is {format_tensor(out)}, and the result is {list(shape)} of {dtype_name(work)}")
     if out.untyped_storage().data_ptr() == work.untyped_storage().data_ptr() and _meet(_span(out), _span(work)):
         raise LabError("out= shares memory with the tensor that is read: give it memory of its own")
     return checked
@@ -133,10 +115,7 @@ def check_overlap(ops: Sequence[Op]) -> None:
     spans = [(_span(op.tensor), op.kind) for op in ops]
     for (one, kind), (other, its_kind) in itertools.combinations(spans, 2):
         if "recv" in (kind, its_kind) and _meet(one, other):
-            raise LabError(
-                "out= shares memory with another tensor of the same call: it would be overwritten while "
-                "it is read; receive into a tensor of its own"
-            )
+            raise LabError("out= shares memory with another tensor of the same call: receive into one of its own")
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -152,5 +131,4 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def size_dtype_shape(tensor: torch.Tensor) -> tuple[int, str, tuple[int, ...]]:
-    """The bytes, dtype and shape that a ledger keeps of a tensor."""
     return tensor.nbytes, dtype_name(tensor), tuple(tensor.shape)

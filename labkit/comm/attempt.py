@@ -24,7 +24,7 @@ class Attempt:
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.address, self.port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        self.missing, self.connected = list(range(self.size)), False
+        self.missing: list[int] | None = None  # None: nothing has answered yet
         # With the agent's store nobody serves one; otherwise rank 0 does, unless its program already has.
         agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         serves = self.rank == 0 and not agents and not dist.is_initialized()
@@ -33,7 +33,6 @@ class Attempt:
         said.start()
         try:
             self._base = self._connect(serves)
-            self.connected = True
             self.name = self._agree(self._base)
         except (dist.DistError, OSError) as error:
             first = str(error).strip().splitlines()[0]
@@ -52,7 +51,8 @@ class Attempt:
         # torchrun starts dead ranks again on the store of the first time, where keys of the dead are still, and its
         # restart count begins anew. So each leaves a random word; rank 0 proposes all words that it finds; who finds
         # their own agrees.
-        came = [f"labkit/came/{rank}" for rank in range(self.size)]
+        self.missing = list(range(self.size))
+        came = [f"labkit/came/{rank}" for rank in self.missing]
         word, proposed, until = uuid.uuid4().hex, "", time.monotonic() + PATIENCE.total_seconds()
         store.set(came[self.rank], word)
         while time.monotonic() < until:
@@ -75,9 +75,9 @@ class Attempt:
         raise OSError("not all ranks came")
 
     def _waits(self, seconds: float) -> str:
-        whom = f"rank {', '.join(str(rank) for rank in self.missing if rank != self.rank)}"
+        others = ", ".join(str(rank) for rank in self.missing or () if rank != self.rank)
+        whom = f"rank {others}" if self.missing is not None else "an answer"
         return (
-            f"rank {self.rank} of {self.size} has waited {seconds:.0f} s for "
-            f"{whom if self.connected else 'an answer'} at {self.address}:{self.port}, "
+            f"rank {self.rank} of {self.size} has waited {seconds:.0f} s for {whom} at {self.address}:{self.port}, "
             "since RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set; if no launcher started the others, unset them"
         )

@@ -9,8 +9,6 @@ from typing import Any
 from labkit.comm.ledger import EMPTY, WORLD, Ledger
 from labkit.errors import LabError
 
-ARROWS = 16  # arrows of the wait-for graph that the text lists
-
 
 class Results(list):
     """The return values by rank. `ledgers[r]` is what rank r did."""
@@ -132,27 +130,20 @@ class Edge:
 
 @dataclass
 class Autopsy:
-    """reason    what ended the run: "deadline", "raised", "died", "deadlock" (certain before the deadline), "mismatch"
-    guilty       the rank at fault, or None where no single one can be named
-    involved     all ranks that the cause speaks of
-    call         "file:line" of the call or line at fault
-    cause        one sentence
-    certain      True: nothing that is still running could have changed it
-    """
+    """Why a run failed."""
 
-    reason: str
-    cause: str
-    guilty: int | None
-    involved: list[int]
-    call: str
+    reason: str  # "deadline", "raised", "died", "deadlock" (certain before the deadline), "mismatch"
+    cause: str  # one sentence
+    guilty: int | None  # the rank at fault; None where no single one can be named
+    involved: list[int]  # all ranks that the cause speaks of
+    call: str  # "file:line" of the call or line at fault
     ranks: list[RankReport]
     edges: list[Edge]
-    certain: bool = False
+    certain: bool = False  # nothing that is still running could have changed it
     timeout: float | None = None
     backend: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; nodes are `ranks`, arrows are `edges` (waiter -> on)."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -170,12 +161,10 @@ class Autopsy:
             for e in sorted(self.edges, key=lambda e: e.waiter):
                 alike.setdefault((e.on, e.kind, e.where), []).append(str(e.waiter))
             arrows = [f"{', '.join(who)} -> {on} ({kind}, {at})" for (on, kind, at), who in alike.items()]
-            more = f"; and {len(arrows) - ARROWS} more" if len(arrows) > ARROWS else ""
-            lines += ["", f"  waits for: {'; '.join(arrows[:ARROWS])}{more}"]
+            lines += ["", f"  waits for: {'; '.join(arrows)}"]
         for report in self.ranks:
             if report.rank == self.guilty and report.traceback:
                 lines += ["", f"Rank {self.guilty}'s traceback:", report.traceback.rstrip()]
-        for report in self.ranks:
             # Of a rank that the library ended, the cause says it in words.
             if report.state == "died" and report.output and not report.consequence:
                 lines += ["", f"Rank {report.rank}'s last words on stderr:", report.output.rstrip()]
@@ -183,12 +172,8 @@ class Autopsy:
 
 
 class RanksFailed(LabError):
-    """Some rank raised, died, or did not end in time. `str()` is the autopsy's text.
-
-    autopsy    what each rank was doing, who waits for whom, and whose fault it was
-    ledgers    what each rank had done by then
-    error      the guilty rank's own exception, where there is one and it could be brought here; else None
-    """
+    """Some rank raised, died, or did not end in time. `str()` is the autopsy's text; error: the guilty rank's own
+    exception, where there is one and it could be brought here."""
 
     def __init__(self, autopsy: Autopsy, ledgers: list[Ledger], error: BaseException | None = None) -> None:
         super().__init__(str(autopsy))

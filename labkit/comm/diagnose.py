@@ -324,6 +324,5 @@ def _signal_name(number: int | None) -> str:
 
 
 def _own_line(stack: list[tuple[str, int, str]]) -> str:
-    """The line of a stack that is named: see `pick_frame`."""
     number = pick_frame([file for file, _, _ in stack])
     return f"{shown_path(stack[number][0])}:{stack[number][1]}" if number is not None else ""

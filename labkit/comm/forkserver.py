@@ -2,14 +2,14 @@
 
 Orders go over a line: a socket with one JSON object a line, and the children's descriptors beside it.
 
-    {"fork": "module:function", "numbers": [0, 4], "setup": {...}, "descriptors": 12, "import": [...], "directory": ""}
+    {"fork": "module:function", "count": 4, "setup": {...}, "descriptors": 12, "import": [...], "directory": ""}
         -> {"forked": [pid, ...]}, or {"error": "why"}
         Each child calls function(setup, number, its share of the descriptors) and ends with the status it returns.
     {"signal": 9, "to": [pid, ...]}
     {"line": 1}, with one descriptor: a further line
     -> {"ready": pid} as a line begins; {"ended": pid, "status": n} as a child of it ends (n < 0: by the signal -n)
 
-When a line closes, the server kills its children, each with its whole session, and removes its directory.
+When a line closes, its children are killed, each with its whole session, and its directory is removed.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from labkit.errors import LabError
 
 ANSWER_LIMIT = 60.0  # seconds for forking, and for what has to be imported before
 Child = Callable[[dict[str, Any], int, list[int]], int | None]
-_MOST = 250  # descriptors that the kernel takes in one message
+MOST = 250  # descriptors that the kernel takes in one message
 
 
 # -- forking ----------------------------------------------------------------------------------------------------------
@@ -84,8 +84,7 @@ class _Line:
     """A line, seen from the server, and who was forked for it."""
 
     def __init__(self, link: socket.socket) -> None:
-        self.link, self.open = link, True
-        self.text = b""
+        self.link, self.text = link, b""
         self.descriptors: list[int] = []
         self.children: set[int] = set()
         self.directory = ""
@@ -93,7 +92,7 @@ class _Line:
     def orders(self) -> list[dict[str, Any]] | None:
         """What has come; None at the end of the line."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self.link, 1 << 16, _MOST)
+            data, descriptors, _, _ = socket.recv_fds(self.link, 1 << 16, MOST)
         except OSError:
             data, descriptors = b"", []
         self.descriptors += descriptors
@@ -125,7 +124,6 @@ class _Server:
         line.send({"ready": os.getpid()})
 
     def step(self, wait: float | None) -> None:
-        """Deal with what comes next."""
         links = {line.link.fileno(): line for line in self.lines}
         doors = [self.door.fileno()] if self.door is not None else []
         for fd in select.select([self.wake, *doors, *links], [], [], wait)[0]:
@@ -142,7 +140,6 @@ class _Server:
         self._reap()
 
     def drop(self, line: _Line) -> None:
-        line.open = False
         self.lines.remove(line)
         line.link.close()
         for pid in line.children:
@@ -168,10 +165,9 @@ class _Server:
             if wanted:
                 gc.freeze()
             function = getattr(sys.modules[module], name)
-            first, after = order["numbers"]
-            each = len(descriptors) // (after - first)
-            for number in range(first, after):
-                own = descriptors[each * (number - first) : each * (number - first + 1)]
+            each = len(descriptors) // order["count"]
+            for number in range(order["count"]):
+                own = descriptors[each * number : each * (number + 1)]
                 pid = fork(self._become, function, order["setup"], number, own, descriptors, by=self.by)
                 line.children.add(pid)
                 self.owners[pid] = line
@@ -202,12 +198,12 @@ class _Server:
             self._kill(pid, signal.SIGKILL, group_only=True)  # whatever it started and left in its session's group
             if (line := self.owners.pop(pid, None)) is not None:
                 line.children.discard(pid)
-                if line.open:
+                if line in self.lines:
                     line.send({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
                 self._clean_up(line)
 
     def _clean_up(self, line: _Line) -> None:
-        if not (line.open or line.children) and line.directory:
+        if line not in self.lines and not line.children and line.directory:
             shutil.rmtree(line.directory, ignore_errors=True)
 
     def _kill(self, pid: int, number: int, group_only: bool = False) -> None:
@@ -228,8 +224,7 @@ def serve(
     """Serve until all lines have closed and their children are gone.
 
     link: the first line; when it closes, all others do. door: a listening socket, through which lines come. close:
-    whether children let go of the server's and their siblings' descriptors. parent: all lines close when it dies.
-    """
+    whether children let go of the server's and their siblings' descriptors. parent: all lines close when it dies."""
     gc.collect()
     gc.freeze()  # a child's garbage collection must not touch, and so copy, every page it shares with this process
     server = _Server(by, door, close)
@@ -251,14 +246,14 @@ class ForkLine:
 
     def __init__(self, link: socket.socket) -> None:
         self.link, self._text = link, b""
-        self._late: list[dict[str, Any]] = []
+        self._answers: list[dict[str, Any]] = []
+        self._ended: list[tuple[int, int]] = []
 
     def fileno(self) -> int:
         return self.link.fileno()
 
     def ready(self, limit: float) -> None:
-        """Wait until the server answers."""
-        self._answer("ready", limit)
+        self._answer(limit)
 
     def fork(
         self,
@@ -271,18 +266,12 @@ class ForkLine:
         limit: float = ANSWER_LIMIT,
     ) -> list[int]:
         """`count` children that run "module:function", with these descriptors shared out. Their pids; LabError: none."""
-        order = {"fork": function, "setup": setup, "import": [*modules], "directory": directory}
-        each, pids = len(descriptors) // count, []
-        most = _MOST // each if each else count
-        for first in range(0, count, most):
-            some = descriptors[each * first : each * (first + most)]
-            numbers = [first, min(first + most, count)]
-            self._order({**order, "numbers": numbers, "descriptors": len(some)}, some)
-            answer = self._answer("forked", limit)
-            if "error" in answer:
-                raise LabError(answer["error"])
-            pids += answer["forked"]
-        return pids
+        order = {"fork": function, "count": count, "setup": setup, "import": [*modules], "directory": directory}
+        self._order({**order, "descriptors": len(descriptors)}, descriptors)
+        answer = self._answer(limit)
+        if "error" in answer:
+            raise LabError(answer["error"])
+        return answer["forked"]
 
     def signal(self, pids: Sequence[int], number: int) -> None:
         self._order({"signal": int(number), "to": [*pids]})
@@ -296,7 +285,10 @@ class ForkLine:
 
     def ended(self, wait: float | None = 0.0) -> list[tuple[int, int]]:
         """(pid, exit status) of children that have ended since the last call; waits `wait` seconds for one."""
-        return [(m["ended"], m["status"]) for m in self._messages(wait) if "ended" in m]
+        if not self._ended:
+            self._read(wait)
+        ended, self._ended = self._ended, []
+        return ended
 
     def close(self) -> None:
         """All children are killed; the server does not wait with that for anybody."""
@@ -307,24 +299,24 @@ class ForkLine:
         sent = socket.send_fds(self.link, [data], list(descriptors)) if descriptors else 0
         self.link.sendall(data[sent:])
 
-    def _answer(self, key: str, limit: float) -> dict[str, Any]:
-        deadline, before = time.monotonic() + limit, list[dict[str, Any]]()
-        while (left := deadline - time.monotonic()) > 0:
-            messages = self._messages(left)
-            for message in messages:
-                if key in message or "error" in message:
-                    self._late = before + [m for m in messages if m is not message]
-                    return message
-            before += messages
-        self.close()  # what comes now is no answer to the next order
-        raise TimeoutError(f"no answer within {limit:g} s")
+    def _answer(self, limit: float) -> dict[str, Any]:
+        deadline = time.monotonic() + limit
+        while not self._answers and (left := deadline - time.monotonic()) > 0:
+            self._read(left)
+        if not self._answers:
+            self.close()  # what comes now is no answer to the next order
+            raise TimeoutError(f"no answer within {limit:g} s")
+        return self._answers.pop(0)
 
-    def _messages(self, wait: float | None) -> list[dict[str, Any]]:
-        late, self._late = self._late, []
-        if select.select([self.link], [], [], 0.0 if late else wait)[0]:
-            data = self.link.recv(1 << 16)
-            if not data and not late:
-                raise EOFError("it exited")
-            *lines, self._text = (self._text + data).split(b"\n")
-            late += [json.loads(line) for line in lines]
-        return late
+    def _read(self, wait: float | None) -> None:
+        if not select.select([self.link], [], [], wait)[0]:
+            return
+        data = self.link.recv(1 << 16)
+        if not data:
+            raise EOFError("it exited")
+        *lines, self._text = (self._text + data).split(b"\n")
+        for message in map(json.loads, lines):
+            if "ended" in message:
+                self._ended.append((message["ended"], message["status"]))
+            else:
+                self._answers.append(message)

@@ -1,11 +1,8 @@
 """`Group`: the only way a lab communicates.
 
-N ranks run the same function; each holds a Group that knows its own `rank` and the `size`. A message goes from one
-rank's tensor to another's (`send`, `recv`, `sendrecv`, `isend`, `irecv`, `batch`), or all ranks take part in a
-collective (`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `barrier`). The group is passed as an argument,
-never global.
-
-Rules that hold on every backend:
+N ranks run the same function; each gets a Group as an argument, which knows its own `rank` and the `size`. A message
+goes from one rank's tensor to another's (`send`, `recv`, `sendrecv`, `isend`, `irecv`, `batch`), or all ranks take part
+in a collective (`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `barrier`). On every backend:
 
 - `send` may wait until its receiver has come: never rely on a buffer in between. Two ranks that both send first wait
   for each other for ever; `sendrecv` posts both directions together.
@@ -13,18 +10,15 @@ Rules that hold on every backend:
 - Every rank calls the same collectives in the same order, with equal shapes and dtypes, from one thread.
 - Any dtype can be sent, gathered and broadcast, float8 too. Reductions need arithmetic: float16, bfloat16, float32,
   float64, int8, uint8, int32 and int64; "mean" is the sum divided by N in the tensor's own dtype, so integers have
-  none.
-- On gloo, a max or min that meets a NaN may return a number: reduce a flag "is not finite" instead.
+  none. On gloo, a max or min that meets a NaN may return a number: reduce a flag "is not finite" instead.
 - Tensors may be non-contiguous or empty. They carry no gradient through the group.
 
 `split` cuts a group into named parts, and each rank gets the part that it is in: a Group like any other. `Mesh`
 (labkit.comm.mesh) cuts along dimensions. Two groups that share ranks must be called in the same order by both.
 
-**One numbering.** What you pass to a group, and its `rank`, count within that group: 0 to size-1. What is
-reported (the ledger, an autopsy, a timeline, the virtual wire, `group.ranks`) counts within the whole run.
-`group.ranks[i]` is the rank of the run that this group calls i.
-
-Each call is noted in `group.ledger` (see labkit.comm.ledger). All groups of a rank write into one.
+**One numbering.** What you pass to a group, and its `rank`, count within that group: 0 to size-1. What is reported (the
+ledger, an autopsy, a timeline, the virtual wire) counts within the whole run: `group.ranks[i]` is the rank of the run
+that this group calls i. All groups of a rank write into one ledger (labkit.comm.ledger).
 """
 
 from __future__ import annotations
@@ -247,8 +241,8 @@ class Group:
         work = check_reduction(self, tensor, op).contiguous()
         if tensor.dim() == 0 or tensor.shape[0] % self.size:
             raise LabError(
-                f"reduce_scatter cuts the first dimension into {self.size} equal parts; shape "
-                f"{list(tensor.shape)} cannot be cut so: pad it, or choose another size"
+                f"reduce_scatter cuts the first dimension into {self.size} equal parts, which shape "
+                f"{list(tensor.shape)} does not allow: pad it"
             )
         result = arguments.result(self, work, (work.shape[0] // self.size, *work.shape[1:]), out)
         into = _own(result)
@@ -316,8 +310,6 @@ class Group:
 
 
 class Span:
-    """A span of computing under way (`Group.compute`)."""
-
     def __init__(self, group: Group, event: Event | None) -> None:
         self._group, self._event, self._open = group, event, True
 

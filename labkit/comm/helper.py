@@ -24,11 +24,9 @@ WORTH_SHARING = [
     "torch.distributed.checkpoint",
     "labkit.checks.remote",
 ]
-# FSDP2 and every optimizer import torch._dynamo at their first call, 1.4 s of each rank's life, and torchao brings half
-# of torch's compiler along, 3 s. A rank's first backward from a given gradient imports sympy, 0.6 s, and checks call
-# those. So whoever has the first of a pair gets the second with the helper. On a CPU alone:
-# importing them asks CUDA nothing (torch 2.13), but with a GPU it is untried, and a helper that had asked could not
-# fork ranks that use one.
+# What the first of a pair imports later, at its first call: 1.4 s of each rank's life, torchao 3 s, sympy (a first
+# backward from a given gradient, which checks call) 0.6 s. On a CPU alone: a helper that had asked CUDA anything could
+# not fork ranks that use a GPU.
 ON_CPU = {
     "torch.distributed.fsdp": "torch._dynamo",
     "torchao.float8": "torchao.float8",
@@ -69,16 +67,14 @@ class Helper:
             self.close()
             raise self.gone(error) from error
 
-    def gone(self, error: Exception | None = None) -> LabError:
+    def gone(self, error: Exception) -> LabError:
         try:
             self.errors.seek(0)
             lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
         except (OSError, ValueError):
             lines = []
         said = lines[-1] if lines else "it said nothing; was it killed for lack of memory?"
-        return LabError(
-            f"the helper process that starts ranks ended or does not answer ({error or 'it exited'}): {said}"
-        )
+        return LabError(f"the helper process that starts ranks does not answer ({error}): {said}")
 
     def alive(self) -> bool:
         return self.owner == os.getpid() and self._line.fileno() >= 0 and self.process.poll() is None

@@ -1,35 +1,23 @@
 """The ledger, a communication log: what one rank asked its group to do, in program order.
 
-Every call on a `Group` leaves an `Event` here: what kind, with whom, how many bytes, from which line, from when to
-when. Checks assert on it, timelines draw it, the virtual wire replays it, and the autopsy of a hang is read from it.
+Every call on a `Group` leaves an `Event`: checks assert on it, timelines draw it, the virtual wire replays it, and the
+autopsy of a hang is read from it. For the replay, clocks aside:
 
-What replay needs is exact, clocks aside:
+- Events that one call posts together (the halves of a `sendrecv`, the parts of a `batch`) share a `batch` id.
+- `blocking=False` (`isend`, `irecv`, `async_op`): the rank went on at once; a later "wait" with `of=<index>` is where it
+  stood still until completion.
+- Ranks are those of the whole run, whatever a sub-group calls them; `ledger.groups` says which are in a group.
+- `seq` counts within a group: the n-th send from a to b meets the n-th recv on b from a, and the n-th collective the
+  n-th of every other rank. Matching needs nothing else.
 
-- `index` is the rank's program order. Events that one call posts together (the two halves of a `sendrecv`, all parts
-  of a `batch`) share a `batch` id, and no other event has it.
-- `blocking=True`: the rank went on only after this event was complete. `blocking=False` (`isend`, `irecv`,
-  `async_op`): the rank went on at once; a later event of kind "wait" with `of=<index>` is where it stood still until
-  completion.
-- `group` names the group that was called; `ledger.groups` says which ranks are in it. Ranks are always ranks of the
-  whole run here, whatever a sub-group calls them (see labkit.comm.group).
-- `seq` counts within a group: the n-th send from a to b meets the n-th recv on b from a, and the n-th collective meets
-  the n-th collective of every other rank of that group. Matching needs nothing else.
-- A `compute` event is a span of computing that somebody noted (`group.compute`): a label, and the seconds that it
-  took, or that it is to take on the virtual wire.
+`bytes` of a "send" and a "recv" are what crosses, without a header (the tests hold it against the kernel's counters).
+For a library collective they are the payload as nccl-tests counts it (all_reduce and broadcast: the tensor; all_gather:
+the gathered result; reduce_scatter: the whole input), and say nothing of the wire. What FSDP2, DTensor and others send
+by themselves is here only if their mesh was made with `ledger=True` (labkit.comm.torch_group). On CUDA `begin` and `end`
+say when the call was made and when it returned to the host.
 
-What `bytes` means. For "send" and "recv" it is what crosses: elements times element size, no header (the tests hold
-it against the kernel's own TCP counters). For a library collective it is the payload as nccl-tests counts it
-(all_reduce and broadcast: the tensor; all_gather: the gathered result; reduce_scatter: the whole input); how many
-bytes really cross is the library's choice of algorithm, and the ledger does not claim to know it. What FSDP2, DTensor
-and others send by themselves is here only if their mesh was made with `ledger=True` (labkit.comm.torch_group).
-
-On CUDA `begin` and `end` say when the call was made and when it returned to the host, not when the GPU did it.
-
-An event costs about 2 microseconds, 6 where a file keeps it too. `ledger.off()` records nothing for a while: a
-benchmark of 8-byte messages wants that.
-
-The file (`sink`) is for rank processes: a rank that hangs in C code or dies by a signal cannot tell what it was doing;
-the file outlives it, and the parent reads it for the autopsy (`read_sink`).
+An event costs about 2 microseconds, 6 where a file (`sink`) keeps it too: a rank that hangs in C code or dies by a
+signal cannot say what it was doing, and the parent reads its file for the autopsy (`read_sink`).
 """
 
 import json
@@ -107,29 +95,20 @@ _row = attrgetter(*_KEPT)
 
 
 class Ledger:
-    """The events of one rank. `events` is an ordinary list; reading it while the rank runs is safe.
-
-    rank, size   whose ledger, and of how many ranks
-    groups       the groups that this rank is in, by name: their ranks
-    weighed      bytes of memory that the rank held when a span of computing began, by the event's index: where a
-                 broker reads it from outside (labkit.comm.link), and nothing elsewhere
-    start        `time.perf_counter()` at the start of the run, the zero of all times (one clock for a whole machine)
-    sink         path of an append-only file that gets every begin and end as it happens; it survives SIGKILL
-    keep         events kept in memory; older ones are dropped (`dropped` says how many, the totals still count them)
-    """
+    """The events of one rank. `events` is an ordinary list; reading it while the rank runs is safe."""
 
     def __init__(
         self, rank: int = 0, size: int = 1, *, start: float | None = None, sink: str | None = None, keep: int = KEEP
     ) -> None:
         self.rank, self.size = rank, size
-        self.groups: dict[str, tuple[int, ...]] = {WORLD: tuple(range(size))}
-        self.start = time.perf_counter() if start is None else start
-        self.keep = max(2, keep)
+        self.groups: dict[str, tuple[int, ...]] = {WORLD: tuple(range(size))}  # those that this rank is in
+        self.start = time.perf_counter() if start is None else start  # the zero of all times, one for a whole machine
+        self.keep = max(2, keep)  # events in memory
         self.events: list[Event] = []
-        self.weighed: dict[int, int] = {}
+        self.weighed: dict[int, int] = {}  # bytes held when a span began, by its index, where a broker reads them
         self.enabled = True
         self.gaps = False  # True once something went unrecorded: then counts prove nothing
-        self.dropped = 0
+        self.dropped = 0  # older events; the totals still count them
         self._totals: Counter[str] = Counter()  # of the dropped events
         self._next = 0
         self._seq: dict[tuple[str, str, int | None], int] = {}
@@ -158,12 +137,10 @@ class Ledger:
         return [e for e in self.events if e.end is None and e.blocking and e.kind in CALLS]
 
     def group_of(self, event: Event) -> GroupId:
-        """The group in which an event of this ledger took place."""
         return GroupId(event.group, self.groups.get(event.group, ()))
 
     # -- recording ------------------------------------------------------------------------------------------------
     def now(self) -> float:
-        """Seconds since the start of the run."""
         return time.perf_counter() - self.start
 
     def join(self, group: GroupId) -> None:
@@ -181,9 +158,7 @@ class Ledger:
         batch: int | None = None,
         **more: Any,
     ) -> Event | None:
-        """Note that a call begins. `batch=None` starts a new batch; `more` are other fields of the Event.
-
-        None is returned while the ledger is off; `finish` takes it."""
+        """Note that a call begins; None while the ledger is off. `batch=None` starts a new batch; more: fields."""
         if not self.enabled:
             self.gaps = True
             return None
@@ -263,7 +238,6 @@ class Ledger:
 
     # -- as data --------------------------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
-        """Plain values: {"rank", "size", "groups", "events": [{field: value}], "dropped", "gaps", "totals"}."""
         return {
             "rank": self.rank,
             "size": self.size,
@@ -295,8 +269,7 @@ class Ledger:
 class _Sink:
     """The append-only file. One `os.write` a record: what was written before a SIGKILL is in the kernel, not lost.
 
-    Records are marshalled (a third of JSON's time). Nothing here may fail the run: on a full disk the sink falls silent
-    and the autopsy knows less."""
+    Records are marshalled (a third of JSON's time). On a full disk the sink falls silent: nothing here fails the run."""
 
     def __init__(self, path: str, ledger: Ledger) -> None:
         self.ledger, self.written, self.quiet = ledger, 0, False

@@ -26,7 +26,6 @@ from copy import copy
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from labkit.comm.callsite import caller
 from labkit.comm.ledger import WORLD, GroupId
@@ -161,6 +160,3 @@ class BrokerTransport(Transport):
 
     def over(self) -> None:
         self._line.link.sendall(frame_head("over", {}))
-
-    def process_group(self) -> dist.ProcessGroup:
-        raise LabError("ranks behind a broker have no device mesh (FSDP2 needs torch process groups)")

@@ -42,24 +42,15 @@ class Mesh:
             raise LabError(f"a mesh of {cut} has {math.prod(sizes.values())} ranks, and the group has {group.size}")
         self.group, self.sizes, self.ledger = group, sizes, ledger
         self._grid = torch.arange(group.size).reshape(*sizes.values())  # the group's ranks, by coordinate
-        self._groups: dict[tuple[str, ...], Group] = {(name,): self._cut((name,)) for name in sizes}
+        self._groups: dict[str, Group] = {}
+        for dim, (name, size) in enumerate(sizes.items()):
+            self._groups[name] = group.split(self._grid.movedim(dim, -1).reshape(-1, size).tolist(), name)
         self._device_mesh: DeviceMesh | None = None
 
-    def __getitem__(self, names: str | tuple[str, ...]) -> Group:
-        """mesh["tp"]: the Group along a dimension. mesh["dp", "tp"]: along several, the last fastest, by all ranks."""
-        wanted = (names,) if isinstance(names, str) else tuple(names)
-        if wanted not in self._groups:
-            if not wanted or list(wanted) != [name for name in self.sizes if name in wanted]:
-                raise LabError(f"this mesh has the dimensions {', '.join(self.sizes)}, in this order; not {names!r}")
-            self._groups[wanted] = self._cut(wanted)
-        return self._groups[wanted]
-
-    def _cut(self, names: tuple[str, ...]) -> Group:
-        along = [list(self.sizes).index(name) for name in names]
-        others = [dim for dim in range(len(self.sizes)) if dim not in along]
-        length = math.prod(self.sizes[name] for name in names)
-        parts = self._grid.permute(*others, *along).reshape(-1, length).tolist()
-        return self.group.split(parts, name="_".join(names))
+    def __getitem__(self, name: str) -> Group:
+        if name not in self._groups:
+            raise LabError(f"this mesh has the dimensions {', '.join(self.sizes)}, and not {name!r}")
+        return self._groups[name]
 
     @property
     def data_share(self) -> tuple[int, int]:
@@ -76,10 +67,7 @@ class Mesh:
         """torch's DeviceMesh of the same ranks and groups, for FSDP2 and DTensor. LabError on threads, behind a broker."""
         if self._device_mesh is None:
             ranks = torch.tensor(self.group.ranks)[self._grid]
-            ends = [self._groups[name,].transport for name in self.sizes]
+            ends = [group.transport for group in self._groups.values()]
             ledger = self.group.ledger if self.ledger else None
             self._device_mesh = device_mesh(ends, ranks, tuple(self.sizes), ledger)
         return self._device_mesh
-
-    def __repr__(self) -> str:
-        return f"Mesh({', '.join(f'{name}={size}' for name, size in self.sizes.items())}; {self.group!r})"

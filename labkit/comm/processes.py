@@ -16,7 +16,7 @@ from labkit.comm import helper
 from labkit.comm.autopsy import Evidence, Results
 from labkit.comm.callsite import cut
 from labkit.comm.diagnose import refuse_wrong
-from labkit.comm.forkserver import ForkLine
+from labkit.comm.forkserver import MOST, ForkLine
 from labkit.comm.processor import ENOUGH, STRETCH, lost, since, times
 from labkit.comm.rank_process import RankProcess
 from labkit.comm.serialization import pack_job, unpack
@@ -35,14 +35,15 @@ OUTPUT_LIMIT = 4 << 20  # bytes that a rank may print in a job with a deadline: 
 class RankPool:
     """`size` rank processes that are kept between jobs: `with RankPool(4) as pool: pool.run(fn, x, timeout=5.0)`.
 
-    Each job gets a fresh Group and ledger; modules stay imported and globals set. After a job that failed, the next job
-    gets new processes.
-    """
+    Each job gets a fresh Group and ledger; modules stay imported and globals set. After one that failed, the next gets
+    new processes."""
 
     fault = None  # what gloo and NCCL make of a mismatch is an error of a rank's, or silence
 
     def __init__(self, size: int = 4, *, device: str = "cpu") -> None:
         check_size(size)
+        if 3 * size > MOST:  # each has three connections
+            raise LabError(f"size={size}: a pool has at most {MOST // 3} rank processes")
         self.size, self.device = size, device
         self.workers: list[RankProcess] = []
         self.directory, self.jobs = "", 0
@@ -51,8 +52,7 @@ class RankPool:
 
     def run(self, fn: Callable, *args: Any, timeout: float | None = 5.0) -> Results:
         """Like `run_ranks(fn, *args, size=pool.size, backend="processes", timeout=timeout)`, without the start-up."""
-        needs, job = pack_job(fn, args)
-        results = self.call("labkit.comm.serialization:load", [(needs, job)] * self.size, timeout)
+        results = self.call("labkit.comm.serialization:load", [({}, pack_job(fn, args))] * self.size, timeout)
         results[:] = [unpack(answer) for answer in results]
         return results
 
@@ -64,14 +64,9 @@ class RankPool:
             if any(worker.end for worker in self.workers):  # one died between two jobs
                 self.close()
         try:
-            results = self._run(load, jobs, timeout) if self.workers else None
-            if results is None:  # none yet, or a module that they hold has changed on disk since they read it
-                self.close()
+            if not self.workers:
                 self._start()
-                results = self._run(load, jobs, timeout)
-            if results is None:
-                raise LabError("the ranks' code changes while they load it: run it again")
-            return results
+            return self._run(load, jobs, timeout)
         except BaseException:  # failure, or Ctrl-C: nothing stays
             self.close()
             raise
@@ -84,7 +79,6 @@ class RankPool:
                     os.kill(worker.pid, number)
 
     def close(self) -> None:
-        """End all ranks and remove every trace of them."""
         workers, self.workers = self.workers, []
         if self._line is not None:
             alive, give_up = {w.pid for w in workers if w.pid and w.status is None}, time.monotonic() + 10.0
@@ -116,7 +110,6 @@ class RankPool:
             "cwd": os.getcwd(),
             "environ": dict(os.environ),
             "argv": sys.argv,
-            "path": sys.path,
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         }
         self.workers = [RankProcess(rank, self.size) for rank in range(self.size)]
@@ -131,8 +124,7 @@ class RankPool:
         self._take_ends()  # those that ended while they were made are reported once
         self._reach("here", START_LIMIT, "could not join the process group")
 
-    def _run(self, load: str, jobs: Sequence[tuple[dict[str, Any], bytes]], timeout: float | None) -> Results | None:
-        """Run the job; None if the ranks' code is out of date."""
+    def _run(self, load: str, jobs: Sequence[tuple[dict[str, Any], bytes]], timeout: float | None) -> Results:
         self.jobs += 1
         self.sink = os.path.join(self.directory, f"ledger{self.jobs}.{{rank}}")
         for worker, (head, body) in zip(self.workers, jobs):
@@ -140,8 +132,6 @@ class RankPool:
             job = {"load": load, "head": head, "path": sys.path, "ledger": self.sink}
             worker.send(frame("job", json.dumps(job).encode()) + frame("body", body))
         self._reach("load", LOAD_LIMIT, "could not load the job")
-        if any(worker.answer == b"stale" for worker in self.workers):
-            return None
         self._begin("done", timeout)
         for worker in self.workers:
             worker.send(frame("go", json.dumps(self.start).encode()))
@@ -192,12 +182,10 @@ class RankPool:
         writes = {worker.control.fileno() for worker in self.workers if worker.to_send}
         for fd in handlers:
             poll.register(fd, select.POLLIN | (select.POLLOUT if fd in writes else 0))
-        left = self.deadline - time.perf_counter()
-        for fd, events in poll.poll(1000 * max(0.0, min(seconds, LOOK, left if left > 0 else LOOK))):
+        for fd, events in poll.poll(1000 * min(seconds, LOOK)):
             handlers[fd](events)
 
     def _take_ends(self, events: int = 0) -> None:
-        """Note which ranks' processes have ended, as the helper reports."""
         assert self._line is not None
         try:
             ended = dict(self._line.ended())
@@ -239,7 +227,6 @@ class RankPool:
         return [worker.evidence(now, self.sink) for worker in self.workers]
 
     def _evidence_with_stacks(self) -> list[Evidence]:
-        """The evidence, with where each rank is or was, and its last lines on stderr."""
         assert self._line is not None
         evidence, running = self.evidence(), [worker for worker in self.workers if worker.state == "running"]
         traces = [os.path.join(self.directory, f"trace{worker.rank}") for worker in self.workers]

@@ -51,9 +51,7 @@ class Able:
 
 
 def lost(spent: float, each: Sequence[tuple[float, float]]) -> float:
-    """Seconds of `spent` that dependent processes lost to waiting for a processor; each: their `times`.
-
-    They wanted used + waited; what of it is more than `spent` was side by side. Never less than the worst off waited.
-    """
+    """Seconds of `spent` that dependent processes lost to waiting for a processor; each: their `times`."""
+    # They wanted used + waited; what of it is more than `spent` was side by side. Never less than the worst off waited.
     wanted, waited = sum(map(sum, each)), sum(wait for _, wait in each)
     return max([waited * min(1.0, spent / wanted) if wanted > 0 else 0.0, *(wait for _, wait in each)])

@@ -29,7 +29,6 @@ class Output:
         self.last_words, self.end, self._partial = b"", False, b""
 
     def handle(self, events: int) -> None:
-        """Deal with the events that `poll` gave for it."""
         self.forward()
 
     def forward(self, last: bool = False) -> None:
@@ -64,7 +63,6 @@ class Output:
             stream.flush()
 
     def tail(self, lines: int) -> list[str]:
-        """The last lines passed on."""
         return self.last_words.decode("utf-8", "replace").strip().splitlines()[-lines:]
 
     def close(self) -> None:
@@ -89,7 +87,6 @@ class RankProcess:
         self.fresh()
 
     def fresh(self, output_limit: int | None = None) -> None:
-        """Forget the last job."""
         self.state, self.order = "running", float("inf")
         self.answer, self.out.room, self.err.room = b"", output_limit, output_limit
         self.ledger: Ledger | None = None
@@ -111,7 +108,6 @@ class RankProcess:
             self.to_send = memoryview(b"")  # it is gone: its exit status says how
 
     def handle(self, events: int) -> None:
-        """Deal with the events that `poll` gave for its connection."""
         if events & select.POLLOUT:
             self.flush()
         if events & ~select.POLLOUT:
@@ -144,7 +140,6 @@ class RankProcess:
             yield kind.decode().strip(), content
 
     def died(self, status: int) -> None:
-        """Note that its process has ended."""
         self.take()  # a result that was sent before the end counts
         self.status, self.end = status, True
         if self.state == "running":

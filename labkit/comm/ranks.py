@@ -1,10 +1,5 @@
 """`run_ranks`: the same function on N ranks, anywhere.
 
-def hello(group):
-    return group.all_reduce(torch.tensor([group.rank]))
-
-results = run_ranks(hello, size=4)          # [tensor([6]), tensor([6]), tensor([6]), tensor([6])]
-
 threads     in this process (labkit.comm.threads). Milliseconds; shared globals; no FSDP2
 processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes): one machine
 torchrun    the ranks that torchrun started, on one machine or many (labkit.comm.torchrun)
@@ -78,13 +73,13 @@ def run_ranks(
 ) -> Results:
     """Run `fn(group, *args)` on every rank and return what each returned.
 
+        run_ranks(lambda group: group.all_reduce(torch.tensor([group.rank])), size=4)      # 4 times tensor([6])
+
     fn        on processes it is sent: by name if it can be imported, else by value, with the globals that it uses
-    size      how many ranks; 4 if not given. Under torchrun it is torchrun's, and a different `size` is an error
+    size      how many ranks; 4 if not given, or torchrun's
     backend   "threads", "processes", "torchrun"; None: torchrun if it started us, else processes
     timeout   seconds until the run is ended with an autopsy, counted from when all ranks have imported what they need
-              (on processes: in which the ranks could run for half of it, so a busy machine gives them longer);
-              None: no deadline (for training), but a rank that raises or dies, and a deadlock that is certain, still
-              end it at once
+              (a busy machine gives processes longer); None: only a rank that raises or dies, or a certain deadlock
     device    "cpu" (gloo), or "cuda" (NCCL, rank r on GPU r of its machine)
 
     Results is a list by rank, with `.ledgers`. Tensors come back by value, on the CPU. Under torchrun every rank calls

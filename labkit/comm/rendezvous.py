@@ -3,50 +3,44 @@
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import Generic, NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from labkit.comm.ledger import EMPTY, WORLD, GroupId
-from labkit.comm.transport import Collective, Op, Transport, Wait, as_bytes, dtype_name
+from labkit.comm.transport import Collective, Op, Transport, Wait, as_bytes, format_tensor
 
 
 class RankEnded(BaseException):
     """Raised inside a rank when its run is over. Not an Exception: `except Exception` must not keep the rank alive."""
 
 
-What = TypeVar("What", Op, Collective)
-
-
-class Pending(Generic[What]):
+@dataclass(slots=True, eq=False)
+class Pending:
     """An op or a contribution waiting for its counterpart."""
 
-    __slots__ = ("done", "rank", "what")
-
-    def __init__(self, what: What, rank: int) -> None:
-        self.what: What = what
-        self.rank, self.done = rank, False
+    what: Any  # an Op or a Collective
+    rank: int
+    done: bool = False
 
 
 class Rendezvous:
-    """The meeting point of `size` ranks. `transport(rank)` gives each its end of it."""
+    """The meeting point of `size` ranks."""
 
     def __init__(self, size: int) -> None:
         self.world = GroupId(WORLD, tuple(range(size)))
         self.lock = threading.RLock()
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
         # Halves of messages that wait for the other half, by (group, src, dst).
-        self.messages: dict[tuple[GroupId, int, int], deque[Pending[Op]]] = defaultdict(deque)
-        self.slots: dict[tuple[GroupId, int], list[Pending[Collective]]] = defaultdict(list)  # (group, number)
+        self.messages: dict[tuple[GroupId, int, int], deque[Pending]] = defaultdict(deque)
+        self.slots: dict[tuple[GroupId, int], list[Pending]] = defaultdict(list)  # (group, number)
         self.counts: Counter[tuple[GroupId, int]] = Counter()  # (group, rank): collectives begun
         self.waiting = [0] * size  # how many threads of each rank stand in a wait
         self.version = 0  # grows whenever anything is posted or completed
         self.ended = False
         self.fault: str | None = None  # the ranks disagreed: in words
-
-    def transport(self, rank: int) -> "ThreadTransport":
-        return ThreadTransport(self, rank, self.world)
 
     def end(self, fault: str | None = None) -> None:
         """Wake everyone with RankEnded; nothing can be posted any more."""
@@ -61,9 +55,9 @@ class Rendezvous:
         raise RankEnded
 
     # -- messages -------------------------------------------------------------------------------------------------
-    def post(self, group: GroupId, rank: int, ops: Sequence[Op]) -> list[Pending[Op]]:
-        mine: list[Pending[Op]] = []
-        met: list[tuple[Pending[Op], Pending[Op]]] = []
+    def post(self, group: GroupId, rank: int, ops: Sequence[Op]) -> list[Pending]:
+        mine: list[Pending] = []
+        met: list[tuple[Pending, Pending]] = []
         with self.lock:
             self._check_alive()
             self.version += 1
@@ -83,16 +77,16 @@ class Rendezvous:
             self._complete(send, recv)
         return mine
 
-    def _check_pair(self, group: GroupId, send: Pending[Op], recv: Pending[Op]) -> None:
+    def _check_pair(self, group: GroupId, send: Pending, recv: Pending) -> None:
         a, b = send.what, recv.what
         if (a.tensor.numel(), a.tensor.dtype) != (b.tensor.numel(), b.tensor.dtype):
             self._disagree(
-                f"rank {send.rank} sends {_what(a.tensor)} to rank {recv.rank} ({a.where}), which expects "
-                f"{_what(b.tensor)} ({b.where}){group.inside}"
+                f"rank {send.rank} sends {format_tensor(a.tensor)} to rank {recv.rank} ({a.where}), which expects "
+                f"{format_tensor(b.tensor)} ({b.where}){group.inside}"
             )
 
     # -- collectives ----------------------------------------------------------------------------------------------
-    def contribute(self, group: GroupId, rank: int, call: Collective) -> Pending[Collective]:
+    def contribute(self, group: GroupId, rank: int, call: Collective) -> Pending:
         item = Pending(call, rank)
         with self.lock:
             self._check_alive()
@@ -139,8 +133,6 @@ class Rendezvous:
 
 
 class ThreadTransport(Transport):
-    """One rank's end of it, for one group."""
-
     def __init__(self, rendezvous: Rendezvous, rank: int, group: GroupId) -> None:
         self.rendezvous, self.rank, self.group = rendezvous, rank, group
         self.device = torch.device("cpu")
@@ -192,11 +184,7 @@ def _signature(call: Collective) -> tuple:
     return (call.kind, call.op, call.src, tensor is not None and (tensor.dtype, tensor.numel()))
 
 
-def _what(tensor: torch.Tensor) -> str:
-    return f"{list(tensor.shape)} of {dtype_name(tensor)}"
-
-
 def _format_call(call: Collective) -> str:
     src = f"src {call.src}" if call.src is not None else ""
-    details = [call.op, src, _what(call.tensor) if call.tensor is not None else "", call.where]
-    return f"{call.kind} ({', '.join(d for d in details if d)})"
+    details = [call.op, src, format_tensor(call.tensor) if call.tensor is not None else "", call.where]
+    return f"{call.kind} ({', '.join(filter(None, details))})"

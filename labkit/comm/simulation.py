@@ -45,8 +45,6 @@ class Message:
 
 
 class Computed(NamedTuple):
-    """A span of computing of one rank."""
-
     lane: "Lane"
     event: Event
     begin: int
@@ -73,22 +71,15 @@ class Lane:
 
 
 class Simulation:
-    """All ranks and links, and the instant `now`. `run()` gives `finished` messages, what was `computed`, each rank's
-    end."""
-
     def __init__(self, ledgers: Sequence[Ledger], topology: Topology) -> None:
         by_rank = {ledger.rank: ledger for ledger in ledgers}
         if sorted(ledger.rank for ledger in ledgers) != list(range(topology.size)):
-            raise LabError(
-                f"the virtual wire needs one ledger for each of the topology's {topology.size} ranks, "
-                f"not those of ranks {sorted(ledger.rank for ledger in ledgers)}."
-            )
+            given = sorted(ledger.rank for ledger in ledgers)
+            raise LabError(f"one ledger for each of the topology's {topology.size} ranks, not of ranks {given}.")
         for ledger in ledgers:
             if ledger.gaps or ledger.dropped:
-                raise LabError(
-                    f"the ledger of rank {ledger.rank} is not complete (it was switched off for a while, or "
-                    "grew over its limit): record the run again, shorter and with the ledger on."
-                )
+                why = "it was switched off for a while, or grew over its limit"
+                raise LabError(f"the ledger of rank {ledger.rank} is not complete: {why}. Record the run again.")
         self.topology = topology
         self.ledgers = [by_rank[r] for r in range(topology.size)]
         self.ranks = [Lane(r, 0, _program(by_rank[r], topology)) for r in range(topology.size)]
@@ -189,8 +180,7 @@ class Simulation:
             if message.sent.bytes != message.received.bytes:
                 raise LabError(
                     f"rank {src} sends {message.sent.bytes} bytes to rank {dst} ({message.sent.where}), "
-                    f"which expects {message.received.bytes} ({message.received.where}): make both sides "
-                    "agree."
+                    f"which expects {message.received.bytes} ({message.received.where})."
                 )
             message.ready, message.links = self.now, self.topology.path(src, dst)
             self.fresh.append(message)
@@ -205,8 +195,7 @@ class Simulation:
             if (theirs.kind, theirs.bytes, theirs.peer) != (event.kind, event.bytes, event.peer):
                 raise LabError(
                     f"rank {other} calls {theirs.kind} of {theirs.bytes} bytes ({theirs.where}) and rank {rank} "
-                    f"{event.kind} of {event.bytes} ({event.where}) as collective number {event.seq + 1}{group.of}: "
-                    "make them agree."
+                    f"{event.kind} of {event.bytes} ({event.where}) as collective number {event.seq + 1}{group.of}."
                 )
         calls[rank] = event
         waiting = self.backlog[group, rank]
@@ -331,23 +320,19 @@ def _program(ledger: Ledger, topology: Topology) -> list[list[Event]]:
     for event in ledger.events:
         if event.kind == "compute" and event.seconds is None:
             if event.end is None:
-                raise LabError(
-                    f"{who}'s span {event.label!r} ({event.where}) has no end: use it in a with, or say seconds=."
-                )
+                raise LabError(f"{who}'s span {event.label!r} ({event.where}) has no end: use `with`, or seconds=.")
             inside = event
         elif inside is not None and inside.end is not None and event.begin < inside.end:
             raise LabError(
                 f"{who} calls {event.kind} ({event.where}) inside its span of computing {inside.label!r} "
-                f"({inside.where}): end the span before the call, and begin another after it."
+                f"({inside.where}): end the span before the call."
             )
         if event.kind in ("send", "recv"):
             peer = event.peer if event.peer is not None else -1
             a, b = (ledger.rank, peer) if event.kind == "send" else (peer, ledger.rank)
             if not topology.connected(a, b):
-                raise LabError(
-                    f"{who} calls {event.kind} with rank {event.peer} ({event.where}), and "
-                    f"{topology.name} has no way from rank {a} to rank {b}."
-                )
+                way = f"{topology.name} has no way from rank {a} to rank {b}"
+                raise LabError(f"{who} calls {event.kind} with rank {event.peer} ({event.where}), and {way}.")
         elif event.kind not in ("wait", "compute", *REPLAYED, *EMPTY):
             raise LabError(f"{who} calls {event.kind} ({event.where}): the virtual wire knows no algorithm for it.")
         if calls and event.batch is not None and event.batch == calls[-1][0].batch:

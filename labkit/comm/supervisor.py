@@ -25,25 +25,16 @@ STILL = 0.25  # seconds without a move before a deadlock is believed
 
 
 class Medium(Protocol):
-    """Where the ranks are.
-
-    fault      two ranks met in a call and did not mean the same: in words
-    wait       take what the ranks say; return when some have said something, after `seconds`, or earlier
-    states     "running", "returned", "raised", "died", by rank
-    moves      compares equal to the last one as long as no rank has done anything
-    blocked    whether every rank that runs may stand in a call of the group
-    late       whether the run's time is over
-    evidence   what is known of each rank now
-    """
+    """Where the ranks are."""
 
     @property
-    def fault(self) -> str | None: ...
-    def wait(self, seconds: float) -> None: ...
-    def states(self) -> list[str]: ...
-    def moves(self) -> object: ...
-    def blocked(self) -> bool: ...
-    def late(self) -> bool: ...
-    def evidence(self) -> Sequence[Evidence]: ...
+    def fault(self) -> str | None: ...  # in words, how two ranks that met in a call did not mean the same
+    def wait(self, seconds: float) -> None: ...  # take what the ranks say, for `seconds` or less
+    def states(self) -> list[str]: ...  # "running", "returned", "raised", "died", by rank
+    def moves(self) -> object: ...  # equal to the last one as long as no rank has done anything
+    def blocked(self) -> bool: ...  # whether every rank that runs may stand in a call of the group
+    def late(self) -> bool: ...  # whether the run's time is over
+    def evidence(self) -> Sequence[Evidence]: ...  # what is known of each rank now
 
 
 def supervise(medium: Medium, settled: float = SETTLED, still: float = STILL) -> str | None:

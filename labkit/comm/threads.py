@@ -15,7 +15,7 @@ from labkit.comm.callsite import describe_error, stack_of
 from labkit.comm.diagnose import refuse_wrong
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
-from labkit.comm.rendezvous import RankEnded, Rendezvous
+from labkit.comm.rendezvous import RankEnded, Rendezvous, ThreadTransport
 from labkit.comm.supervisor import failure, supervise
 
 LOOK = 0.1  # seconds between two polls of ranks that say nothing
@@ -81,9 +81,11 @@ class _Run:
     """The ranks of one run, as the supervisor sees them."""
 
     def __init__(self, fn: Callable, args: tuple, size: int, timeout: float | None) -> None:
-        self.start, self.timeout = time.perf_counter(), timeout
+        start = time.perf_counter()
+        self.deadline = start + timeout if timeout is not None else float("inf")
         self.rendezvous, self.changed = Rendezvous(size), threading.Condition()
-        groups = [Group(self.rendezvous.transport(r), Ledger(r, size, start=self.start)) for r in range(size)]
+        ends = [ThreadTransport(self.rendezvous, rank, self.rendezvous.world) for rank in range(size)]
+        groups = [Group(end, Ledger(end.rank, size, start=start)) for end in ends]
         self.ranks = [_Rank(fn, args, group, self.changed) for group in groups]
 
     @property
@@ -91,10 +93,9 @@ class _Run:
         return self.rendezvous.fault
 
     def wait(self, seconds: float) -> None:
-        left = self.start + self.timeout - time.perf_counter() if self.timeout is not None else 0.0
         with self.changed:
             if "running" in self.states():
-                self.changed.wait(max(0.0, min(seconds, LOOK, left if left > 0 else LOOK)))
+                self.changed.wait(min(seconds, LOOK))
 
     def states(self) -> list[str]:
         return [rank.state for rank in self.ranks]
@@ -106,7 +107,7 @@ class _Run:
         return all(self.rendezvous.waiting[r.group.rank] for r in self.ranks if r.state == "running")
 
     def late(self) -> bool:
-        return self.timeout is not None and time.perf_counter() >= self.start + self.timeout
+        return time.perf_counter() >= self.deadline
 
     def evidence(self) -> list[Evidence]:
         return [rank.evidence() for rank in self.ranks]

@@ -92,10 +92,8 @@ class _Work(dist.Work):
 
 
 def _noted(kind: str, *names: str, shown: int = 0, counted: int | None = None) -> Callable[..., Any]:
-    """A method that notes `kind`, one event a tensor, and calls the first of `names` that this torch's group has.
-
-    shown, counted   which arguments hold the tensors whose shape, and whose bytes, are noted
-    """
+    """A method that notes `kind`, one event a tensor, and calls the first of `names` that this torch's group has; shown,
+    counted: which arguments hold the tensors whose shape, and whose bytes, are noted."""
 
     def method(self: LedgerGroup, *args: Any, **options: Any) -> Any:
         call = next(found for name in names if (found := getattr(self.real, name, None)) is not None)
@@ -170,7 +168,6 @@ def _each(argument: Any) -> list[Any]:
 
 
 def _dtype_and_shape(argument: Any) -> tuple:
-    """The dtype and shape of the first."""
     return size_dtype_shape(_each(argument)[0])[1:] if _each(argument) else ()
 
 

@@ -24,7 +24,7 @@ from labkit.comm.callsite import describe_error, stack_of
 from labkit.comm.diagnose import refuse_wrong
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
-from labkit.comm.serialization import pack, unpack
+from labkit.comm.serialization import pack_value, unpack
 from labkit.comm.supervisor import DEADLINE, FAILED, failure, supervise
 from labkit.comm.transport import join, stay_inside
 from labkit.errors import LabError
@@ -57,11 +57,8 @@ class _Home:
         one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
         if one_machine:
             stay_inside()
-        if device == "cuda" and local >= torch.cuda.device_count():
-            raise LabError(
-                f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start "
-                f"fewer ranks (--nproc-per-node), or use device='cpu'"
-            )
+        if device == "cuda" and local >= (have := torch.cuda.device_count()):
+            raise LabError(f"local rank {local} has no GPU, there are {have}: start fewer, or use device='cpu'")
         joined, self.attempt = dist.is_initialized(), Attempt()  # kept: it may serve the store
         self.transport = join(device, local, store=self.attempt.store(), rank=self.rank, world_size=self.size)
         if not joined:
@@ -100,15 +97,11 @@ def run(fn: Callable, args: tuple, size: int | None, timeout: float | None, devi
     global _home
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        raise LabError(
-            f"backend='torchrun' needs a program started by torchrun ({', '.join(missing)} not set): "
-            f"torchrun --nproc-per-node {size or 4} ..., or use backend='processes'"
-        )
+        start = f"torchrun --nproc-per-node {size or 4} ..."
+        raise LabError(f"backend='torchrun' needs a program started by {start} ({', '.join(missing)} not set)")
     world = int(os.environ["WORLD_SIZE"])
     if size is not None and size != world:
-        raise LabError(
-            f"torchrun started {world} ranks, but size={size} was requested: leave size out, or start {size}"
-        )
+        raise LabError(f"torchrun started {world} ranks, but size={size}: leave size out, or start {size}")
     if _home is None:
         _home = _Home(device)
     elif (joined := _home.transport.device.type) != device:
@@ -139,12 +132,7 @@ class _Job:
         watch.start()
         try:
             value = fn(Group(self.home.transport, self.ledger), *args)
-            try:
-                data = pack((value, self.ledger.to_json()))
-            except Exception as error:
-                raise LabError(
-                    f"the return value cannot be sent to the other ranks ({error}): return plain values and tensors"
-                ) from None
+            data = pack_value((value, self.ledger.to_json()))
         except (Exception, SystemExit) as error:
             self._report(FAILED, error)  # raises RanksFailed, or never returns
         self.state = "returned"
@@ -168,7 +156,6 @@ class _Job:
         return results
 
     def _put(self, key: str, data: bytes) -> None:
-        """Store data of any size."""
         # In pieces, and how many under the key itself, last: the key is there when all of them are. A ledger of a long
         # run alone is 20 MB.
         pieces = range(0, len(data), PIECE)
@@ -181,14 +168,12 @@ class _Job:
         return b"".join(self.store.get(f"{key}/{number}") for number in range(int(self.store.get(key))))
 
     def _meet(self, name: str) -> None:
-        """All ranks pass here together."""
         self.store.add(name, 1)
         while self.store.add(name, 0) < self.size:
             time.sleep(0.005)
 
     # -- for the supervisor ---------------------------------------------------------------------------------------
     def _watch(self) -> None:
-        """A thread beside the function."""
         try:
             reason = supervise(self)
             if reason == DEADLINE:

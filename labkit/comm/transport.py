@@ -81,11 +81,8 @@ class Transport:
         """And ends."""
 
     def process_group(self) -> dist.ProcessGroup:
-        """torch's process group of the same ranks, or a LabError that says where there is one."""
-        raise LabError(
-            "ranks on threads have no device mesh (FSDP2 needs torch process groups): "
-            "use run_ranks(..., backend='processes') or torchrun"
-        )
+        """torch's process group of the same ranks, or a LabError."""
+        raise LabError("FSDP2 and device meshes need ranks with process groups: run_ranks(..., backend='processes')")
 
 
 # torch 2.13 renamed these two and deprecated the old names.
@@ -101,6 +98,10 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def format_tensor(tensor: torch.Tensor) -> str:
+    return f"{list(tensor.shape)} of {dtype_name(tensor)}"
 
 
 class TorchTransport(Transport):

@@ -7,8 +7,8 @@ a cluster would.
 
 The rules, all of them:
 
-1. Computing takes no time, except in the spans that somebody noted (`group.compute`): a rank that computes does nothing
-   else for as long as its span takes. Apart from that it moves on to its next call as soon as its last one is complete.
+1. Computing takes no time, except in the spans that somebody noted (`group.compute`). Apart from them a rank moves on
+   to its next call as soon as its last one is complete.
 2. A message is *ready* when both sides have posted it: sends are rendezvous, so a program that completes here needs no
    buffers anywhere. In each group, the n-th send from a to b meets the n-th receive on b from a.
 3. It starts when it is ready and **all** links on its path are free, and keeps all of them until it ends: one message
@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from labkit.comm.ledger import WORLD, Ledger
+from labkit.comm.ledger import Ledger
 from labkit.comm.simulation import TICKS, Message, Simulation
 from labkit.comm.topology import Topology
 
@@ -42,9 +42,8 @@ class Transfer(NamedTuple):
     end: float
     links: tuple[str, ...]
     where: str
-    where_received: str
-    kind: str = "send"
-    group: str = WORLD
+    kind: str
+    group: str
 
 
 class Span(NamedTuple):
@@ -58,34 +57,22 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class LinkUse:
-    """What one link did: `busy` intervals (begin, end) in seconds, `bytes` carried, `utilisation` of the replay's time."""
+    """What one link did: `busy` intervals (begin, end) in seconds, and their share of the replay's time."""
 
     busy: tuple[tuple[float, float], ...]
-    bytes: int
     utilisation: float
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The timeline. `time`: when the last rank was done and the last message had arrived, in seconds.
+    """The timeline, in seconds."""
 
-    transfers   in order of begin; spans of computing likewise
-    ranks       when each was done; waiting: its seconds until then without computing or a message on the wire
-    links       by name, every link of the topology, also the idle ones
-    """
-
-    time: float
-    transfers: tuple[Transfer, ...]
-    ranks: tuple[float, ...]
-    waiting: tuple[float, ...]
-    links: dict[str, LinkUse]
+    time: float  # when the last rank was done and the last message had arrived
+    transfers: tuple[Transfer, ...]  # in order of begin
+    ranks: tuple[float, ...]  # when each was done
+    links: dict[str, LinkUse]  # every link of the topology, also the idle ones
     topology: Topology = field(repr=False)
-    spans: tuple[Span, ...] = ()
-
-    @property
-    def bytes(self) -> int:
-        """Payload that crossed between different ranks."""
-        return sum(t.bytes for t in self.transfers if t.src != t.dst)
+    spans: tuple[Span, ...]  # in order of begin
 
     def busiest(self) -> str | None:
         """The link with the highest utilisation (the first by name if several), or None if nothing moved."""
@@ -96,49 +83,28 @@ class Replay:
 def replay(ledgers: Sequence[Ledger], topology: Topology) -> Replay:
     """Move the messages of `ledgers` (one for each rank, any order) over `topology`.
 
-    LabError names ranks, calls and lines: an incomplete ledger, a call without an algorithm, another number of ranks,
-    two halves that differ in size, a missing link, a run that cannot complete.
-    """
-    return _timeline(Simulation(ledgers, topology).run(), topology)
-
-
-def _timeline(run: Simulation, topology: Topology) -> Replay:
+    LabError names ranks, calls and lines of what cannot be replayed."""
+    run = Simulation(ledgers, topology).run()
     done = [lane.done or 0 for lane in run.ranks]
     total = max([*done, *(message.end for message in run.finished)])
     moved = sorted(run.finished, key=lambda m: (m.begin, m.key()))
     of_link: dict[str, list[Message]] = {name: [] for name in topology.links}
-    of_rank: list[list[tuple[int, int]]] = [[] for _ in run.ranks]  # (begin, end) of what a rank did
     for message in moved:
         for name in message.links:
             of_link[name].append(message)
-        for r in {message.src, message.dst}:
-            of_rank[r].append((message.begin, message.end))
-    for span in run.computed:
-        of_rank[span.lane.rank].append((span.begin, span.end))
     links = {}
     for name, used in of_link.items():
         share = sum(m.end - m.begin for m in used) / total if total else 0.0
         busy = tuple((m.begin / TICKS, m.end / TICKS) for m in used)
-        links[name] = LinkUse(busy, sum(m.bytes for m in used), share)
+        links[name] = LinkUse(busy, share)
     spans = [Span(c.lane.rank, c.event.label, c.begin / TICKS, c.end / TICKS) for c in run.computed]
     spans.sort(key=lambda span: (span.begin, span.rank))
-    waiting = tuple((end - _covered(sorted(own), end)) / TICKS for end, own in zip(done, of_rank))
     transfers, ranks = tuple(map(_transfer, moved)), tuple(end / TICKS for end in done)
-    return Replay(total / TICKS, transfers, ranks, waiting, links, topology, tuple(spans))
+    return Replay(total / TICKS, transfers, ranks, links, topology, tuple(spans))
 
 
 def _transfer(m: Message) -> Transfer:
-    assert m.sent is not None and m.received is not None  # it is finished
+    assert m.sent is not None  # it is finished
     kind, group = (m.of.kind, m.of.group) if m.of is not None else ("send", m.sent.group)
     times = (m.ready / TICKS, m.begin / TICKS, m.end / TICKS)
-    return Transfer(m.src, m.dst, m.bytes, *times, m.links, m.sent.where, m.received.where, kind, group)
-
-
-def _covered(intervals: list[tuple[int, int]], until: int) -> int:
-    """Ticks before `until` that at least one of the intervals (sorted) covers."""
-    covered, reached = 0, 0
-    for begin, end in intervals:
-        end = min(end, until)
-        covered += max(0, end - max(begin, reached))
-        reached = max(reached, end)
-    return covered
+    return Transfer(m.src, m.dst, m.bytes, *times, m.links, m.sent.where, kind, group)

@@ -5,7 +5,7 @@ Frames, in both directions: 4 letters, a length, the content.
     caller -> rank   job   JSON: {"load": "module:function", "head": ..., "path": sys.path, "ledger": file}
                      body  bytes. function(head, body) gives what is to be run: a function of the group
                      go    JSON: when the run began
-    rank -> caller   here  it has joined                        load  it is ready ("stale": its modules have changed)
+    rank -> caller   here  it has joined                        load  it is ready
                      ledg  JSON: the ledger                     done  what the function gave, bytes
                      fail  what went wrong, pickled
 """
@@ -14,7 +14,6 @@ import contextlib
 import faulthandler
 import importlib
 import io
-import itertools
 import json
 import os
 import re
@@ -26,15 +25,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.comm.callsite import describe_error, installed
+from labkit.comm.callsite import describe_error
 from labkit.comm.forkserver import renumber
 from labkit.comm.serialization import pack, unpack
 from labkit.errors import LabError
 
 HEADER = struct.Struct("!4sQ")
 ASK = signal.SIGUSR1  # "write down where you are"
-read_sources: dict[str, int | None] = {}  # source files that this rank has read, and when they were last changed then
-born_with = ""  # the last module that the fork server had imported
 
 
 def frame(kind: str, content: bytes = b"") -> bytes:
@@ -51,8 +48,6 @@ def _frames(link: socket.socket) -> Iterator[tuple[str, bytes]]:
 
 def work(setup: dict[str, Any], rank: int, descriptors: list[int]) -> int:
     """Serve jobs until the caller closes the connection. Returns the exit status."""
-    global born_with
-    born_with = next(reversed(sys.modules))
     link = socket.socket(fileno=descriptors[0])
     link.set_inheritable(False)
     renumber(descriptors[1:], [1], [2])
@@ -65,30 +60,21 @@ def work(setup: dict[str, Any], rank: int, descriptors: list[int]) -> int:
     link.sendall(frame("here"))
     frames = _frames(link)
     for (_, job), (_, body) in zip(frames, frames):
-        _one_job(link, frames, json.loads(job), body, transport, setup["size"])
+        _one_job(link, frames, json.loads(job), body, transport)
     trace.close()
     return 0
 
 
 def _one_job(
-    link: socket.socket,
-    frames: Iterator[tuple[str, bytes]],
-    job: dict[str, Any],
-    body: bytes,
-    transport: Any,
-    size: int,
+    link: socket.socket, frames: Iterator[tuple[str, bytes]], job: dict[str, Any], body: bytes, transport: Any
 ) -> None:
     from labkit.comm.group import Group
     from labkit.comm.ledger import Ledger
 
-    if any(_modified(path) != when for path, when in read_sources.items()):
-        link.sendall(frame("load", b"stale"))  # the caller starts new processes, which read the files anew
-        return
     try:
         sys.path[:] = job["path"]
         module, _, function = job["load"].partition(":")
         run = getattr(importlib.import_module(module), function)(job["head"], body)
-        _note_sources()
     except BaseException as error:
         link.sendall(frame("fail", _failure(error)))
         return
@@ -96,34 +82,17 @@ def _one_job(
     kind, start = next(frames, ("", b""))
     if kind != "go":
         return
-    ledger = Ledger(transport.rank, size, start=json.loads(start), sink=job["ledger"].format(rank=transport.rank))
+    rank, size = transport.rank, len(transport.group.ranks)
+    ledger = Ledger(rank, size, start=json.loads(start), sink=job["ledger"].format(rank=rank))
     try:
         answer = frame("done", run(Group(transport, ledger)))
         answer = frame("ledg", json.dumps(ledger.to_json()).encode()) + answer
     except BaseException as error:  # SystemExit too: a rank that leaves without a result has failed
         answer = frame("fail", _failure(error))
     ledger.close()
-    _note_sources()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     link.sendall(answer)
-
-
-def _note_sources() -> None:
-    """Remember when the files of modules that are neither installed nor the server's were last changed."""
-    # Only what came after the server's is read: to touch all modules costs a rank a third of its start (each page is
-    # copied).
-    for name in list(itertools.takewhile(lambda name: name != born_with, reversed(sys.modules))):
-        path = getattr(sys.modules[name], "__file__", None)
-        if isinstance(path, str) and path.endswith(".py") and path not in read_sources and not installed(path):
-            read_sources[path] = _modified(path)
-
-
-def _modified(path: str) -> int | None:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return None
 
 
 def _failure(error: BaseException) -> bytes:
@@ -138,18 +107,15 @@ def _failure(error: BaseException) -> bytes:
 
 def _settle_in(setup: dict[str, Any], rank: int) -> Any:
     """Take over the caller's surroundings. Returns the file for tracebacks."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.clear()
     os.environ.update(setup["environ"])
     os.chdir(setup["cwd"])
     sys.argv[:] = setup["argv"]
-    sys.path[:] = setup["path"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # a rank that is killed must not take its last lines with it
-    trace = open(  # noqa: SIM115  open as long as this process lives
-        os.path.join(setup["directory"], f"trace{rank}"), "w"
-    )
+    path = os.path.join(setup["directory"], f"trace{rank}")
+    trace = open(path, "w")  # noqa: SIM115  open as long as this process lives
     trace.write(f"{threading.get_ident():x}\n")
     trace.flush()
     faulthandler.register(ASK, file=trace, all_threads=True)
@@ -185,10 +151,8 @@ def join(setup: dict[str, Any], rank: int) -> Any:
     size = setup["size"]
     torch.set_num_threads(max(1, setup["cores"] // size))
     if setup["device"] == "cuda" and torch.cuda.device_count() < size:
-        raise LabError(
-            f"{size} ranks need {size} GPUs, and this machine has {torch.cuda.device_count()}: "
-            f"ask for fewer ranks, or use device='cpu'"
-        )
+        have = torch.cuda.device_count()
+        raise LabError(f"{size} ranks need {size} GPUs, and this machine has {have}: start fewer, or use device='cpu'")
     transport.stay_inside()
     store = dist.FileStore(os.path.join(setup["directory"], "store"), size)
     return transport.join(setup["device"], rank, store=store, rank=rank, world_size=size)

@@ -125,5 +125,7 @@ def test_whose_a_file_is(monkeypatch):
     assert not callsite.students("/tmp/reference/week90_x/ops.py"), "the reference's, in place of theirs"
     assert not callsite.students(torch.__file__) and not callsite.students(callsite.__file__)
     assert not callsite.students("<string>")
+    above, between = f"{callsite._ROOT}/labkit/comm/threads.py", f"{callsite._ROOT}/labkit/checks/outcome.py"
+    assert callsite.cut([above, mine, between, mine, torch.__file__], str) == [mine, mine, torch.__file__]
     stack = ["<frozen importlib._bootstrap>", torch.__file__, "/tmp/reference/week90_x/ops.py", mine]
     assert [callsite.pick_frame(stack[:most]) for most in (1, 2, 3, 4)] == [None, 1, 2, 3]

@@ -99,18 +99,6 @@ def test_a_child_is_what_the_order_says(server):
     assert [os.read(read, 100) for read in reads] == [b""] * 3, "nobody else holds the other end"
 
 
-def test_more_descriptors_than_one_message_holds(server):
-    line, _ = server
-    pipes = [os.pipe() for _ in range(130)]
-    pids = line.fork(f"{HERE}:tell", 130, {"word": "hello"}, [fd for _, write in pipes for fd in (write, 2)])
-    for _, write in pipes:
-        os.close(write)
-    assert ended(line, 130) == {pid: 7 + number for number, pid in enumerate(pids)}
-    for number, (read, _) in enumerate(pipes):
-        assert os.read(read, 100).decode().split()[:2] == ["hello", str(number)]
-        os.close(read)
-
-
 def test_signals_and_statuses(server, gone):
     line, _ = server
     pids, reads = forked(line, "sleep", 2)
@@ -173,7 +161,7 @@ def test_many_orders_at_once_and_large_ones(server):
     word = "x" * 300_000  # more than a socket holds
     for _ in range(3):
         pipes = [os.pipe() for _ in range(2)]
-        order = {"fork": f"{HERE}:tell", "numbers": [0, 1], "setup": {"word": "word", "more": word}}
+        order = {"fork": f"{HERE}:tell", "count": 1, "setup": {"word": "word", "more": word}}
         for _, write in pipes:
             line._order({**order, "descriptors": 1, "import": [], "directory": ""}, [write])
             os.close(write)

@@ -1,5 +1,7 @@
 """What every call of a Group returns, on threads and on processes alike."""
 
+import re
+
 import pytest
 import torch
 
@@ -61,25 +63,12 @@ def test_messages_of_every_dtype(run, dtype):
                     same(got[name + kind], x)
 
 
-def different_shapes(group):
-    mine = torch.full((group.rank + 1, 2), float(group.rank))
-    src = (group.rank - 1) % group.size
-    return group.sendrecv(mine, dst=(group.rank + 1) % group.size, src=src, like=torch.empty(src + 1, 2))
-
-
-def test_sendrecv_takes_the_shape_from_like(run):
-    results = run(different_shapes, size=3)
-    for rank, got in enumerate(results):
-        src = (rank - 1) % 3
-        same(got, torch.full((src + 1, 2), float(src)))
-
-
 def both_ways(group):
     left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
     x = torch.tensor([float(group.rank)])
     out = torch.empty(1)
     got = group.batch([Recv(left, like=x), Send(x * 10, right), Send(x * 100, left), Recv(right, out=out)])
-    assert got[1] is None and got[2] is None and got[3] is out
+    assert got[1] is None and got[2] is None and got[3] is out and group.batch([]) == []
     return got[0], got[3]
 
 
@@ -206,16 +195,18 @@ def test_broadcast(run, dtype):
 
 
 def many(group):
-    """Collectives under way together, and messages between them."""
+    """Collectives under way together, and messages of another shape between them."""
     a, b = torch.tensor([1.0]), torch.tensor([2.0])
     first, second = group.all_reduce(a, async_op=True), group.all_gather(b, async_op=True)
-    got = group.sendrecv(b, dst=(group.rank + 1) % group.size, src=(group.rank - 1) % group.size)
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    got = group.sendrecv(torch.full((group.rank, 2), 3.0), dst=right, src=left, like=torch.empty(left, 2))
     return second.wait(), first.wait(), got
 
 
 def test_several_at_once(run):
-    for gathered, summed, got in run(many, size=4):
-        assert gathered.tolist() == [2.0] * 4 and summed.item() == 4.0 and got.item() == 2.0
+    for rank, (gathered, summed, got) in enumerate(run(many, size=4)):
+        assert gathered.tolist() == [2.0] * 4 and summed.item() == 4.0
+        same(got, torch.full(((rank - 1) % 4, 2), 3.0))
 
 
 def with_gradients(group):
@@ -230,31 +221,28 @@ def test_no_gradient_goes_through(run):
         assert w.tolist() == [1.0, 1.0] and not received and not gathered and leaf
 
 
-def alone(group):
-    x = torch.arange(4.0)
-    group.barrier()
-    with pytest.raises(LabError, match="rank 0 itself"):
-        group.send(x, 0)
-    assert group.batch([]) == []
-    return group.all_reduce(x.clone(), "mean"), group.all_gather(x), group.reduce_scatter(x), group.broadcast(x.clone())
-
-
-def test_a_group_of_one(run):
-    for t in run(alone, size=1)[0]:
-        same(t, torch.arange(4.0))
-
-
 # -- mistakes: one sentence, and nothing has been posted --------------------------------------------------------------
 X = torch.ones(4)
 MISTAKES = {
     "dst=2 is no rank of this group": lambda g: g.send(X, 2),
+    "a rank of parts=2 is no rank": lambda g: g.split([[0, 2]], "x"),
+    "in ascending order": lambda g: g.split([[1, 0]], "x"),
+    "no rank is in two": lambda g: g.split([[0], [0, 1]], "x"),
+    "each lists at least one": lambda g: g.split([[0], []], "x"),
+    "name='world'": lambda g: g.split([[0]], "world"),
+    "name='a b'": lambda g: g.split([[0]], "a b"),
+    r"out is \[5\] of float32, and the result is \[8\]": lambda g: g.all_gather(X, out=torch.ones(5)),
+    "out is .* of float64": lambda g: g.all_gather(X, out=torch.ones(8).double()),
+    r"out is \[1\]": lambda g: g.reduce_scatter(X, out=torch.ones(1)),
+    "out= shares memory with the tensor that is read": lambda g: g.reduce_scatter(X, out=X[:2]),
+    "seconds=-1": lambda g: g.compute("x", seconds=-1),
     "src=-1 is no rank": lambda g: g.recv(-1, like=X),
     "src=7 is no rank": lambda g: g.broadcast(X, src=7),
     "cannot message itself": lambda g: g.sendrecv(X, dst=g.rank, src=1 - g.rank),
     "dst= must be a rank, an int": lambda g: g.send(X, 1.0),
     "src= must be a rank": lambda g: g.recv(True, like=X),
     "tensor must be a torch.Tensor; got list": lambda g: g.all_reduce([1.0]),
-    "tensor is on meta, but this group moves tensors on cpu": lambda g: g.send(X.to("meta"), 1 - g.rank),
+    "tensor is on meta, but this group's tensors on cpu": lambda g: g.send(X.to("meta"), 1 - g.rank),
     "needs like=": lambda g: g.recv(1 - g.rank),
     "like must be a torch.Tensor": lambda g: g.recv(1 - g.rank, like=(4,)),
     "out must be a torch.Tensor": lambda g: g.recv(1 - g.rank, out=4),
@@ -263,8 +251,8 @@ MISTAKES = {
     "the mean of uint8": lambda g: g.reduce_scatter(X.byte(), op="mean"),
     "float8_e4m3fn cannot be reduced": lambda g: g.all_reduce(X.to(torch.float8_e4m3fn)),
     "bool cannot be reduced": lambda g: g.all_reduce(X.bool()),
-    r"2 equal parts; shape \[3\] cannot be cut so": lambda g: g.reduce_scatter(X[:3]),
-    r"shape \[\] cannot": lambda g: g.reduce_scatter(X[0]),
+    r"2 equal parts, which shape \[3\] does not": lambda g: g.reduce_scatter(X[:3]),
+    r"shape \[\] does not": lambda g: g.reduce_scatter(X[0]),
     "batch takes Send": lambda g: g.batch([X]),
     "shares memory": lambda g: g.sendrecv(X, dst=1 - g.rank, src=1 - g.rank, out=X[2:].new_empty(0).set_(X)),
     "shares memory with another": lambda g: g.batch([Recv(1 - g.rank, out=X[:3]), Recv(1 - g.rank, out=X[2:])]),
@@ -283,8 +271,6 @@ def make_mistakes(group):
 
 
 def test_mistakes_are_shown_in_one_sentence(run):
-    import re
-
     for texts, total in run(make_mistakes):
         for words in MISTAKES:
             assert words in texts and re.search(words, texts[words]), (words, texts.get(words))

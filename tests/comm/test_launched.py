@@ -28,20 +28,25 @@ def launched(monkeypatch):
     return put
 
 
-@pytest.mark.parametrize("left", [("1", None), ("1", "8"), (None, "8"), ("1", "8", "node-0")])
-def test_some_of_a_launchers_variables_make_no_rank(launched, monkeypatch, left):
-    """A job that is over leaves RANK=1: who then runs alone prints and writes all the same."""
-    launched(*left, *[None] * (4 - len(left)))
+@pytest.mark.parametrize(
+    "values, known, first",
+    [
+        (
+            ("1", None, None, None),
+            False,
+            True,
+        ),  # a job that is over leaves RANK=1: who then runs alone prints all the same
+        (("1", "8", None, None), False, True),
+        ((None, "8", None, None), False, True),
+        (("1", "8", "node-0", None), False, True),
+        (("1", "8", "node-0", "29500"), True, False),
+        (("0", "8", "node-0", "29500"), True, True),
+    ],
+)
+def test_all_of_a_launchers_variables_make_a_rank(launched, monkeypatch, values, known, first):
+    launched(*values)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert not under_torchrun() and is_first() and of_this_machine(2) == 2
-
-
-def test_ranks_of_a_launcher_are_known(launched, monkeypatch):
-    launched("1", "8", "node-0", "29500")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert under_torchrun() and not is_first() and of_this_machine(8) == 4
-    launched("0", "8", "node-0", "29500")
-    assert is_first()
+    assert (under_torchrun(), is_first(), of_this_machine(8)) == (known, first, 4 if known else 8)
 
 
 def test_a_commands_ranks_are_the_launchers(launched, monkeypatch, tmp_path):
@@ -86,37 +91,31 @@ def test_variables_that_name_no_rank_are_one_sentence(launched, monkeypatch, nam
         assert f"{name}={value!r}" in str(said.value) and "\n" not in str(said.value)
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """What is said after some seconds is said at the start."""
+def refused(attempt, serves):
+    raise dist.DistNetworkError("The client socket has failed to connect\nand more")
 
-    class Now:
+
+@pytest.mark.parametrize(
+    "connect, words",
+    [
+        (lambda attempt, serves: dist.HashStore(), "for rank 1, 2 at node-0:29500, since RANK.*not all ranks came"),
+        (refused, "for an answer at node-0:29500.*gave up: The client socket has failed to connect$"),
+    ],
+)
+def test_who_waits_says_for_whom_where_and_why(launched, connect, words, monkeypatch, capsys):
+    class Now:  # what is said after some seconds is said at the start
         def __init__(self, seconds, says):
             self.start, self.cancel = says, lambda: None
 
+    launched("0", "3", "node-0", "29500")
     monkeypatch.setattr(attempt.threading, "Timer", Now)
     monkeypatch.setattr(attempt, "PATIENCE", timedelta(seconds=0.3))
-
-
-def test_who_waits_says_for_whom_where_and_why(launched, at_once, monkeypatch, capsys):
-    launched("0", "3", "node-0", "29500")
-    monkeypatch.setattr(attempt.Attempt, "_connect", lambda self, serves: dist.HashStore())
-    with pytest.raises(LabError, match=r"rank 0 of 3 .* for rank 1, 2 at node-0:29500, since RANK") as gave_up:
+    monkeypatch.setattr(attempt.Attempt, "_connect", connect)
+    with pytest.raises(LabError, match=f"^rank 0 of 3 .*{words}") as gave_up:
         attempt.Attempt()
-    assert "not all ranks came" in str(gave_up.value) and "\n" not in str(gave_up.value)
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "for an answer at node-0:29500, since RANK, WORLD_SIZE" in said
-
-
-def test_where_nothing_answers_it_says_so(launched, at_once, monkeypatch):
-    def refused(self, serves):
-        raise dist.DistNetworkError("The client socket has failed to connect\nand more")
-
-    launched("0", "2", "mnist-master-0", "29500")
-    monkeypatch.setattr(attempt.Attempt, "_connect", refused)
-    with pytest.raises(LabError, match="for an answer at mnist-master-0:29500.*gave up: The client socket") as said:
-        attempt.Attempt()
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(gave_up.value) and said.count("\n") == 1
+    assert "for an answer at node-0:29500, since RANK, WORLD_SIZE" in said
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,6 @@ def test_program_order_and_fields(run):
     assert not ledger.gaps and ledger.dropped == 0 and (ledger.rank, ledger.size) == (0, 3)
 
 
-def test_json_round_trip(run):
-    ledger = run(program, size=2).ledgers[1]
-    back = Ledger.from_json(json.dumps(ledger.to_json()))
-    assert back.events == ledger.events and (back.rank, back.size) == (1, 2)
-    assert (back.sent_bytes, back.steps) == (ledger.sent_bytes, ledger.steps)
-
-
 def quiet(group):
     x, other = torch.ones(2), 1 - group.rank
     group.sendrecv(x, other, other)
@@ -112,8 +105,9 @@ def test_old_events_are_dropped_and_still_counted():
     assert (ledger.sent_bytes, ledger.received_bytes, ledger.steps) == (800, 800, 100)
     assert len(ledger.events) <= 11 and ledger.dropped + len(ledger.events) == 201
     assert waiting in ledger.open() and ledger.events[-1].seq == 99 and ledger.events[-1].index == 200
-    back = Ledger.from_json(ledger.to_json())
+    back = Ledger.from_json(json.dumps(ledger.to_json()))
     assert (back.sent_bytes, back.steps, back.dropped) == (800, 100, ledger.dropped)
+    assert (back.events, back.rank, back.size) == (ledger.events, 0, 2)
 
 
 def fill(ledger, n):

@@ -68,26 +68,6 @@ def test_pool_keeps_its_processes_until_a_job_fails(gone, nothing_left, tmp_path
     pool.close()
 
 
-def test_pool_never_runs_old_code(helper, tmp_path, monkeypatch):
-    import importlib
-
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name, text in {
-        "labkit_test_inner": "X = 1\n",
-        "labkit_test_outer": "def job(group):\n    import labkit_test_inner\n    return labkit_test_inner.X\n",
-    }.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    importlib.invalidate_caches()
-    import labkit_test_outer
-
-    with RankPool(2) as pool:
-        pids = pool.run(pid)
-        assert pool.run(labkit_test_outer.job) == [1, 1]
-        (tmp_path / "labkit_test_inner.py").write_text("X = 2  # edited\n")
-        assert pool.run(labkit_test_outer.job) == [2, 2]
-        assert pool.run(pid) != pids
-
-
 def floods(group):
     while True:
         print("y" * 1000)
@@ -100,14 +80,6 @@ def test_an_endless_print_does_not_flood(helper, capsys, monkeypatch, nothing_le
         run_ranks(floods, size=2, backend="processes", timeout=1.0)
     out = capsys.readouterr().out
     assert len(out) < 2 * (80 << 10) and out.count("the rest of its output is dropped") == 2
-
-
-def nested(group):
-    return run_ranks(pid, size=2, backend="threads") == [os.getpid()] * 2
-
-
-def test_threads_inside_a_rank(pools):
-    assert pools(nested) == [True, True]
 
 
 def test_from_two_threads_at_once(helper, nothing_left):

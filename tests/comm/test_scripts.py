@@ -19,12 +19,6 @@ ROOT = str(Path(__file__).resolve().parents[2])
 ENV = {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"}
 
 
-def script(path, text, *args):
-    """A program that has torch already when it starts; the first test's has not."""
-    path.write_text(text)
-    return warm.python(path, *args, cwd=path.parent, env=ENV)
-
-
 JOB = """
 import os, sys, time
 from labkit.comm.ranks import run_ranks
@@ -40,30 +34,16 @@ def job(group, directory=None):
 """
 
 
-def test_script_with_guard(tmp_path):
-    (tmp_path / "s.py").write_text(
-        JOB
-        + """
-if __name__ == "__main__":
-    print([type(a) is Answer and a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])
-"""
-    )
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "s.py")], capture_output=True, text=True, timeout=120, env=ENV
-    )
-    assert done.stdout.strip() == "[0, 1]", done.stderr
-
-
 def test_script_without_guard_runs_once(tmp_path):
     """No rank imports it: its function and its class travel, and the answers are of that class again."""
-    done = script(
-        tmp_path / "s.py",
+    (tmp_path / "s.py").write_text(
         JOB
         + """
 print("begins")
 print([type(a) is Answer and a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])
-""",
+"""
     )
+    done = subprocess.run([sys.executable, tmp_path / "s.py"], capture_output=True, text=True, timeout=120, env=ENV)
     assert done.stdout.splitlines() == ["begins", "[0, 1]"], done.stderr
 
 
@@ -71,16 +51,16 @@ def test_script_without_guard_whose_function_is_elsewhere_and_broken_imports(tmp
     (tmp_path / "elsewhere.py").write_text(JOB)
     # In ranks only: they are processes of their own.
     (tmp_path / "broken.py").write_text(JOB + "if os.environ['PROGRAM'] != str(os.getpid()): import no_such_module\n")
-    done = script(
-        tmp_path / "s.py",
+    (tmp_path / "s.py").write_text(
         """
 import os; os.environ["PROGRAM"] = str(os.getpid())
 import broken
 from elsewhere import job, run_ranks
 print([a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])
 run_ranks(broken.job, size=2, backend="processes", timeout=60)
-""",
+"""
     )
+    done = warm.python(tmp_path / "s.py", cwd=tmp_path, env=ENV)
     assert done.stdout.strip() == "[0, 1]", done.stderr
     assert "could not load the job: ModuleNotFoundError: No module named 'no_such_module'" in done.stderr
 
@@ -117,29 +97,17 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /
 
 
 @linux
-def test_a_killed_program_leaves_nothing_behind(gone, tmp_path):
+@pytest.mark.parametrize(
+    "who, number", [("program", signal.SIGKILL), ("helper", signal.SIGKILL), ("program", signal.SIGINT)]
+)
+def test_who_is_ended_leaves_nothing_behind(gone, tmp_path, who, number):
     process, pids = started(tmp_path)
-    process.kill()
-    process.wait()
-    assert all(gone(p) for p in pids)
-    assert not list(tmp_path.glob("labkit-*"))
-
-
-@linux
-def test_a_killed_helper_leaves_no_ranks_behind(gone, tmp_path):
-    process, pids = started(tmp_path)
-    os.kill(pids[-1], signal.SIGKILL)
-    assert all(gone(p) for p in pids)
-    assert process.wait(60) != 0
-    assert not list(tmp_path.glob("labkit-*"))
-
-
-@linux
-def test_ctrl_c_leaves_nothing_behind(gone, tmp_path):
-    process, pids = started(tmp_path)
-    process.send_signal(signal.SIGINT)
+    os.kill(pids[-1] if who == "helper" else process.pid, number)
     out, _ = process.communicate(timeout=60)
-    assert out.strip() == "interrupted" and process.returncode == 0
+    if number == signal.SIGINT:
+        assert out.strip() == "interrupted" and process.returncode == 0
+    else:
+        assert process.returncode != 0
     assert all(gone(p) for p in pids)
     assert not list(tmp_path.glob("labkit-*"))
 

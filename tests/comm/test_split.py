@@ -7,8 +7,6 @@ from labkit.comm.group import Recv, Send
 from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
 from labkit.errors import LabError
 
-both = pytest.mark.parametrize("backend", ["threads", "processes"])
-
 
 def grid(group):
     """The ranks 0 1 / 2 3: (dp, tp) = (columns, rows)."""
@@ -84,43 +82,6 @@ def test_names_and_parts_of_parts(run):
     assert [inner for _, inner, *_ in got] == [(0, 2), (1,), (0, 2)]
     assert [deep for _, _, deep, *_ in got] == [(), (1,), (2,)]
     assert got[2][3] == "Group('a#2/b': rank 1 of 2, ranks 0 and 2, cpu)"
-
-
-def mistakes(group):
-    texts = []
-    pair = group.split([[0, 1]], "pair")
-    for wrong in (
-        lambda: group.split([[1, 0]], "x"),
-        lambda: group.split([[0], [0, 1]], "x"),
-        lambda: group.split([[0], []], "x"),
-        lambda: group.split([[0, 3]], "x"),
-        lambda: group.split([[0]], "world"),
-        lambda: group.split([[0]], "a b"),
-        lambda: pair.send(torch.ones(1), 2),
-        lambda: group.all_gather(torch.ones(2), out=torch.ones(5)),
-        lambda: group.all_gather(torch.ones(2), out=torch.ones(6).double()),
-        lambda: group.reduce_scatter(torch.ones(6), out=torch.ones(1)),
-        lambda: group.compute("x", seconds=-1),
-    ):
-        with pytest.raises(LabError) as caught:
-            wrong()
-        texts.append(str(caught.value))
-    buffer = torch.ones(6)
-    with pytest.raises(LabError, match="shares memory"):
-        group.reduce_scatter(buffer, out=buffer[:2])
-    assert [e.kind for e in group.ledger.events] == ["split"]
-    return texts
-
-
-def test_mistakes_are_shown_in_one_sentence(run):
-    words = (
-        *("ascending", "no rank is in two", "at least one", "a rank of parts=3 is no rank", "'world'", "letters"),
-        *('dst=2 is no rank of this group "pair": its 2 ranks are 0 to 1', "out is [5]", "float64", "out is [1]"),
-        "seconds=-1",
-    )
-    texts = run(mistakes, size=3)[0]
-    for word, text in zip(words, texts, strict=True):
-        assert word in text and "\n" not in text, text
 
 
 def strided(group):

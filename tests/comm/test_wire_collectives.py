@@ -10,7 +10,6 @@ from labkit.comm.ledger import GroupId, Ledger
 from labkit.comm.ranks import run_ranks
 from labkit.comm.topology import Topology
 from labkit.comm.wire import Span, replay
-from labkit.errors import LabError
 from tests.comm.programs import US, programs, refused, switch
 
 ALPHA, BETA = 2.0, 1e-3  # us, us a byte
@@ -44,10 +43,7 @@ def test_the_stated_cost_is_exact(kind, N, n):
         assert result.time == exactly(COST[kind](n, N))
         assert all(t.kind == kind and t.group == "world" for t in result.transfers)
         sent = {"all_reduce": 2 * N * (N - 1), "broadcast": N * (N - 1), "barrier": 0}.get(kind, N * (N - 1))
-        assert result.bytes == sent * -(-n // N)
-        assert list(result.waiting) == pytest.approx(
-            [0.0] * N if kind != "broadcast" else list(result.waiting), abs=1e-15
-        )
+        assert sum(t.bytes for t in result.transfers) == sent * -(-n // N)
 
 
 def job(group):
@@ -74,7 +70,6 @@ def test_a_real_run_replays_on_the_ranks_of_its_groups():
 def test_a_span_takes_what_it_says():
     result = replay(programs([("compute", 5, {"label": "forward"}), ("barrier", 0)], [("barrier", 0)]), switch(2))
     assert result.time == exactly(5) and result.spans == (Span(0, "forward", 0.0, 5e-6),)
-    assert list(result.waiting) == [0.0, exactly(5)]  # rank 1 waits, rank 0 computes
 
 
 def backward(overlap, layers=3, compute=10.0, n=4000):
@@ -138,29 +133,18 @@ def test_a_late_rank_delays_its_group_and_nobody_else():
 # ---- what cannot be replayed
 
 
-def test_what_cannot_be_replayed_is_reported():
-    assert "An all_reduce needs all ranks, and rank 1 is not there" in refused(programs([("all_reduce", 8)], []))
+def test_the_group_that_is_not_complete_is_named():
     text = refused(programs([("all_reduce", 8, {"group": "tp"})], [], [], groups=[GroupId("tp", (0, 1))]))
     assert 'all_reduce in group "tp" (ranks 0 and 1) (rank0.py:1)' in text and "rank 1 is not there" in text
-    text = refused(programs([("all_reduce", 8)], [("all_gather", 8)]))
-    assert "rank 0 calls all_reduce" in text and "rank 1 all_gather" in text and "make them agree" in text
-    text = refused(programs([("all_reduce", 8)], [("all_reduce", 16)]))
-    assert "all_reduce of 8 bytes" in text and "all_reduce of 16 (" in text
-    assert "never complete" in refused(programs([("all_reduce", 8, {"name": 1})], []))
-    assert "knows no algorithm" in refused(programs([("juggle", 8)]))
 
 
 def test_spans_that_cannot_be_replayed():
-    open_end = Ledger(0, 1, start=0.0)
-    open_end.begin("compute", blocking=False, label="x")
-    with pytest.raises(LabError, match="span 'x'.*has no end"):
-        replay([open_end], switch(1))
-    around = Ledger(0, 1, start=0.0)
-    span = around.begin("compute", blocking=False, label="x")
-    around.finish(around.begin("barrier"))
-    around.finish(span)
-    with pytest.raises(LabError, match="calls barrier.*inside its span of computing 'x'"):
-        replay([around], switch(1))
+    ledger = Ledger(0, 1, start=0.0)
+    span = ledger.begin("compute", blocking=False, label="x")
+    assert "span 'x' () has no end" in refused([ledger])
+    ledger.finish(ledger.begin("barrier"))
+    ledger.finish(span)
+    assert "calls barrier () inside its span of computing 'x'" in refused([ledger])
 
 
 def measured(group):
@@ -179,15 +163,3 @@ def test_spans_of_a_real_run(backend):
     assert first.where.endswith(".py:" + first.where.rpartition(":")[2])
     result = replay(ledgers, switch(2))
     assert result.time == pytest.approx(2e-3 + max(e.events[0].end - e.events[0].begin for e in ledgers))
-
-
-def hangs_beside_a_span(group):
-    group.compute("stated", seconds=1.0)
-    with group.compute("measured"):
-        if group.rank == 0:
-            group.barrier()
-
-
-def test_an_autopsy_reads_past_spans(fails):
-    a = fails(hangs_beside_a_span, backend="threads", size=2, timeout=60)
-    assert a.guilty == 1 and a.certain and [call.kind for call in a.ranks[0].calls] == ["barrier"]
