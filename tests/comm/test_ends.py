@@ -272,17 +272,6 @@ def test_what_several_ranks_did_is_shown_once():
     assert autopsy_of(raised[0], other).count("The size of tensor") == 2, "another line is another mistake"
 
 
-def one_raises_where_the_others_wait(group):
-    if group.rank == 0:
-        raise ValueError("boom")
-    group.sendrecv(torch.ones(1), dst=(group.rank + 1) % group.size, src=(group.rank - 1) % group.size)
-
-
-def test_the_victims_of_one_that_raises_are_no_causes(fails):
-    a = fails(one_raises_where_the_others_wait, backend="processes", size=4, timeout=60)
-    assert a.guilty == 0 and not a.ranks[0].consequence and str(a).count("consequence") <= 1, str(a)
-
-
 def test_a_module_that_cannot_be_read_is_named_and_not_the_line_that_imports_it():
     """The course's scenarios import a student's module: the mistake is where Python says."""
     for source, words in (

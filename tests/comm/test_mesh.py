@@ -56,17 +56,6 @@ def test_sizes_that_do_not_fit():
     assert all("a whole number, at least 1" in text for text in texts[2:])
 
 
-def torch_mesh(group):
-    mesh = Mesh(group, dp=2, tp=2)
-    theirs = mesh.device_mesh
-    return theirs.mesh.tolist(), theirs.mesh_dim_names, theirs["tp"].mesh.tolist(), theirs.get_local_rank("dp")
-
-
-def test_torchs_mesh_has_the_same_ranks_and_names(pools):
-    for r, got in enumerate(pools(torch_mesh, size=4)):
-        assert got == ([[0, 1], [2, 3]], ("dp", "tp"), [r // 2 * 2, r // 2 * 2 + 1], r // 2)
-
-
 # -- what FSDP2 and DTensor send --------------------------------------------------------------------------------------
 def shard_and_train(group, ledger):
     """3 steps on 2 ranks (FSDP2) or on 2 x 2 (HSDP: replicated along dp, sharded along tp)."""

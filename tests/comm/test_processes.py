@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import types
 
 import pytest
 import torch
@@ -90,6 +91,14 @@ def test_what_cannot_travel_is_reported(pools):
     lock = threading.Lock()
     with pytest.raises(LabError, match="<lambda> or one of its arguments cannot be sent .*from a .py file"):
         pools(lambda group: lock)
+
+
+def test_a_module_that_no_rank_can_import_is_named(pools, monkeypatch):
+    module = types.ModuleType("only_here")
+    exec("def f(group):\n    return group.rank", vars(module))
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    with pytest.raises(LabError, match="could not load the job: ModuleNotFoundError: No module named 'only_here'"):
+        pools(module.f)
 
 
 def test_what_cannot_be_imported_travels_by_value(pools):

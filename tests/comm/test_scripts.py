@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from labkit.comm.ranks import run_ranks
-from tests import warm
 from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
@@ -45,24 +44,6 @@ print([type(a) is Answer and a.rank for a in run_ranks(job, size=2, backend="pro
     )
     done = subprocess.run([sys.executable, tmp_path / "s.py"], capture_output=True, text=True, timeout=120, env=ENV)
     assert done.stdout.splitlines() == ["begins", "[0, 1]"], done.stderr
-
-
-def test_script_without_guard_whose_function_is_elsewhere_and_broken_imports(tmp_path):
-    (tmp_path / "elsewhere.py").write_text(JOB)
-    # In ranks only: they are processes of their own.
-    (tmp_path / "broken.py").write_text(JOB + "if os.environ['PROGRAM'] != str(os.getpid()): import no_such_module\n")
-    (tmp_path / "s.py").write_text(
-        """
-import os; os.environ["PROGRAM"] = str(os.getpid())
-import broken
-from elsewhere import job, run_ranks
-print([a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])
-run_ranks(broken.job, size=2, backend="processes", timeout=60)
-"""
-    )
-    done = warm.python(tmp_path / "s.py", cwd=tmp_path, env=ENV)
-    assert done.stdout.strip() == "[0, 1]", done.stderr
-    assert "could not load the job: ModuleNotFoundError: No module named 'no_such_module'" in done.stderr
 
 
 WAITING = (
