@@ -57,7 +57,7 @@ def doctor(
     if matrix:
         from labkit.precision.matrix import show
 
-        show(as_json)
+        show()
         return
     from labkit.doctor import findings
 

@@ -26,7 +26,8 @@ from capstone.given.parts import TENSOR_CORES, unfinished
 from capstone.given.setup import Setup
 from labkit.errors import LabError
 from labkit.parallel import tensor
-from labkit.precision.matrix import NO, cell, row_of
+from labkit.precision.matrix import NO, cell
+from labkit.precision.recipes import find_recipe
 from labkit.strict import Config, Count, CountOrOff, load_toml, strict_validate
 from labkit.train.config import MIXED, TrainConfig
 
@@ -141,8 +142,8 @@ def recipe(config: CapstoneConfig) -> str:
     """The matrix's name of what the blocks' linears compute in."""
     word = precision_of(config) if config.parts == "mine" else ""
     if word == "fp8":
-        return row_of("week16", None)
-    return row_of(config.precision.backend, config.precision.recipe)
+        return find_recipe("week16", None)[0]
+    return find_recipe(config.precision.backend, config.precision.recipe)[0]
 
 
 def precision_of(config: CapstoneConfig) -> str:

@@ -5,23 +5,18 @@
     with backend.autocast():                                         # around the forward pass only
         loss = model(tokens, targets)
     loss.backward()                                                  # outside: Transformer Engine demands it
-    backend.checkpoint(block, x)                                     # activations recomputed instead of kept
-    backend.switch("bf16")                                           # in the middle of a run, and back
-
-    with backend.probe():                                            # at probe steps, around forward and backward
-        ...
-    backend.scales                                                   # {"layers.0.attn.wq.input": ScaleStat, ...}
     backend.evidence(model)                                          # what the model really holds, counted now
-    backend.state                                                    # flags and scaling state, for checkpoints
-    backend.parameters                                               # FP8 parameters, if the spec asks for them
 
 What ran is reported from `evidence`, never from the setting that requested it.
 """
 
+import importlib
+import logging
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -37,7 +32,7 @@ from labkit.precision.matrix import Conflict
 from labkit.precision.phases import BF16, FP8, set_plain
 from labkit.precision.probe import Probe, ScaleStat
 from labkit.precision.products import use as use_products
-from labkit.precision.recipes import NO, PARAMETERS, Need, Recipe, find_recipe, lacks
+from labkit.precision.recipes import NO, PARAMETERS, Need, find_recipe, lacks
 from labkit.strict import nearest
 
 TILE = 128  # values that share a scale under block scaling: 1 x 128, or 128 x 128 of a weight
@@ -67,10 +62,6 @@ class ConversionReport:
     note: str = ""
     bf16_products: dict[str, str] | None = None
 
-    def __str__(self) -> str:
-        left = f", {len(self.skipped)} left ({', '.join(self.skipped)})" if self.skipped else ""
-        return f"{self.backend} {self.recipe}: {len(self.converted)} linears are {self.module_type}{left}"
-
 
 def gpu_has(needs: Iterable[Need], device: torch.device | None) -> Availability:
     """Has the GPU (default: the one there is) all that a recipe needs? True where none is meant."""
@@ -81,6 +72,30 @@ def gpu_has(needs: Iterable[Need], device: torch.device | None) -> Availability:
         return Availability(True)
     name = torch.cuda.get_device_name(device)
     return Availability(False, f"{name} has compute capability {have[0]}.{have[1]}, and {need.why}", need.fix)
+
+
+def importable(title: str, module: str, names: Iterable[str], install: str) -> Availability:
+    """Does the module of a library called `title` import, with these names in it?"""
+    try:
+        missing = [name for name in names if not hasattr(quiet_import(module), name)]
+    except (Exception, SystemExit) as error:  # a damaged installation raises whatever it likes
+        package = module.partition(".")[0]
+        absent = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package
+        why = "is not installed" if absent else f"does not import ({in_words(error)})"
+        return Availability(False, f"{title} {why}", install)
+    return Availability(False, f"this {title} has no {missing[0]}", install) if missing else Availability(True)
+
+
+def quiet_import(module: str) -> Any:
+    """Import without a library's messages about compiled extensions and other machines, which training does not use."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(module)
+    finally:
+        logging.disable(level)
 
 
 class FP8Parameters(Protocol):
@@ -118,8 +133,9 @@ class Backend:
     labkit.precision.recipes.
 
     For reading: name, recipes (the first is the default), param_dtype (what FSDP2 gathers and linears compute from),
-    compiles (torch.compile takes a "block" whole, or only what is "between" linears); after `convert` recipe, modules
-    {name: converted linear} and parameters; after a probe scales. A subclass fills in the names with an underscore.
+    compiles (torch.compile takes a "block" whole, or only what is "between" linears), state (for checkpoints); after
+    `convert` recipe, modules {name: converted linear} and, if the spec asks for them, parameters (FP8); after a probe
+    scales {"layers.0.attn.wq.input": ScaleStat, ...}. A subclass fills in the names with an underscore.
     """
 
     name = ""
@@ -174,7 +190,7 @@ class Backend:
         kind = type_name(next(iter(self.modules.values())))
         if spec.fused:
             self._fuse(model)
-        products = use_products().to_dict() if device and torch.device(device).type == "cpu" else None
+        products = asdict(use_products()) if device and torch.device(device).type == "cpu" else None
         return ConversionReport(self.name, recipe, kind, list(self._linears), skipped, self.note, products)
 
     def autocast(self) -> AbstractContextManager:
@@ -221,7 +237,7 @@ class Backend:
     # ---- what a subclass says
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
-        """May raise anything: `_available` turns it into words."""
+        """Can it run, beside what the GPU must have? May raise anything: `_available` turns it into words."""
         return Availability(True)
 
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
@@ -267,8 +283,9 @@ class Backend:
     ) -> Availability:
         """Can this machine run `recipe` on `device` (default: the GPU if there is one)? Never raises."""
         try:
-            where = torch.device(device) if device else None
-            return self._able(self._check_recipe(recipe), where, fp8_parameters)
+            where, recipe = torch.device(device) if device else None, self._check_recipe(recipe)
+            able = gpu_has(find_recipe(self.name, recipe)[1].needs, where)
+            return self._able(recipe, where, fp8_parameters) if able.ok else able
         except LabError as error:
             return Availability(False, str(error))
         except (Exception, SystemExit) as error:  # a damaged installation raises whatever it likes, SystemExit included
@@ -281,13 +298,9 @@ class Backend:
             raise LabError(f"precision backend '{self.name}' has no recipe '{recipe}'{nearest(recipe, self.recipes)}")
         return recipe or self.recipes[0]
 
-    def _declared(self, recipe: str | None = None) -> Recipe:
-        """What a recipe needs and refuses; by default the one that `convert` was given."""
-        return find_recipe(self.name, recipe or self.recipe)[1]
-
     def _check_settings(self, spec: PrecisionSpec, linears: dict[str, nn.Linear]) -> None:
         """LabError for what does not go with this recipe and these linears, which are still the model's own."""
-        who, declared = f"{self.name} {self.recipe}", self._declared()
+        who, declared = f"{self.name} {self.recipe}", find_recipe(self.name, self.recipe)[1]
         check_dims(linears, declared.multiple, who)
         if spec.tokens is not None and spec.tokens % declared.multiple:
             raise LabError(

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from labkit.precision.flags import OPERANDS
 from labkit.strict import Config, Count, CountOrOff, require
 
-KINDS = ("fp32", "e8m0")  # a scale may be any FP32 number; or a power of two, all that E8M0's eight bits can hold
+Epsilon = Annotated[float, Field(ge=0, lt=1)]
+# A scale may be any FP32 number, or a power of two, all that E8M0's eight bits can hold. None: the recipe's own.
+ScaleKind = Literal["fp32", "e8m0"] | None
 
 PLAIN = ("fp32", "bf16", "amp")  # the backends whose linears are nn.Linear: nothing is converted
 
@@ -35,35 +37,19 @@ class ScheduleConfig(Config):
 
 
 class AmaxEpsilon(Config):
-    """The least amax that a scale is made from, by operand; 0: none. A number alone is for all three."""
+    """The least amax that a scale is made from, by operand; 0: none."""
 
-    input: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    gradient: Annotated[float, Field(ge=0, lt=1)] = 0.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_for_all(cls, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return value
-        require(0 <= value < 1, f"amax_epsilon must be at least 0 and less than 1, not {value}")
-        return dict.fromkeys(OPERANDS, float(value))
+    input: Epsilon = 0.0
+    weight: Epsilon = 0.0
+    gradient: Epsilon = 0.0
 
 
 class ScaleKinds(Config):
-    """What kind of number a scale is, by operand; None: the recipe's own. A name alone is for all three."""
+    """What kind of number a scale is, by operand."""
 
-    input: Literal["fp32", "e8m0"] | None = None
-    weight: Literal["fp32", "e8m0"] | None = None
-    gradient: Literal["fp32", "e8m0"] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_for_all(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        require(value in KINDS, f"scales must be one of 'fp32' or 'e8m0', or a table by operand, not {value!r}")
-        return dict.fromkeys(OPERANDS, value)
+    input: ScaleKind = None
+    weight: ScaleKind = None
+    gradient: ScaleKind = None
 
 
 class LossScaling(Config):
@@ -87,6 +73,12 @@ class PrecisionConfig(Config):
     amax_epsilon: AmaxEpsilon = AmaxEpsilon()  # te block, emulated, week16: amaxes below it count as it
     scales: ScaleKinds = ScaleKinds()  # the same: any FP32 number, or powers of two alone
     loss_scaling: LossScaling | None = None  # amp fp16; None: dynamic, from 65536
+
+    @field_validator("amax_epsilon", "scales", mode="before")
+    @classmethod
+    def _one_for_all(cls, value: Any) -> Any:
+        """A number or a name alone is for all three operands."""
+        return dict.fromkeys(OPERANDS, value) if type(value) in (int, float, str) else value
 
     @model_validator(mode="after")
     def _only_fp16_scales_its_loss(self) -> "PrecisionConfig":

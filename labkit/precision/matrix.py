@@ -3,7 +3,6 @@
 Made of what recipes declare (labkit.precision.recipes); printed by `lab doctor --matrix`, enforced by `refuse`.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -29,15 +28,15 @@ from labkit.precision.recipes import (
 )
 from labkit.record import hardware
 
-# name -> (lowest compute capability, examples). What is older still counts as "older".
-GENERATIONS: dict[str, tuple[Capability | None, str]] = {
-    "CPU": (None, "any"),
-    "older": (FP16_UNITS.least, "V100, T4"),
-    "Ampere": (BF16_UNITS.least, "A100, RTX 3090"),
-    "Ada": (FP8_UNITS.least, "L40S, RTX 4090"),
-    "Hopper": ((9, 0), "H100, H200"),
-    "Blackwell": ((10, 0), "B200"),
-    "Blackwell RTX": ((12, 0), "RTX 5090"),
+# name -> lowest compute capability. What is older still counts as "older".
+GENERATIONS: dict[str, Capability | None] = {
+    "CPU": None,
+    "older": FP16_UNITS.least,  # V100, T4
+    "Ampere": BF16_UNITS.least,  # A100, RTX 3090
+    "Ada": FP8_UNITS.least,  # L40S, RTX 4090
+    "Hopper": (9, 0),
+    "Blackwell": (10, 0),  # B200
+    "Blackwell RTX": (12, 0),  # RTX 5090
 }
 COLUMNS = (*FEATURES, *GENERATIONS)
 ROWS: dict[str, Recipe] = {f"{b} {r}": entry for b, some in RECIPES.items() for r, entry in some.items()}
@@ -68,7 +67,7 @@ def cell(row: str, column: str, gpu: Capability | None = None) -> Cell:
     entry = (ROWS | SETTINGS)[row]
     word = entry.word(column)
     if column in GENERATIONS:
-        gpu = gpu or GENERATIONS[column][0]
+        gpu = gpu or GENERATIONS[column]
         if gpu is None and entry.no_cpu:
             word = Word(NO, entry.no_cpu)
         elif gpu is not None and (need := lacks(entry.needs, gpu)):
@@ -80,7 +79,7 @@ def generation(gpu: Capability | None) -> str:
     """The column of a machine: None is a CPU; else its compute capability, as (9, 0)."""
     if gpu is None:
         return "CPU"
-    return next((name for name, (lowest, _) in reversed(GENERATIONS.items()) if lowest and gpu >= lowest), "older")
+    return next((name for name, lowest in reversed(GENERATIONS.items()) if lowest and gpu >= lowest), "older")
 
 
 def this_gpu(device: str = "cuda") -> Capability | None:
@@ -91,11 +90,6 @@ def this_gpu(device: str = "cuda") -> Capability | None:
 
     every = range(cuda.device_count()) if cuda.is_available() else ()
     return min((cuda.get_device_capability(k) for k in every), default=None)
-
-
-def row_of(backend: str, recipe: str | None) -> str:
-    """The matrix's name of a recipe (None: the backend's default); LabError if it has none."""
-    return find_recipe(backend, recipe)[0]
 
 
 def requested(config: Any, world: int = 1) -> tuple[str, list[str]]:
@@ -110,7 +104,7 @@ def requested(config: Any, world: int = 1) -> tuple[str, list[str]]:
         SCHEDULE: precision.get("schedule"),
         PARAMETERS: precision.get("fp8_parameters"),
     }
-    row = row_of(precision.get("backend", "bf16"), precision.get("recipe"))
+    row, _ = find_recipe(precision.get("backend", "bf16"), precision.get("recipe"))
     return row, [column for column, there in features.items() if there]
 
 
@@ -135,40 +129,16 @@ def refuse(config: Any, gpu: Capability | None, world: int = 1) -> None:
         raise LabError("; ".join(map(str, found)))
 
 
-def table() -> dict[str, Any]:
-    """The whole matrix as JSON: "recipes" by recipe, "with" ("schedule", "FP8 params"), "generations"."""
-
-    def cells(row: str) -> dict[str, Any]:
-        found = [cell(row, column) for column in COLUMNS if column != row]
-        return {c.column: {"state": c.state, "why": c.why, "proof": c.proof} for c in found}
-
-    return {
-        "recipes": {row: {"multiple": entry.multiple, "cells": cells(row)} for row, entry in ROWS.items()},
-        "with": {row: {"cells": cells(row)} for row in ACROSS},
-        "generations": {
-            name: {"from": ".".join(map(str, lowest)) if lowest else None, "examples": examples}
-            for name, (lowest, examples) in GENERATIONS.items()
-        },
-    }
-
-
-def show(as_json: bool = False) -> None:
-    """Print what `lab doctor --matrix` prints. This machine's GPUs are found without CUDA, and without torch."""
-    found = [gpu["capability"].split(".") for gpu in hardware.gpus() if gpu["capability"]]
-    here = generation(min(((int(major), int(minor)) for major, minor in found), default=None))
-    if as_json:
-        print(json.dumps({"here": here, **table()}, indent=1))
-    else:
-        render(here=here)
-
-
-def render(console: Any = None, here: str | None = None) -> None:
-    """Print both halves, then the reasons that the numbers in them name. here: this machine's column, marked with *."""
+def show() -> None:
+    """Print both halves, then the reasons that the numbers in them name; * marks this machine's column."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = console or Console()
+    # Found without CUDA, and without torch.
+    found = [gpu["capability"].split(".") for gpu in hardware.gpus() if gpu["capability"]]
+    here = generation(min(((int(major), int(minor)) for major, minor in found), default=None))
+    console = Console()
     narrow = {"checkpointing": "check-\npointing", "Blackwell RTX": "Blackwell\nRTX", SCHEDULE: "sche-\ndule"}
     narrow[PARAMETERS] = "FP8\nparams"
     style = {YES: "green", UNTRIED: "yellow", NO: "red"}
@@ -188,9 +158,9 @@ def render(console: Any = None, here: str | None = None) -> None:
                 if column == row:
                     line.append("")
                     continue
-                found = cell(row, column)
-                number = f" {notes.setdefault(found.why, len(notes) + 1)}" if found.state != YES else ""
-                line.append(Text(("?" if found.state == UNTRIED else found.state) + number, style=style[found.state]))
+                word = cell(row, column)
+                number = f" {notes.setdefault(word.why, len(notes) + 1)}" if word.state != YES else ""
+                line.append(Text(("?" if word.state == UNTRIED else word.state) + number, style=style[word.state]))
             shown.add_row(*line)
         console.print(shown)
         console.print()
@@ -199,6 +169,6 @@ def render(console: Any = None, here: str | None = None) -> None:
     console.print()
     legend = (
         "yes: a test or a committed record shows it. ?: allowed, not shown here. no: refused before a run. "
-        "dims x: in and out features and tokens must be a multiple of it."
+        f"dims x: in and out features and tokens must be a multiple of it. *: this machine ({here})."
     )
-    console.print(Text(legend + (f" *: this machine ({here})." if here else "")))
+    console.print(Text(legend))

@@ -7,6 +7,7 @@ The phase is a function of the step alone, so a resumed run is in the right one.
 of a linear's class: while `plain` is set, the module is an nn.Linear.
 """
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,14 +30,10 @@ class Switch(nn.Module):
         return F.linear(x, self.weight, getattr(self, "bias", None)) if self.plain else super().forward(x)
 
 
-_SWITCHED: dict[type[nn.Module], type[nn.Module]] = {}
-
-
+@functools.cache
 def switched(kind: type[nn.Module]) -> type[nn.Module]:
     """The class "Switched<kind>"; instances of `kind` become its by setting `__class__`."""
-    if kind not in _SWITCHED:
-        _SWITCHED[kind] = type(f"Switched{kind.__name__}", (Switch, kind), {"__module__": __name__})
-    return _SWITCHED[kind]
+    return type(f"Switched{kind.__name__}", (Switch, kind), {"__module__": __name__})
 
 
 def set_plain(modules: Iterable[nn.Module], plain: bool) -> None:

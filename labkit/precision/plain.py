@@ -1,14 +1,13 @@
 """The backends that leave nn.Linear alone, baselines of every comparison: `bf16`, `fp32`, and autocast's `amp`."""
 
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from labkit.errors import LabError
-from labkit.precision.base import Availability, Backend, ConversionReport, gpu_has
+from labkit.precision.base import Backend, ConversionReport
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.products import use as use_products
 
@@ -59,21 +58,9 @@ class Amp(Plain):
         report = super().convert(model, replace(spec, skip=()))
         if report.bf16_products is None or self.recipe != "fp16":
             return report
-        return replace(report, bf16_products=use_products(half=True).to_dict())
+        return replace(report, bf16_products=asdict(use_products(half=True)))
 
     def autocast(self) -> AbstractContextManager:
         assert self.recipe is not None, "convert comes first"
         device = next(iter(self.modules.values())).weight.device
         return torch.autocast(device.type, DTYPES[self.recipe])
-
-    def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
-        device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if not (able := gpu_has(self._declared(recipe).needs, device)).ok:
-            return able
-        with torch.device(device), torch.autocast(device.type, DTYPES[recipe]):
-            x = torch.ones(16, 16, requires_grad=True)
-            y = F.linear(x, torch.ones(16, 16))
-            y.sum().backward()
-        if y.dtype != DTYPES[recipe]:  # where autocast has no such type, it warns and does nothing
-            return Availability(False, f"this torch has no {recipe} autocast on {device.type}", "take the other recipe")
-        return Availability(True)

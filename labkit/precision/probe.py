@@ -2,10 +2,6 @@
 
 Hooks on every converted linear see x, the weight w (under FSDP2: gathered), y and the gradient dy. x, w and dy are
 rounded in the backend's format and scale by torch's cast, and compared; for y the product is computed again in FP32.
-
-    overflow   |x| * s beyond the largest code: saturates          underflow   x not 0, rounded value 0
-    sqnr       10 log10(sum x^2 / sum (x - x8 / s)^2)
-
 A probe step runs eagerly: compiled code would not notice the hooks. Each rank describes its own tensors.
 """
 
@@ -34,7 +30,7 @@ class ScaleStat:
     amax        max |x|, before scaling; an overflowed (inf) or NaN tensor gives the largest fp32 number
     overflow    per cent of the elements beyond the format's largest value under that scale: they saturate
     underflow   per cent of the elements that were not zero and became zero
-    sqnr        dB, of the quantised tensor against the tensor; for ".output": of the layer's output against fp32
+    sqnr        10 log10(sum x^2 / sum (x - x8 / scale)^2), dB; for ".output": of the layer's output against fp32
     """
 
     scale: float

@@ -11,7 +11,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from labkit.record.hardware import read_system, sysctl
 VARIABLE = "LABKIT_BF16_PRODUCTS"
 NATIVE, FP32 = "native", "fp32"
 INSTRUCTIONS = {"x86": ("avx512_bf16", "amx_bf16"), "ARM": ("bf16",)}  # one of them is enough; Linux's names
-LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # what oneDNN may use; the second is its old name
+LIMIT = "ONEDNN_MAX_CPU_ISA"  # what oneDNN may use
 OPERATORS = ("mm", "addmm", "bmm", "baddbmm")
 
 
@@ -36,9 +36,6 @@ class Products:
 
     def __str__(self) -> str:
         return f"{'through FP32, rounded once' if self.path == FP32 else 'native'}: {self.why}"
-
-    def to_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def this_cpu() -> Products:
@@ -66,7 +63,7 @@ def decide(machine: str, cpuinfo: str, *, onednn: bool, environment: Any) -> Pro
         return Products(FP32, f"this CPU has no {' or '.join(INSTRUCTIONS[kind])}")
     if not onednn:
         return Products(FP32, f"this CPU has {found[0]}, but this torch has no oneDNN, which would use it")
-    limit = next((environment[name] for name in LIMITS if environment.get(name)), "")
+    limit = environment.get(LIMIT, "")
     if kind == "x86" and limit and not re.search(r"BF16|FP16|AMX|AVX10|DEFAULT|ALL", limit.upper()):
         return Products(FP32, f"this CPU has {found[0]}, but oneDNN is held to {limit}")
     return Products(NATIVE, f"this CPU has {', '.join(found)}")

@@ -176,13 +176,10 @@ _BLACKWELL = Recipe(
     needs=(BF16_UNITS, FP8_UNITS, BLACKWELL_UNITS),
     no_cpu=_TE.no_cpu,
 )
-_BY_WEEK_16 = Recipe(
-    {SCHEDULE: untried("the same switch as tensorwise's; no record of it"), "FSDP2": FORMATS, "CPU": HERE},
-    needs=(BF16_UNITS,),
-)
+_SAME_SWITCH = untried("the same switch as tensorwise's; no record of it")
+_BY_WEEK_16 = Recipe({SCHEDULE: _SAME_SWITCH, "FSDP2": FORMATS, "CPU": HERE}, needs=(BF16_UNITS,))
 _CPU_ALONE = refused("week 16's NVFP4 keeps its table of values on the CPU: take a CPU, or Transformer Engine's nvfp4")
 _YOURS = untried("it is your own")
-_BY_HAND = untried("it is your own: an autograd function, which torch can do both to")
 
 RECIPES: dict[str, dict[str, Recipe]] = {  # by backend; its first recipe is the default, "*" stands for any name
     "fp32": {
@@ -253,11 +250,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {  # by backend; its first recipe is the
     "broken": {"*": _IN_BF16.having({"FSDP2": DEMO, SCHEDULE: TRIED_SCHEDULE, "CPU": DEMO, "Hopper": CHECK})},
     "week16": {
         "*": Recipe(
-            {
-                **dict.fromkeys(("compile", "checkpointing"), _BY_HAND),
-                SCHEDULE: untried("the same switch as torchao tensorwise's; no record of it"),
-                **dict.fromkeys(("CPU", "Hopper"), _YOURS),
-            },
+            {SCHEDULE: _SAME_SWITCH, **dict.fromkeys(("compile", "checkpointing", "CPU", "Hopper"), _YOURS)},
             multiple=16,
             needs=(BF16_UNITS,),
             scalable=True,

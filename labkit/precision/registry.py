@@ -24,7 +24,8 @@ _BACKENDS: dict[str, Callable[[], Backend]] = {
     "te": TransformerEngine,
     "broken": Broken,
     **{f"broken-{mistake}": partial(Broken, mistake) for mistake in MISTAKES},
-    **{name: partial(student.backend, name) for name in student.PARTS},
+    "week16": student.Student,
+    "emulated": student.emulated,
 }
 
 

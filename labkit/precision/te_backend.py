@@ -10,25 +10,18 @@
     nvfp4      NVFP4BlockScaling: E2M1 values, one E4M3 scale per 16 and one FP32 scale per tensor, with its three tricks;
                Blackwell. What both round inside is not probed: their outputs are
 
-What it needs, and what is done about it here:
+te.Linear stays eager: compiling breaks the graph; `transforms` compiles what lies between the linears. A schedule's
+BF16 phase is `autocast(enabled=False)`; delayed scaling starts blind (scale 1, no history) after it, as at the first
+step, unless `[precision] calibrate` measures first. With several ranks it takes the largest amax over all of them, so
+that ranks round gathered weights alike.
 
-- te.Linear draws its own weights: it is built on the meta device and given the Parameter of the nn.Linear it replaces.
-- autocast stands around the forward alone. Recomputation is `te.checkpoint`'s, which restores delayed scaling's scale.
-- It pickles scaling state into the state dict. Here the class keeps none, so BF16 and FP8 checkpoints have the same
-keys, and `state_dict` gives scales and histories as plain tensors.
-- A schedule's BF16 phase is `autocast(enabled=False)`; delayed scaling starts blind (scale 1, no history) after it, as
-at the first step. `[precision] calibrate` measures first, without an update.
-- FP8 parameters (recipe block; labkit.train.optim): built inside `te.quantized_model_init`, quantised after sharding,
-each rank its own 128 x 128 blocks. FSDP2 gathers codes and scales through the tensor type's hooks (`gather_as_one`,
-`no_flat_copy`), which fail with recomputation, so the matrix refuses it. Probing dequantises.
-- te.Linear stays eager: compiling breaks the graph; `transforms` compiles what lies between the linears.
-
-With several ranks delayed scaling takes the largest amax over all of them, so that ranks round gathered weights alike.
+FP8 parameters (recipe block; labkit.train.optim) are built inside `te.quantized_model_init` and quantised after
+sharding, each rank its own 128 x 128 blocks. FSDP2 gathers codes and scales through the tensor type's hooks, which fail
+with recomputation, so the matrix refuses it.
 """
 
 import functools
 import importlib
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -39,8 +32,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from labkit.errors import LabError, in_words
-from labkit.precision.base import TILE, Availability, Backend, FP8Parameters, gpu_has, local_part
+from labkit.errors import LabError
+from labkit.precision.base import TILE, Availability, Backend, FP8Parameters, importable, local_part, quiet_import
 from labkit.precision.choose import type_name
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH, OPERANDS, compact
@@ -48,18 +41,10 @@ from labkit.precision.matrix import this_gpu
 from labkit.precision.phases import FP8
 from labkit.precision.recipes import INSTALL_TE
 from labkit.precision.recipes import RECIPES as DECLARED
+from labkit.precision.te_fused import FIRST, fuse_block, recomputed
 from labkit.precision.torchao_backend import float8_utils
 
-TESTED = "2.20"
-# Its ways to fail on import, the most special first (FileNotFoundError is an OSError).
-FAILURES = (
-    (ModuleNotFoundError, "a module that it needs is missing"),
-    (ImportError, "its compiled part does not fit this torch or this CUDA"),
-    (FileNotFoundError, "one of its own files is missing: it is only half installed"),
-    (OSError, "a shared library (CUDA, cuDNN, the driver) does not load"),
-    (AssertionError, "its packages do not fit together"),
-    (RuntimeError, "its core or a CUDA library was not found"),
-)
+LIBRARY = "transformer_engine.pytorch"
 RECIPES = {
     "delayed": "DelayedScaling",
     "current": "Float8CurrentScaling",
@@ -69,11 +54,9 @@ RECIPES = {
 }
 BLOCKS = {"block": TILE, "mxfp8": 32, "nvfp4": 16}  # values that share a scale
 ASK = {"block": "fp8_block_scaling", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}  # te.is_..._available; the others: fp8
-TILES = "transformer_engine.pytorch.tensor.float8_blockwise_tensor"
-# Where Transformer Engine keeps a linear's quantisation state: fp8_meta[direction], entry number.
+TILES = f"{LIBRARY}.tensor.float8_blockwise_tensor"
 # The fields of a recipe that say how an operand is quantised.
 QUANTISED = {"input": "fp8_quant_fwd_inp", "weight": "fp8_quant_fwd_weight", "gradient": "fp8_quant_bwd_grad"}
-STATE = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("scaling_bwd", 0)}
 
 
 class TransformerEngine(Backend):
@@ -84,45 +67,32 @@ class TransformerEngine(Backend):
     def __init__(self) -> None:
         super().__init__()
         self._recipe: Any = None  # Transformer Engine's recipe object; one for the whole run
-        self._covers: dict[int, int] = {}  # id of a fused module: how many linears it computes for
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
         if device is not None and device.type != "cuda":
             return Availability(False, f"Transformer Engine needs a CUDA GPU, the model is on '{device}'", INSTALL_TE)
-        try:
-            te = _te()
-        except (Exception, SystemExit) as error:
-            if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "transformer_engine":
-                return Availability(False, "Transformer Engine is not installed", INSTALL_TE)
-            why = next((words for kind, words in FAILURES if isinstance(error, kind)), "an error of its own")
-            return Availability(False, f"Transformer Engine does not import: {why} ({in_words(error)})", INSTALL_TE)
         needed = ("autocast", "Linear", "checkpoint") + ("quantized_model_init",) * fp8_parameters
-        if missing := [name for name in needed if not hasattr(te, name)]:
-            return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL_TE)
+        if not (able := importable("Transformer Engine", LIBRARY, needed, INSTALL_TE)).ok:
+            return able
         if not torch.cuda.is_available():
             fix = "run on a GPU machine; on a CPU take backend 'torchao' or 'emulated'"
             return Availability(False, "Transformer Engine needs a CUDA GPU, and torch sees none", fix)
-        if not (able := gpu_has(self._declared(recipe).needs, device)).ok or recipe == "bf16":
+        if recipe == "bf16":
             return able
-        ok, why = getattr(te, f"is_{ASK.get(recipe, 'fp8')}_available")(return_reason=True)
+        ok, why = getattr(_te(), f"is_{ASK.get(recipe, 'fp8')}_available")(return_reason=True)
         fix = "take recipe 'current' or 'bf16'"
         return Availability(True) if ok else Availability(False, f"Transformer Engine: {why}", fix)
 
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
-        fp8 = {"init_method": lambda weight: None} if self.parameters else {}  # see TEParameters.quantise
-        with (
-            _te().quantized_model_init(enabled=True, recipe=self._te_recipe(), preserve_high_precision_init_val=True)
-            if fp8
-            else nullcontext()
-        ):
-            new = _linear_type(_te().Linear)(
-                linear.in_features,
-                linear.out_features,
-                bias=linear.bias is not None,
-                params_dtype=linear.weight.dtype,
-                device="meta",
-                **fp8,
-            )
+        # te.Linear would draw weights of its own: it is built on the meta device, and given those that are there.
+        options = {"bias": linear.bias is not None, "params_dtype": linear.weight.dtype, "device": "meta"}
+        around: AbstractContextManager = nullcontext()
+        if self.parameters:
+            options["init_method"] = lambda weight: None  # see TEParameters.quantise
+            keep = {"preserve_high_precision_init_val": True}
+            around = _te().quantized_model_init(enabled=True, recipe=self._te_recipe(), **keep)
+        with around:
+            new = _linear_type(_te().Linear)(linear.in_features, linear.out_features, **options)
         new.weight = linear.weight
         if linear.bias is not None:
             new.bias = linear.bias
@@ -130,8 +100,6 @@ class TransformerEngine(Backend):
 
     def _fuse(self, model: nn.Module) -> None:
         """Blocks in fused modules (see te_fused). LabError: a block whose seven linears were not all converted."""
-        from labkit.precision.te_fused import fuse_block
-
         blocks: Any = model.layers
         for index, block in blocks.items():
             taken = [
@@ -147,14 +115,14 @@ class TransformerEngine(Backend):
                 del self.modules[name]
             for name, module in zip(("attn.wqkv", "ffn.mlp"), fuse_block(block, _te()), strict=True):
                 self.modules[f"layers.{index}.{name}"] = module
-                self._covers[id(module)] = 3
 
     def evidence(self, model: nn.Module) -> dict[str, Any]:
         """As the base class's; a fused module counts for the linears it computes."""
         found = super().evidence(model)
         present = {id(module) for module in model.modules()}
-        found["converted"] = sum(self._covers.get(id(m), 1) for m in self.modules.values() if id(m) in present)
-        fused = Counter(type_name(m) for m in self.modules.values() if id(m) in self._covers and id(m) in present)
+        alive = [module for module in self.modules.values() if id(module) in present]
+        found["converted"] = sum(getattr(module, "covers", 1) for module in alive)
+        fused = Counter(type_name(module) for module in alive if hasattr(module, "covers"))
         found["module_types"] = dict(sorted({**found["module_types"], **fused}.items()))
         return found
 
@@ -181,8 +149,6 @@ class TransformerEngine(Backend):
         self._phase = phase  # `autocast` reads it; the modules stay as they are
 
     def checkpoint(self, forward: Callable, *args: Any) -> Any:
-        from labkit.precision.te_fused import recomputed
-
         return _te().checkpoint(functools.partial(recomputed, forward, []), *args, use_reentrant=False)
 
     def _in_fp8(self) -> bool:
@@ -218,7 +184,7 @@ class TransformerEngine(Backend):
             return torch.float8_e4m3fn, tile_scales(x, self._te_recipe(), slot)
         dtype = torch.float8_e5m2 if slot == "grad" else torch.float8_e4m3fn
         if self.recipe == "delayed":  # what Transformer Engine will use, or has just used
-            direction, entry = getattr(linear, "entries", STATE)[slot]
+            direction, entry = getattr(linear, "entries", FIRST)[slot]
             state = linear.fp8_meta.get(direction)
             return dtype, torch.ones((), device=x.device) if state is None else state.scale[entry].clone()
         return dtype, float8_utils().tensor_to_scale(x, dtype)  # max / amax, as Transformer Engine's
@@ -360,14 +326,11 @@ def _like(parameter: Tensor, local: Tensor) -> Tensor:
 
 
 def _te() -> Any:
-    with warnings.catch_warnings():  # it warns of what it cannot find before it raises for it
-        warnings.simplefilter("ignore")
-        return importlib.import_module("transformer_engine.pytorch")
+    return quiet_import(LIBRARY)
 
 
 @functools.cache
 def _linear_type(base: type) -> type:
-    """te.Linear without `_extra_state`: see "Scaling state" above."""
-    about = {"__doc__": "te.Linear that leaves its scaling state out of the state dict.", "__module__": __name__}
+    """te.Linear that leaves its scaling state out of the state dict, so that FP8 and BF16 checkpoints have one form."""
     plain = {name: getattr(nn.Module, name) for name in ("get_extra_state", "set_extra_state")}
-    return type("TELinear", (base,), {**about, **plain})
+    return type("TELinear", (base,), {"__module__": __name__, **plain})

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Where a fused module keeps its quantisation state: fp8_meta[direction], entry number (the library's FP8FwdTensorIdx).
+# Where a module keeps its quantisation state: fp8_meta[direction], entry number (the library's FP8FwdTensorIdx).
 FIRST = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("scaling_bwd", 0)}
 SECOND = {"input": ("scaling_fwd", 3), "weight": ("scaling_fwd", 4), "grad": ("scaling_bwd", 2)}
 ACTIVATIONS = "transformer_engine.pytorch.module.layernorm_mlp"  # 2.20 chooses a fused MLP's kernels there
@@ -41,13 +41,13 @@ def lean_swiglu_backward(
 
 
 @functools.cache
-def use_lean_swiglu_backward() -> bool:
-    """Make Transformer Engine's fused MLP call the above; False, and nothing changed, if it is not built as 2.20 is."""
+def use_lean_swiglu_backward() -> None:
+    """Make Transformer Engine's fused MLP call the above; nothing is changed if it is not built as 2.20 is."""
     try:
         module: Any = importlib.import_module(ACTIVATIONS)
         chosen, quantise = module._act_func, module.tex.bgrad_quantize
     except (ImportError, AttributeError):
-        return False
+        return
 
     def choose(activation: str, recipe: Any = None) -> tuple:
         forward, derivative, fused = chosen(activation, recipe)
@@ -57,7 +57,6 @@ def use_lean_swiglu_backward() -> bool:
         return forward, derivative, fused
 
     module._act_func = choose
-    return True
 
 
 class Weight(nn.Module):
@@ -150,6 +149,7 @@ class _Borrowing(nn.Module):
 
     borrowed: tuple[Any, tuple[Any, ...]]  # norm, modules with a weight
     first: slice  # those of them that are joined to the first product's weight
+    covers = 3  # linears that it computes for
 
     get_extra_state = nn.Module.get_extra_state  # as TELinear: scaling state stays out of the state dict
     set_extra_state = nn.Module.set_extra_state
@@ -175,13 +175,10 @@ class _Borrowing(nn.Module):
         """The weights of the first product, as they are gathered now."""
         return [module.weight for module in self.borrowed[1][self.first]]
 
-    def joined(self) -> Tensor:
-        return torch.cat(self.parts())
-
     def _whole(self) -> Tensor:
         """The first product's weight, one for the whole forward, however often it is used."""
         if self.__dict__.get("whole") is None:
-            self.__dict__["whole"] = self.joined()
+            self.__dict__["whole"] = torch.cat(self.parts())
         return self.__dict__["whole"]
 
     def normed(self, x: Tensor) -> Tensor:
@@ -202,13 +199,13 @@ def _fused_linear(base: type) -> type:
 
         def observed(self, x: Tensor):
             """(part, slot, tensor, port) of what is quantised for input x."""
-            port, x, w = Port(self, FIRST), self.normed(x), self.joined()
-            yield "", "input", x, port
-            yield "", "weight", w, port
+            port = Port(self, FIRST)
+            yield "", "input", self.normed(x), port
+            yield "", "weight", torch.cat(self.parts()), port
 
         def reference(self, x: Tensor) -> Tensor:
             """The output from FP32 arithmetic. x: [rows, features]."""
-            return self.normed(x.float()) @ self.joined().float().t()
+            return self.normed(x.float()) @ torch.cat(self.parts()).float().t()
 
         def last(self) -> tuple[str, Port]:
             """The part whose output is the module's, and its port."""
@@ -235,7 +232,7 @@ def _fused_mlp(base: type) -> type:
 
         def observed(self, x: Tensor):
             """As FusedLinear's, for both products; SwiGLU's output is computed again, in x's type."""
-            first, second, x, w = Port(self, FIRST), Port(self, SECOND), self.normed(x), self.joined()
+            first, second, x, w = Port(self, FIRST), Port(self, SECOND), self.normed(x), torch.cat(self.parts())
             yield ".w13", "input", x, first
             yield ".w13", "weight", w, first
             gate, up = F.linear(x, w).chunk(2, -1)
@@ -243,7 +240,7 @@ def _fused_mlp(base: type) -> type:
             yield ".w2", "weight", self.borrowed[1][2].weight, second
 
         def reference(self, x: Tensor) -> Tensor:
-            gate, up = (self.normed(x.float()) @ self.joined().float().t()).chunk(2, -1)
+            gate, up = (self.normed(x.float()) @ torch.cat(self.parts()).float().t()).chunk(2, -1)
             return (F.silu(gate) * up) @ self.borrowed[1][2].weight.float().t()
 
         def last(self) -> tuple[str, Port]:

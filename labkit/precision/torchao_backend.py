@@ -8,16 +8,12 @@ Scales come from the tensor at hand, so there is no state. Weights are gathered 
 """
 
 import functools
-import importlib
-import logging
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labkit.errors import in_words
-from labkit.precision.base import Availability, Backend, gpu_has
+from labkit.precision.base import Availability, Backend, importable, quiet_import
 from labkit.precision.recipes import RECIPES
 
 INSTALL = "pip install 'torchao>=0.18'"
@@ -28,21 +24,11 @@ class TorchAO(Backend):
     recipes = tuple(RECIPES["torchao"])
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
-        try:
-            float8 = _quiet_import("torchao.float8")
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] == "torchao":
-                return Availability(False, "torchao is not installed", INSTALL)
-            return Availability(False, f"torchao does not import ({in_words(error)})", INSTALL)
-        except (Exception, SystemExit) as error:
-            fix = "install the torchao release that belongs to this torch"
-            return Availability(False, f"torchao does not import ({in_words(error)})", fix)
-        if missing := [n for n in ("Float8LinearConfig", "convert_to_float8_training") if not hasattr(float8, n)]:
-            return Availability(False, f"this torchao has no {missing[0]}", INSTALL)
-        return gpu_has(self._declared(recipe).needs, device)
+        needed = ("Float8LinearConfig", "convert_to_float8_training")
+        return importable("torchao", "torchao.float8", needed, INSTALL)
 
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
-        float8 = _quiet_import("torchao.float8")
+        float8 = quiet_import("torchao.float8")
         if not torch.cuda.is_available():
             _outside_onednn()
         holder = nn.ModuleDict({"linear": linear})  # the public entry also applies torchao's own compiler fixes
@@ -74,7 +60,7 @@ class TorchAO(Backend):
 @functools.cache
 def float8_utils() -> Any:
     """torchao's own functions from tensors to scales, and its amax epsilon."""
-    return _quiet_import("torchao.float8.float8_utils")
+    return quiet_import("torchao.float8.float8_utils")
 
 
 def dynamic_flags(
@@ -97,7 +83,7 @@ def _outside_onednn() -> None:
     """Let torch's own kernel compute FP8 products on a CPU, in place of oneDNN's."""
     # On Intel CPUs torch 2.13 hands them to oneDNN, which has no kernel for them but its reference, two loops in plain
     # C++: [256, 128] @ [128, 128] takes 0.7 s there and 0.002 s in ATen, with the same result.
-    ops = _quiet_import("torchao.float8.float8_ops")
+    ops = quiet_import("torchao.float8.float8_ops")
     original = ops.addmm_float8_unwrapped
 
     @functools.wraps(original)
@@ -112,15 +98,3 @@ def _outside_onednn() -> None:
             torch._C._set_mkldnn_enabled(enabled)
 
     ops.addmm_float8_unwrapped = product
-
-
-def _quiet_import(name: str) -> Any:
-    """Import without torchao's messages about compiled extensions for other machines, which training does not use."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module(name)
-    finally:
-        logging.disable(level)

@@ -139,11 +139,10 @@ class State:
     """te's FP8GlobalStateManager, and a diary of what was called."""
 
     def __init__(self):
-        self.enabled, self.recipe, self.depth = False, None, 0
+        self.enabled, self.recipe = False, None
         self.fp8_init = None  # the recipe of the quantized_model_init region we are in
         self.entered = []  # (enabled, recipe) of each autocast region
         self.forwards = []  # (enabled, recipe type) of each te.Linear forward
-        self.backwards = []  # depth of autocast in each te.Linear backward
         self.checkpoints = 0
         self.weights = []  # what each product multiplied with
 
@@ -167,13 +166,11 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
         def __enter__(self):
             self.before = (state.enabled, state.recipe)
             state.enabled, state.recipe = self.now
-            state.depth += 1
             state.entered.append(self.now)
             return self
 
         def __exit__(self, *error):
             state.enabled, state.recipe = self.before
-            state.depth -= 1
 
     class Multiply(torch.autograd.Function):
         @staticmethod
@@ -186,7 +183,6 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
 
         @staticmethod
         def backward(ctx, g):
-            state.backwards.append(state.depth)
             x, w = ctx.saved_tensors
             return g @ w, g.flatten(0, -2).t() @ x.flatten(0, -2)
 
@@ -197,11 +193,30 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
         yield
         state.fp8_init = None
 
-    class Linear(nn.Module):
+    class Module(nn.Module):
+        """What all modules share: scaling state, and the pickled form of it."""
+
+        def __init__(self):
+            super().__init__()
+            self.fp8_meta, self.fp8_initialized = {}, False
+
+        def init_fp8_metadata(self, num_gemms=1):
+            if not state.enabled:
+                self.fp8_initialized = False  # as the real one; its scales stay in fp8_meta, unused
+            if state.enabled and not self.fp8_initialized and isinstance(state.recipe, DelayedScaling):
+                self.fp8_meta.update(scaling_fwd=ScalingState(3 * num_gemms), scaling_bwd=ScalingState(2 * num_gemms))
+                self.fp8_initialized = True
+
+        def get_extra_state(self):
+            return torch.zeros(3, dtype=torch.uint8)
+
+        def set_extra_state(self, value):
+            raise RuntimeError("pickled extra state is refused")
+
+    class Linear(Module):
         def __init__(self, in_features, out_features, *, init_method=None, bias, params_dtype, device):
             super().__init__()
             self.in_features, self.out_features, self.use_bias = in_features, out_features, bias
-            self.fp8_meta, self.fp8_initialized = {}, False
             self.primary_weights_in_fp8, self.init_method = state.fp8_init is not None, init_method or nn.init.normal_
             self.weight = nn.Parameter(torch.full((out_features, in_features), 0.5, dtype=params_dtype, device=device))
             if bias:
@@ -227,13 +242,6 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             if self.primary_weights_in_fp8:
                 local._first = first
 
-        def init_fp8_metadata(self, num_gemms=1):
-            if not state.enabled:
-                self.fp8_initialized = False  # as the real one; its scales stay in fp8_meta, unused
-            if state.enabled and not self.fp8_initialized and isinstance(state.recipe, DelayedScaling):
-                self.fp8_meta.update(scaling_fwd=ScalingState(3), scaling_bwd=ScalingState(2), recipe=state.recipe)
-                self.fp8_initialized = True
-
         def forward(self, x):
             if x.dtype != self.weight.dtype:
                 raise TypeError("Data types for parameters must match when outside of autocasted region.")
@@ -242,39 +250,23 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             y = Multiply.apply(x, self.weight)
             return y + self.bias if self.use_bias else y
 
-        def get_extra_state(self):
-            return torch.zeros(3, dtype=torch.uint8)
-
-        def set_extra_state(self, value):
-            raise RuntimeError("pickled extra state is refused")
-
-    class Module(nn.Module):
-        """What the fused modules share: a norm's weight, scaling state, parameters looked up at each forward."""
+    class Normed(Module):
+        """What the fused modules share: a norm's weight, parameters looked up at each forward."""
 
         def __init__(self, d, *, eps, bias, normalization, params_dtype, device):
             super().__init__()
             assert normalization == "RMSNorm" and not bias
-            self.eps, self.fp8_meta, self.made = eps, {}, {"dtype": params_dtype, "device": device}
+            self.eps, self.made = eps, {"dtype": params_dtype, "device": device}
             self.layer_norm_weight, self.layer_norm_bias = self.parameter(d), None
 
         def parameter(self, *shape):
             return nn.Parameter(torch.full(shape, 7.0, **self.made))
 
-        def init_fp8_metadata(self, num_gemms=1):
-            if state.enabled and not self.fp8_meta and isinstance(state.recipe, DelayedScaling):
-                self.fp8_meta.update(scaling_fwd=ScalingState(3 * num_gemms), scaling_bwd=ScalingState(2 * num_gemms))
-
         def norm(self, x):
             w = self.layer_norm_weight
             return torch.nn.functional.rms_norm(x, w.shape, w, self.eps)
 
-        def get_extra_state(self):
-            return torch.zeros(3, dtype=torch.uint8)
-
-        def set_extra_state(self, value):
-            raise RuntimeError("pickled extra state is refused")
-
-    class LayerNormLinear(Module):
+    class LayerNormLinear(Normed):
         def __init__(self, in_features, out_features, **common):
             super().__init__(in_features, **common)
             self.in_features, self.out_features = in_features, out_features
@@ -289,7 +281,7 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             (w,) = self._get_weight_tensors()
             return Multiply.apply(self.norm(x), w)
 
-    class LayerNormMLP(Module):
+    class LayerNormMLP(Normed):
         def __init__(self, hidden, ffn_hidden, *, activation, **common):
             super().__init__(hidden, **common)
             assert activation == "swiglu"
@@ -306,11 +298,10 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             gate, up = Multiply.apply(self.norm(x), first).chunk(2, -1)  # the real one takes the first half as the gate
             return Multiply.apply(torch.nn.functional.silu(gate) * up, second)
 
-    def checkpoint(function, *args, use_reentrant=True, **kwargs):
+    def checkpoint(function, *args, use_reentrant=True):
         state.checkpoints += 1
-        from torch.utils.checkpoint import checkpoint as plain
-
-        return plain(function, *args, use_reentrant=use_reentrant)
+        assert not use_reentrant
+        return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False)
 
     recipes = (QParams, DelayedScaling, Float8CurrentScaling, Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling)
     offered = (autocast, Linear, checkpoint, quantized_model_init, QuantizedTensor, LayerNormLinear, LayerNormMLP)

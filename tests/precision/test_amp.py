@@ -6,7 +6,7 @@ import torch
 from labkit.comm.ranks import RankPool
 from labkit.model.decoder import RMSNorm
 from labkit.precision.products import SWITCH
-from labkit.precision.registry import availability, get_backend
+from labkit.precision.registry import get_backend
 from tests.precision import precision_jobs as jobs
 from tests.precision.precision_jobs import LINEARS, convert, decoder, loss_of, tokens
 
@@ -65,19 +65,6 @@ def test_fp16_products_go_through_fp32_and_are_rounded_once():
     assert torch.equal(a @ b, (a.float() @ b.float()).half())
     with pytest.raises(RuntimeError):
         a @ b.bfloat16()
-
-
-@pytest.mark.filterwarnings("ignore:CUDA is not available")
-@pytest.mark.parametrize("capability, able", [((6, 1), ()), ((7, 5), ("fp16",)), ((8, 0), ("bf16", "fp16"))])
-def test_older_gpus_have_fp16_alone(capability, able, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a GPU")
-    for recipe in DTYPES:
-        found = availability("amp", recipe, "cuda")
-        # There is no GPU here, so one that may run fails when it is tried, and for another reason.
-        assert ("compute capability" in str(found)) == (recipe not in able), str(found)
-        assert not found.ok
 
 
 @pytest.mark.thorough

@@ -135,22 +135,17 @@ def test_every_backend_answers_for_itself():
     assert "did you mean" in availability("torchao", "rowise").reason
 
 
-RAISES = {  # and what it means for Transformer Engine
-    "raise ImportError('no such symbol')": "does not fit this torch",
-    "raise OSError('libcuda.so.1: cannot open')": "a shared library (CUDA, cuDNN, the driver) does not load",
-    "raise AssertionError": "its packages do not fit together",
-    "raise RuntimeError('old cuDNN')": "its core or a CUDA library was not found",
-    "raise FileNotFoundError('shared object')": "one of its own files is missing",
-    "import sys; sys.exit(3)": "an error of its own",
-    "import no_such_part": "a module that it needs is missing",
-    "def f(:": "an error of its own",
-    "": "has no te.autocast",
-}
-
-
-@pytest.mark.parametrize("body", RAISES)
+@pytest.mark.parametrize(
+    "body, shown",
+    [
+        ("raise OSError('libcuda.so.1: cannot open')", "does not import (OSError: libcuda.so.1: cannot open)"),
+        ("import sys; sys.exit(3)", "does not import (SystemExit: 3)"),
+        ("import no_such_part", "does not import (ModuleNotFoundError: No module named 'no_such_part')"),
+        ("", "has no "),
+    ],
+)
 @pytest.mark.parametrize("package, backend", [("transformer_engine/pytorch", "te"), ("torchao/float8", "torchao")])
-def test_whatever_the_import_does_is_shown_in_words(body, package, backend, tmp_path, monkeypatch, hide):
+def test_whatever_the_import_does_is_shown_in_words(body, shown, package, backend, tmp_path, monkeypatch, hide):
     folder = tmp_path / package
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").write_text("")
@@ -158,10 +153,7 @@ def test_whatever_the_import_does_is_shown_in_words(body, package, backend, tmp_
     hide(folder.parent.name)
     monkeypatch.syspath_prepend(tmp_path)
     able = availability(backend)
-    assert not able.ok and able.reason and able.fix and "\n" not in str(able)
-    assert RAISES[body] in able.reason if backend == "te" else body == "" or "does not import" in able.reason
-    if "'" in body:
-        assert body.split("'")[1] in able.reason
+    assert not able.ok and shown in able.reason and able.fix and "\n" not in str(able)
     with pytest.raises(LabError, match="cannot run here"):
         convert(get_backend(backend), decoder())
 
@@ -174,7 +166,7 @@ def test_a_package_that_is_not_installed(package, backend, monkeypatch, hide):
     assert not able.ok and "is not installed" in able.reason and "pip install" in able.fix
 
 
-def test_a_gpu_that_is_too_old(monkeypatch):
+def test_a_gpu_that_is_too_old_or_broken(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 6))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA A10")
@@ -184,12 +176,9 @@ def test_a_gpu_that_is_too_old(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 9))
     assert availability("torchao", "tensorwise").ok and "9.0" in availability("torchao", "rowwise").reason
 
-
-def test_whatever_a_driver_does_is_shown_in_words(monkeypatch):
     def broken(device=None):
         raise RuntimeError("CUDA driver initialization failed")
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", broken)
     able = availability("torchao")
     assert not able.ok and "CUDA driver initialization failed" in able.reason and able.fix
@@ -235,9 +224,8 @@ def test_the_students_linear_multiplies_in_fp8_where_the_gpu_can(capability, abl
         *((source, NOT_FINISHED) for source in ("", HOLE, GOOD.replace(BODY, HOLE))),
         (GOOD.replace(BODY, "return x @ 3"), "your FP8 linear fails (TypeError"),
         (GOOD.replace(BODY, "return x.sum()"), "gives no gradient to its weight: arm skipped"),
-        ("import no_such_part", "does not import"),
-        ("1 +", "fails (SyntaxError"),
-        (None, "arm skipped"),
+        ("import no_such_part", "fails (ModuleNotFoundError"),
+        (None, "there is no students_part here: arm skipped"),
     ],
 )
 def test_the_students_linear(source, reason, tmp_path, monkeypatch, hide):

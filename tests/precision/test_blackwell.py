@@ -7,7 +7,7 @@ from torch import nn
 from labkit.compare.preset import load_preset
 from labkit.errors import LabError
 from labkit.precision.config import PrecisionSpec
-from labkit.precision.matrix import cell, refuse
+from labkit.precision.matrix import cell, generation, refuse
 from labkit.precision.probe import sqnr
 from labkit.precision.registry import availability, get_backend
 from tests.precision import fake_te
@@ -58,9 +58,15 @@ def test_a_probe_sees_the_scales_that_the_product_uses():
 
 @pytest.mark.parametrize("recipe", FORMATS)
 def test_transformer_engine_has_them_on_a_blackwell_alone(recipe, monkeypatch):
-    fake_te.install(monkeypatch, compute_capability=(9, 0))
-    able = availability("te", recipe, "cuda")
-    assert not able.ok and "MXFP8 and NVFP4 need units that GPUs have from Blackwell" in able.reason
+    arm = load_preset("b200").config(f"te-{recipe}")
+    refuse(arm, (10, 0))
+    for capability in ((9, 0), (12, 0)):  # its own answer: no MXFP8 from 12.0 on
+        fake_te.install(monkeypatch, compute_capability=capability)
+        able = capability == (12, 0) and recipe == "nvfp4"
+        assert availability("te", recipe, "cuda").ok == able
+        assert (cell(f"te {recipe}", generation(capability)).state == "untried") == able
+    with pytest.raises(LabError, match="MXFP8 and NVFP4 need units"):
+        refuse(arm, (9, 0))
     fake_te.install(monkeypatch, compute_capability=(10, 0))
     assert availability("te", recipe, "cuda").ok
     backend = get_backend("te")
@@ -73,28 +79,7 @@ def test_transformer_engine_has_them_on_a_blackwell_alone(recipe, monkeypatch):
     assert flags["power_of_two"] is powers and backend._rounding(None, "input", torch.ones(1, 1)) is None
 
 
-@pytest.mark.parametrize("recipe", FORMATS)
-def test_the_matrix_says_that_nobody_has_tried_them(recipe):
-    found = cell(f"te {recipe}", "Blackwell")
-    assert (found.state, found.why) == ("untried", "no Blackwell was at hand")
-    arm = load_preset("b200").config(f"te-{recipe}")
-    refuse(arm, (10, 0))
-    with pytest.raises(LabError, match="MXFP8 and NVFP4 need units"):
-        refuse(arm, (9, 0))
-
-
-def test_the_rtx_50_has_nvfp4_and_no_mxfp8_as_transformer_engine_says(monkeypatch):
-    """Transformer Engine's `is_mxfp8_available` is false from 12.0 on, `is_nvfp4_available` true from 10.0 on."""
-    fake_te.install(monkeypatch, compute_capability=(12, 0))
-    assert [availability("te", recipe, "cuda").ok for recipe in FORMATS] == [False, True]
-    assert [cell(f"te {recipe}", "Blackwell RTX").state for recipe in FORMATS] == ["no", "untried"]
-
-
-def test_the_presets_judge_both():
-    assert load_preset("b200").judged == ["te-mxfp8", "te-nvfp4"] and load_preset("cpu-formats").judged == [
-        "mx",
-        "nvfp4",
-    ]
+def test_the_emulated_nvfp4_is_for_a_cpu_alone():
     for arm in ("mx", "nvfp4"):
         refuse(load_preset("cpu-formats").config(arm), None, 2)
     with pytest.raises(LabError, match="keeps its table of values on the CPU"):

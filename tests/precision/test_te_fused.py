@@ -43,19 +43,13 @@ def same_gradients(plain, fused):
 
 
 def test_names_and_parameters_stay_those_of_the_plain_model(te):
-    plain, fused, _ = models()
+    plain, fused, backend = models()
     shapes = [{name: tuple(p.shape) for name, p in model.named_parameters()} for model in (plain, fused)]
     assert shapes[0] == shapes[1] and fused.state_dict().keys() == plain.state_dict().keys()
-
-
-def test_loss_and_every_gradient_are_those_of_the_plain_block(te):
-    plain, fused, backend = models()
-    tokens = batch()
-    a, b = plain(tokens[:, :-1], tokens[:, 1:]), loss_of(fused, backend, tokens)
-    a.backward()
-    b.backward()
-    torch.testing.assert_close(a, b)
-    same_gradients(plain, fused.named_parameters())
+    found = backend.evidence(fused)
+    assert found["converted"] == 14, "a fused module counts for the linears that it computes"
+    kinds = {kind.rpartition(".")[2]: n for kind, n in found["module_types"].items()}
+    assert kinds["FusedLinear"] == 2 and kinds["FusedMLP"] == 2 and kinds["TELinear"] == 2 and kinds["Linear"] == 1
 
 
 def held(weights):
@@ -97,12 +91,15 @@ def test_the_backward_multiplies_with_the_weights_as_they_are_then(te):
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_several_forwards_before_their_backwards_have_a_weight_each(te, passes):
+def test_loss_and_every_gradient_are_those_of_the_plain_block(te, passes):
+    """Also of several forwards before their backwards: each has a weight of its own."""
     plain, fused, backend = models()
     losses = []
     for tokens in map(batch, range(passes)):
-        plain(tokens[:, :-1], tokens[:, 1:]).backward()
+        want = plain(tokens[:, :-1], tokens[:, 1:])
+        want.backward()
         losses.append(loss_of(fused, backend, tokens))
+        torch.testing.assert_close(losses[-1], want)
     for loss in losses:
         loss.backward(retain_graph=True)
     same_gradients(plain, fused.named_parameters())
@@ -115,19 +112,10 @@ def test_a_block_that_is_computed_again_in_the_backward_gets_the_same_gradients(
     tokens = batch()
     plain(tokens[:, :-1], tokens[:, 1:]).backward()
     loss = loss_of(fused, backend, tokens)
+    assert len(te.weights) > 4 and held(te.weights) == 0, "no joined weight of the first run is kept"
     loss.backward()
     assert te.checkpoints == 2
     same_gradients(plain, fused.named_parameters())
-
-
-def test_a_block_that_is_computed_again_keeps_no_joined_weight_either(te):
-    """Of its first run, whose graph lives until the step is over."""
-    _, fused, backend = models()
-    checkpoint_blocks(fused, backend)
-    tokens = batch()
-    loss = loss_of(fused, backend, tokens)
-    assert len(te.weights) > 4 and held(te.weights) == 0
-    loss.backward()
 
 
 def test_weights_without_a_gradient_stay_whole(te):
@@ -155,14 +143,6 @@ def test_the_backward_keeps_v_and_not_all_of_q_k_v():
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         compiled(qkv, cos, sin)
     assert max(saved) < qkv.nbytes
-
-
-def test_evidence_counts_the_linears_a_fused_module_computes(te):
-    _, fused, backend = models()
-    found = backend.evidence(fused)
-    assert found["converted"] == 14
-    kinds = {kind.rpartition(".")[2]: n for kind, n in found["module_types"].items()}
-    assert kinds["FusedLinear"] == 2 and kinds["FusedMLP"] == 2 and kinds["TELinear"] == 2 and kinds["Linear"] == 1
 
 
 def test_a_probe_sees_what_the_fused_modules_quantise(te):
@@ -215,20 +195,21 @@ class Quantizer:
         return 2 * x
 
 
-@pytest.mark.parametrize("delayed", [True, False])
-@pytest.mark.parametrize("ours", [True, False])
-def test_swiglu_backward_skips_the_bias_of_our_modules_only(delayed, ours):
-    own = ("none", "derivative wrote it" if delayed else "cast afterwards")
-    quantizer, z, dy = Quantizer(), torch.ones(2, 8), torch.ones(2, 4)
+@pytest.mark.parametrize(
+    "delayed, ours, bias, value",
+    [(True, True, None, 1.0), (False, True, None, 2.0), (True, False, "summed", 3.0), (False, False, "summed", 3.0)],
+)
+def test_swiglu_backward_skips_the_bias_of_our_modules_only(delayed, ours, bias, value):
+    """dL/dz is 1 where the derivative's kernel casts it, 2 where the quantizer does, 3 where the bias's sum does."""
+    quantizer = Quantizer()
     if ours:
         quantizer.without_bias = True
 
     def derivative(dy, z, quantizer):
-        return "derivative wrote it" if quantizer is not None else torch.ones(2, 8)
+        return torch.ones(2, 8)
 
     def bias_and_quantise(dz, quantizer):
-        return dz.sum(0), dz * 3
+        return "summed", dz * 3
 
-    bias, dz = lean_swiglu_backward(delayed, derivative, bias_and_quantise, dy, z, quantizer)
-    shown = dz if isinstance(dz, str) else {2.0: "cast afterwards", 3.0: "cast with the sum"}[dz[0, 0].item()]
-    assert ("none" if bias is None else "summed", shown) == (own if ours else ("summed", "cast with the sum"))
+    found = lean_swiglu_backward(delayed, derivative, bias_and_quantise, torch.ones(2, 4), torch.ones(2, 8), quantizer)
+    assert found[0] == bias and (found[1] == value).all()

@@ -66,10 +66,7 @@ def test_flags_are_read_from_the_recipe_itself(te, monkeypatch):
         te_jobs.build(ranks=2)
 
 
-@pytest.mark.parametrize(
-    "name, recipe",
-    [("te", "current"), ("te", "bf16"), ("bf16", None), ("broken-e5m2", None), ("emulated", "tensorwise")],
-)
+@pytest.mark.parametrize("name, recipe", [("te", "current"), ("bf16", None), ("emulated", "tensorwise")])
 def test_other_recipes_refuse(te, name, recipe):
     model, device = torch.nn.Sequential(torch.nn.Linear(128, 128)).to("meta"), "cuda" if name == "te" else "cpu"
     with pytest.raises(LabError, match="FP8 params do not go together: FP8 parameters need power-of-two scales"):
@@ -79,17 +76,16 @@ def test_other_recipes_refuse(te, name, recipe):
 def test_a_transformer_engine_without_it_is_explained(te, monkeypatch):
     monkeypatch.delattr(sys.modules["transformer_engine.pytorch"], "quantized_model_init")
     assert availability("te", "block").ok
-    assert "has no te.quantized_model_init" in availability("te", "block", fp8_parameters=True).reason
+    assert "has no quantized_model_init" in availability("te", "block", fp8_parameters=True).reason
 
 
 def test_only_the_flat_view_is_refused(te):
     weight = fake_te.quantize(torch.randn(128, 256))
     no_flat_copy(weight)
-    assert weight.view(-1).numel() == 0
-    assert weight.view(128, 256) is not None and weight.view(torch.Size([128, 256])).shape == (128, 256)
+    assert weight.view(-1).numel() == weight.view(-1).untyped_storage().nbytes() == 0
+    assert weight.view(torch.Size([128, 256])).shape == (128, 256)
     assert torch.equal(weight.view(256, 128), weight.dequantize().view(256, 128))
     assert weight.view(-1, 256).shape == (128, 256) and weight.view(size=(256, 128)).shape == (256, 128)
-    assert weight.view(-1).untyped_storage().nbytes() == 0
     codes, scale = torch.zeros(128, 256, dtype=torch.uint8, device="meta"), torch.ones(1, 2, device="meta")
     far = fake_te.QuantizedTensor(codes, scale, torch.float32)
     no_flat_copy(far)
@@ -102,30 +98,21 @@ def test_only_the_flat_view_is_refused(te):
 @pytest.mark.thorough
 def test_two_ranks_gather_fp8_and_resume(tmp_path):
     """torch's own FSDP2, with a tensor type that gathers codes and scales, as Transformer Engine's does."""
-    with RankPool(2) as two:
+    with RankPool(1) as one, RankPool(2) as two:
+        # FSDP2 takes a shortcut on one rank, which brings the first of a weight's tensors alone: a GPU showed it.
+        (alone,) = one.run(te_jobs.train_sharded, None, None, timeout=120.0)
         straight = two.run(te_jobs.train_sharded, None, None, timeout=120.0)
         two.run(te_jobs.train_sharded, tmp_path, 2, timeout=120.0)
         resumed = two.run(te_jobs.train_sharded, tmp_path, None, timeout=120.0)
     assert straight[0]["losses"] == straight[1]["losses"] and straight[0]["losses"][4] < straight[0]["losses"][1]
     # A gather of a 256 x 256 weight: 128 rows of codes a rank, and 1 x 2 scales.
     assert {bytes_ for rank in straight for bytes_ in rank["gathered"]} == {128 * 256 + 2 * 4}
-    assert straight[0]["flat"] == [0] * 7, "an FP32 copy of each shard that nobody reads"
+    assert set(alone["gathered"]) == {256 * 256 + 4 * 4}
+    assert alone["losses"] == pytest.approx(straight[0]["losses"], rel=1e-3)
+    assert straight[0]["flat"] == alone["flat"] == [0] * 7, "an FP32 copy of each shard that nobody reads"
     assert straight[0]["evidence"]["fp8_parameters"] == 7 and straight[0]["dtypes"] == {"torch.bfloat16"}
     for rank in (0, 1):
         assert resumed[rank]["resumed_from"] == 2 and resumed[rank]["losses"] == straight[rank]["losses"]
         for name, master in straight[rank]["masters"].items():
             assert torch.equal(resumed[rank]["masters"][name], master), name
             assert torch.equal(straight[rank]["values"][name], on_grid(master, True)), name
-
-
-@pytest.mark.thorough
-def test_one_rank_gathers_codes_and_scales_too(tmp_path):
-    """FSDP2 takes a shortcut on one rank, which brings the first of a weight's tensors alone: a GPU showed it."""
-    with RankPool(1) as one, RankPool(2) as two:
-        alone = one.run(te_jobs.train_sharded, None, None, timeout=120.0)[0]
-        both = two.run(te_jobs.train_sharded, None, None, timeout=120.0)[0]
-    assert alone["flat"] == [0] * 7
-    assert set(alone["gathered"]) == {256 * 256 + 4 * 4} and alone["evidence"]["fp8_parameters"] == 7
-    assert alone["losses"].keys() == both["losses"].keys()
-    for step, loss in alone["losses"].items():
-        assert loss == pytest.approx(both["losses"][step], rel=1e-3), step
