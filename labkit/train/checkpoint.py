@@ -71,8 +71,8 @@ class Checkpoints:
         beside = final.with_name(final.name + manifest.PARTIAL)
         # AdamW has no state before its first update, and asking for it would make one. Then there is nothing to save.
         has_state = bool(optimizer.state)
-        tensors, extra = state.tensors_of(model, optimizer if has_state else None)
-        own = {"own": own, "extra": extra, "generators": state.generators(self.group.device)}
+        tensors = state.tensors_of(model, optimizer if has_state else None)
+        own = {"own": own, "generators": state.generators(self.group.device)}
         about = {
             **self.about,
             "step": step,
@@ -199,7 +199,7 @@ class Checkpoints:
             raise LabError(f"cannot resume from {folder}: {other}; set it back, or choose another run folder.")
         if other := mismatch(was, now):
             raise LabError(f"cannot resume from {folder}: {other}.")
-        tensors, _ = state.tensors_of(model, optimizer if about["optimizer"] else None)
+        tensors = state.tensors_of(model, optimizer if about["optimizer"] else None)
 
         def read() -> dict[str, Any]:
             with quiet():
@@ -209,7 +209,7 @@ class Checkpoints:
             return torch.load(file, map_location="cpu", weights_only=False)
 
         mine = self._together(read, lambda error: f"cannot resume from {folder}: {_cause(error)}.")
-        state.put_back(model, optimizer, tensors, mine["extra"])
+        state.put_back(model, optimizer, tensors)
         if isinstance(optimizer, MasterAdamW) and (
             name := agree(self.group, optimizer.differing(model, tensors["model"]))
         ):

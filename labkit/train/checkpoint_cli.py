@@ -1,6 +1,5 @@
 """`lab checkpoint`: what a checkpoint is, and one with FP8 parameters from one without."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,6 @@ def add_commands(app: typer.Typer) -> None:
 @checkpoint.command()
 def show(
     path: Annotated[Path, typer.Argument(help="A run's folder (its newest checkpoint), or a checkpoint's.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON, without files.")] = False,
 ) -> None:
     """Tell what a checkpoint holds: step, size, and its precision flags. Verifies every file first."""
     from labkit.precision.flags import in_words, title
@@ -25,9 +23,6 @@ def show(
 
     folder = find_checkpoint(path)
     body = read_whole(folder)
-    if as_json:
-        typer.echo(json.dumps({key: value for key, value in body.items() if key != "files"}, indent=1))
-        return
     size = sum(entry["bytes"] for entry in body["files"].values())
     ranks = "1 rank" if body["world_size"] == 1 else f"{body['world_size']} ranks"
     typer.echo(f"{folder}: whole, step {body['step']}, saved on {ranks} by torch {body['torch']}, {size / 1e6:,.1f} MB")
@@ -39,13 +34,9 @@ def show(
     typer.echo(f"precision: {title(flags)}, in the {flags['phase']} phase; {len(flags['linears'])} linears")
     if flags["scaling"]:
         block = f" of {flags['block']}" if flags["block"] else ""
-        powers = flags["power_of_two"]
-        scales = ("powers of two" if powers else "not powers of two") + (
-            f" ({in_words(powers)})" if isinstance(powers, dict) else ""
-        )
         typer.echo(
-            f"formats: {flags['forward']} forward, {flags['backward']} backward; scaling: {flags['scaling']}"
-            f"{block}, scales are {scales}, amax epsilon {in_words(flags['amax_epsilon'])}"
+            f"formats: {flags['forward']} forward, {flags['backward']} backward; scaling: {flags['scaling']}{block}, "
+            f"power-of-two scales: {in_words(flags['power_of_two'])}, amax epsilon {in_words(flags['amax_epsilon'])}"
         )
     held = "FP8, with FP32 master weights in the optimizer" if flags["fp8_parameters"] else "in high precision"
     typer.echo(f"parameters: {held}")

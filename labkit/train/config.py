@@ -25,6 +25,7 @@ from labkit.train.data.sources import DataConfig
 from labkit.train.recovery import RecoveryConfig
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 MIXED = {  # what `mixed_precision` is short for, in [precision]
     "bf16": {"backend": "bf16"},
@@ -53,7 +54,7 @@ class TrainConfig(TransformConfig):
     min_lr_ratio: Fraction = 0.1  # cosine ends at lr * min_lr_ratio
     warmup_steps: CountOrOff = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    betas: Annotated[tuple[float, float], Field(strict=False)] = (0.9, 0.95)
+    betas: Annotated[tuple[BelowOne, BelowOne], Field(strict=False)] = (0.9, 0.95)
     adam_eps: Annotated[float, Field(gt=0)] = 1e-8
     clip_norm: Annotated[float, Field(ge=0)] = 1.0  # 0: off
 
@@ -67,7 +68,7 @@ class TrainConfig(TransformConfig):
 
     recovery: RecoveryConfig = RecoveryConfig()  # what a step that is not finite leads to
 
-    perturb: Annotated[float, Field(ge=0, lt=1)] = 0.0  # relative; a perturbed baseline uses 2**-9, bf16's rounding
+    perturb: BelowOne = 0.0  # relative; a perturbed baseline uses 2**-9, bf16's rounding
     perturb_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # two perturbed baselines need two
 
     @model_validator(mode="before")
@@ -84,12 +85,10 @@ class TrainConfig(TransformConfig):
         require(known, f"mixed_precision must be one of {', '.join(map(repr, MIXED))}, not {word!r}")
         if not isinstance(table, Mapping):
             return rest  # [precision] is no table, which pydantic reports next
-        for key in ("backend", "recipe"):
-            require(
-                key not in table,
-                f"mixed_precision = {word!r} chooses backend and recipe, and [precision] names a {key} as well: "
-                "leave one of the two out",
-            )
+        require(
+            table.keys().isdisjoint(("backend", "recipe")),
+            f"mixed_precision = {word!r} chooses backend and recipe, and [precision] names one as well: leave it out",
+        )
         return {**rest, "precision": {**table, **MIXED[word]}}
 
     @model_validator(mode="after")
@@ -115,7 +114,6 @@ class TrainConfig(TransformConfig):
             not (self.precision.fused and model.experts),
             "fused = true joins a dense feed-forward network, and this model has experts: set fused = false",
         )
-        require(all(0 <= beta < 1 for beta in self.betas), f"betas {list(self.betas)} must lie in [0, 1)")
         if self.precision.schedule:
             first, last = self.precision.schedule.bf16_steps(steps)
             require(

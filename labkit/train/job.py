@@ -60,11 +60,12 @@ def train_job(
         "parameters": sum(p.numel() for p in model.parameters()),
     }
 
-    record, sole = None, ExitStack()
-    if run_dir is not None and group.rank == 0:
-        sole.enter_context(sole_trainer(Path(run_dir)))
-        record = open_record(Path(run_dir), config, {**about, **(record_fields or {})})
-    try:
+    record = None
+    with ExitStack() as around:
+        if run_dir is not None and group.rank == 0:
+            around.enter_context(sole_trainer(Path(run_dir)))
+            # Whatever ends the training, the record says so: "failed" or "interrupted", and why.
+            record = around.enter_context(open_record(Path(run_dir), config, {**about, **(record_fields or {})}))
         parts = Parts(model, backend=backend, hooks=hooks, record=record)
         result = train(group, config, corpus, parts, run_dir=run_dir, resume=resume)
         summary = {
@@ -76,13 +77,7 @@ def train_job(
         if record:
             record.results(**{key: value for key, value in summary.items() if key not in ("losses", *about)})
             record.finish("paused" if result.paused else "finished")
-        return summary
-    except BaseException as error:
-        if record:
-            record.__exit__(type(error), error, error.__traceback__)  # "failed" or "interrupted", and why
-        raise
-    finally:
-        sole.close()
+    return summary
 
 
 def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> RunRecord:

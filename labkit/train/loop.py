@@ -25,8 +25,7 @@ and backward. Evaluation, checkpoints and the start are not in it.
 Steps count from 1. Step k's loss is that of the weights before its update; the held-out loss of step k is that after
 it.
 
-**Hooks.** Something takes part in training without editing the loop: a subclass of `Hook`, whose methods the loop calls
-at their places, handing over itself. Sharding by hand, a measurement, a deadline: each is a hook of twenty lines.
+**Hooks.** What takes part in training without editing the loop is a subclass of `Hook`; the loop calls its methods:
 
     on_start
     every step:   before_step

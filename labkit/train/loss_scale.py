@@ -1,7 +1,7 @@
 """Loss scaling: the number that an FP16 run multiplies its loss by, before backward (arXiv:1710.03740, section 3.2).
 
-It moves by torch.amp.GradScaler's rule, which sees the loop's verdict over all ranks as the gradient of a CPU
-parameter: 0 for a good step, inf for a bad one.
+It moves as torch.amp.GradScaler's does, by the loop's verdict over all ranks: half of it after a bad step, twice as
+much after `growth_interval` good ones in a row.
 """
 
 from typing import Any
@@ -18,12 +18,8 @@ class LossScale:
 
     def __init__(self, config: LossScaling | None) -> None:
         self.active, self.dynamic = config is not None, config is not None and config.dynamic
-        self.value = config.initial if config else 1.0
-        self._verdict = torch.zeros((), requires_grad=True)
-        self._holder = torch.optim.SGD([self._verdict])
-        interval = {"growth_interval": config.growth_interval} if config else {}
-        self._scaler = torch.amp.GradScaler("cpu", init_scale=self.value, enabled=self.dynamic, **interval)
-        self._scaler.scale(self._verdict.detach())  # it makes its scale when it first sees a loss
+        self.value, self.interval = (config.initial, config.growth_interval) if config else (1.0, 0)
+        self.good = 0  # good steps since the scale moved
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return the loss that backward is called on."""
@@ -39,18 +35,18 @@ class LossScale:
         """Move the scale as a step with this verdict moves it; return a half-sentence if it fell, else ""."""
         if not self.dynamic:
             return ""
-        was, self._verdict.grad = self.value, torch.tensor(0.0 if finite else torch.inf)
-        self._scaler.unscale_(self._holder)
-        self._scaler.update()
-        self.value = self._scaler.get_scale()
-        return f"the loss scale falls from {was:g} to {self.value:g}" if self.value < was else ""
+        was, self.good = self.value, self.good + 1 if finite else 0
+        if not finite:
+            self.value /= 2
+        elif self.good == self.interval:
+            self.value, self.good = 2 * self.value, 0
+        return "" if finite else f"the loss scale falls from {was:g} to {self.value:g}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return torch's own state for a checkpoint; {} where nothing moves."""
-        return self._scaler.state_dict()
+        """Return what a checkpoint holds; {} where nothing moves."""
+        return {"value": self.value, "good": self.good} if self.dynamic else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what `state_dict` gave."""
         if self.dynamic:
-            self._scaler.load_state_dict(state)
-            self.value = self._scaler.get_scale()
+            self.value, self.good = state["value"], state["good"]

@@ -32,7 +32,7 @@ def folder_name(step: int) -> str:
 
 
 def whole_steps(folder: Path) -> list[int]:
-    """List the steps that have a checkpoint under its final name, newest first; damaged ones too: see `damage`."""
+    """List the steps that have a checkpoint under its final name, newest first; damaged ones too: see `damaged`."""
     if not folder.is_dir():
         return []
     return sorted((int(m[1]) for p in folder.iterdir() if p.is_dir() and (m := _STEP.fullmatch(p.name))), reverse=True)
@@ -65,22 +65,20 @@ def read(folder: Path) -> tuple[dict[str, Any], str | None]:
         return {}, f"{NAME} cannot be read ({type(error).__name__})"
 
 
-def damage(file: Path, expected: dict[str, int]) -> str | None:
-    """Say what is wrong with a file of a checkpoint; None if it is as it was written."""
-    try:
-        size = file.stat().st_size
-        if size != expected["bytes"]:
-            return f"{file.name} has {size:,} bytes instead of {expected['bytes']:,}"
-        return None if describe(file) == expected else f"{file.name} has changed since it was written (CRC-32 differs)"
-    except FileNotFoundError:
-        return f"{file.name} is missing"
-    except OSError as error:
-        return f"{file.name} cannot be read ({error.strerror})"
-
-
 def damaged(folder: Path, files: Iterable[tuple[str, dict[str, int]]]) -> str | None:
-    """Say what is wrong with the first of a checkpoint's files, (name, as `describe` gave it), or return None."""
-    return next((problem for name, entry in files if (problem := damage(folder / name, entry))), None)
+    """Say what is wrong with the first of a checkpoint's files (name, as `describe` gave it); None: they are whole."""
+    for name, expected in files:
+        try:
+            size = (folder / name).stat().st_size
+            if size != expected["bytes"]:
+                return f"{name} has {size:,} bytes instead of {expected['bytes']:,}"
+            if describe(folder / name) != expected:
+                return f"{name} has changed since it was written (CRC-32 differs)"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+    return None
 
 
 def publish(partial: Path, final: Path) -> None:

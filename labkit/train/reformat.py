@@ -108,11 +108,6 @@ def _convertible_flags(folder: Path, body: dict[str, Any], fp8: bool) -> dict[st
             f"{folder} is of {title(flags)}, and FP8 parameters go with recipe block and its power-of-two "
             "scales alone: train with te block or emulated block"
         )
-    if not body["optimizer"]:
-        raise LabError(
-            f"{folder} was saved before the first update and holds no optimizer state to put master weights "
-            "into: take a later one, or start the run anew with the other setting"
-        )
     return flags
 
 

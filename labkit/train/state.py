@@ -15,8 +15,6 @@ from labkit.train.config import TrainConfig
 from labkit.train.optim import MasterAdamW
 from labkit.train.recovery import RecoveryConfig
 
-EXTRA = "_extra_state"  # Transformer Engine's per-module scaling state: it belongs to a rank, not to the model
-
 # What may change between save and resume: none of it changes what is computed, beyond the order of additions.
 MAY_CHANGE = {
     "eval_every",
@@ -31,21 +29,18 @@ MAY_CHANGE |= {"accumulation", "activation_checkpointing", "reduce_once", "resha
 MAY_CHANGE |= {f"recovery.{key}" for key in RecoveryConfig.model_fields}  # good steps are computed as before
 
 
-def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """({"model": ..., "optimizer": ...}, this rank's extra state), live tensors under the parameters' own names."""
+def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """{"model": ..., "optimizer": ...}, live tensors under the parameters' own names."""
     weights = dcp.get_model_state_dict(model)
-    extra = {name: weights.pop(name) for name in list(weights) if name.endswith(EXTRA)}
     if isinstance(optimizer, MasterAdamW):
         weights |= optimizer.values(model)
     tensors: dict[str, Any] = {"model": weights}
     if optimizer is not None:
         tensors["optimizer"] = dcp.get_optimizer_state_dict(model, optimizer)
-    return tensors, extra
+    return tensors
 
 
-def put_back(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Any], extra: dict[str, Any]
-) -> None:
+def put_back(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Any]) -> None:
     """Put the filled tensors of `tensors_of` back. An FP8 parameter is rounded anew from its master."""
     if isinstance(optimizer, MasterAdamW):
         # Not by load_state_dict: after it FSDP2 asks each shard for its storage, and an FP8 tensor has none of its own.
@@ -55,7 +50,7 @@ def put_back(
                 if name not in fp8:
                     parameter.copy_(tensors["model"][name])
     else:
-        dcp.set_model_state_dict(model, {**tensors["model"], **extra})
+        dcp.set_model_state_dict(model, tensors["model"])
     if "optimizer" in tensors:
         dcp.set_optimizer_state_dict(model, optimizer, tensors["optimizer"])
     if isinstance(optimizer, MasterAdamW):
@@ -64,11 +59,7 @@ def put_back(
 
 def shapes(model: nn.Module) -> dict[str, list[int]]:
     """Return {name: shape} of the whole weights."""
-    return {
-        name: list(value.shape)
-        for name, value in dcp.get_model_state_dict(model).items()
-        if isinstance(value, torch.Tensor) and not name.endswith(EXTRA)
-    }
+    return {name: list(value.shape) for name, value in dcp.get_model_state_dict(model).items()}
 
 
 def local_bytes(tensors: Any, ranks: int) -> float:

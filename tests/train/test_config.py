@@ -27,41 +27,26 @@ MISTAKES = {
     # name: (values, everything the sentence must contain)
     "unknown key, nearest named": ({"stpes": 3}, ["'stpes'", "did you mean 'steps'"]),
     "unknown key in a table, place named": ({"data": {"vocab_sise": 3}}, ["[data]", "'vocab_sise'", "'vocab_size'"]),
-    "unknown key like no other: all valid ones": ({"precision": {"zzz": 1}}, ["[precision]", "backend, recipe, skip"]),
-    "unknown key in a model table": ({"model": SHAPE | {"d_modle": 3}}, ["[model]", "'d_modle'", "'d_model'"]),
     "unknown model": ({"model": "tinny"}, ["'tinny'", "'tiny'"]),
     "missing keys of a model table": ({"model": {"d_model": 64}}, ["[model]", "'vocab_size', 'n_layers'", "missing"]),
     "wrong type": ({"steps": "8"}, ["steps must be a whole number", "'8'"]),
-    "true is not 1": ({"steps": True}, ["steps must be a whole number", "True"]),
     "1 is not true": ({"compile": 1}, ["compile must be true or false"]),
-    "not whole": ({"batch_size": 8.5}, ["batch_size must be a whole number", "8.5"]),
     "not finite": ({"lr": float("nan")}, ["lr must be a finite number"]),
     "a value where a table belongs": ({"data": 3}, ["data must be a table"]),
-    "a number for a model": ({"model": 3}, ["model must be a string"]),
     "wrong type in a list": ({"precision": {"skip": ["a", 3]}}, ["[precision]", "skip[1] must be a string", "3"]),
-    "too many betas": ({"betas": [0.9, 0.95, 0.99]}, ["betas must be a list of 2"]),
-    "wrong type in betas": ({"betas": [0.9, "x"]}, ["betas[1] must be a number"]),
-    "beta of 1": ({"betas": [0.9, 1.0]}, ["betas", "[0, 1)"]),
+    "beta of 1": ({"betas": [0.9, 1.0]}, ["betas[1] must be less than 1"]),
     "below range": ({"steps": 0}, ["steps must be at least 1", "0"]),
-    "lr of 0": ({"lr": 0.0}, ["lr must be more than 0"]),
-    "above range": ({"min_lr_ratio": 1.5}, ["min_lr_ratio must be at most 1", "1.5"]),
-    "fraction of 1": ({"data": {"heldout_fraction": 1.0}}, ["[data]", "heldout_fraction must be less than 1"]),
-    "negative seed": ({"seed": -1}, ["seed must be at least 0"]),
     "seed of too many bits": ({"seed": 2**63}, ["seed must be less than"]),
     "not one of": ({"activation_checkpointing": "blocks"}, ["'none' or 'block'", "'blocks'"]),
     "unknown source": ({"data": {"source": "/my/texts"}}, ["[data]", "'/my/texts'", "list of folders"]),
-    "no source": ({"data": {"source": []}}, ["[data]", "empty list"]),
-    "number as source": ({"data": {"source": 3}}, ["[data]", "source must be a string", "3"]),
     "accumulation": ({"batch_size": 8, "accumulation": 3}, ["batch_size (8)", "multiple of accumulation (3)"]),
     "window longer than the model's": ({"seq_len": 512}, ["seq_len (512)", "max_seq_len (256)"]),
     "warm-up longer than the run": ({"steps": 5, "warmup_steps": 6}, ["warmup_steps (6)", "steps (5)"]),
     "vocabulary larger than the model's": ({"data": {"vocab_size": 5000}}, ["vocab_size (5000)", "(2048)"]),
     "vocabulary smaller than bytes": ({"data": {"vocab_size": 256}}, ["[data]", "vocab_size must be at least 257"]),
     "heads do not divide the width": ({"model": SHAPE | {"n_heads": 6, "n_kv_heads": 6}}, ["[model]", "n_heads (6)"]),
-    "heads do not divide into groups": ({"model": SHAPE | {"n_kv_heads": 3}}, ["[model]", "n_kv_heads (3)"]),
     "no such precision": ({"mixed_precision": "fp16"}, ["must be one of 'bf16', 'fp32', 'fp8'", "'fp16'"]),
-    "a precision that is no word": ({"mixed_precision": ["fp8"]}, ["mixed_precision must be one of", "['fp8']"]),
-    "two precisions": ({"mixed_precision": "fp8", "precision": {"backend": "te"}}, ["[precision] names a backend"]),
+    "two precisions": ({"mixed_precision": "fp8", "precision": {"backend": "te"}}, ["[precision] names one as well"]),
     "a precision that is no table": ({"mixed_precision": "fp8", "precision": 3}, ["precision must be a table"]),
     "odd head width": ({"model": SHAPE | {"d_model": 60}}, ["[model]", "must be even", "15"]),
 }
@@ -89,12 +74,9 @@ def test_any_pydantic_model_with_tables_of_tables() -> None:
 
     class Preset(pydantic.BaseModel):
         arms: dict[str, Arm]
-        order: list[Arm] = []
 
     with pytest.raises(LabError, match=r"^p: in \[arms.fp8\], 'labl' is not a known key; did you mean 'label'\?$"):
         strict_validate(Preset, {"arms": {"fp8": {"labl": "x"}}}, "p")
-    with pytest.raises(LabError, match=r"in \[order\[0\]\], 'labl'"):
-        strict_validate(Preset, {"arms": {}, "order": [{"labl": "x"}]})
     with pytest.raises(LabError, match="expected a table, not 3"):
         strict_validate(Preset, 3)
 
@@ -110,22 +92,15 @@ def test_toml(tmp_path: Path) -> None:
     assert config.resolved_model == sizes()["124m"]
 
 
-@pytest.mark.parametrize(
-    "text, complaint",
-    [
+def test_bad_files(tmp_path: Path) -> None:
+    for text, complaint in (
         (b"steps = = 3", "not valid TOML"),
         (b"\xff\xfe", "cannot read"),
         (b"stpes = 3", "run.toml: 'stpes' is not a known key"),
-    ],
-)
-def test_bad_files(tmp_path: Path, text: bytes, complaint: str) -> None:
-    file = tmp_path / "run.toml"
-    file.write_bytes(text)
-    with pytest.raises(LabError, match=complaint):
-        load_toml(file, TrainConfig)
-
-
-def test_missing_file_and_folder(tmp_path: Path) -> None:
+    ):
+        (tmp_path / "run.toml").write_bytes(text)
+        with pytest.raises(LabError, match=complaint):
+            load_toml(tmp_path / "run.toml", TrainConfig)
     with pytest.raises(LabError, match="there is no config file .*nowhere.toml"):
         load_toml(tmp_path / "nowhere.toml", TrainConfig)
     with pytest.raises(LabError, match="cannot read the config file"):

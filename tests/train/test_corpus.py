@@ -1,9 +1,9 @@
 """The corpus: same text, same tokens, everywhere; and a cache that many processes can want at once."""
 
-import errno
 import os
 import pickle
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -16,7 +16,6 @@ import torch
 from tokenizers import Tokenizer
 
 from labkit.errors import LabError
-from labkit.train.data import cache
 from labkit.train.data import corpus as corpora
 from labkit.train.data.corpus import Corpus, build_corpus
 from labkit.train.data.sources import DataConfig, _hash, find_files, is_heldout
@@ -117,10 +116,10 @@ def test_the_split_is_the_path_hash(corpus: Corpus, text: Path, tmp_path: Path) 
     # Known answers: a change of the hash would silently mix train and held-out text between versions.
     names = ("abc.py", "os.py", "json/decoder.py", "typing.py", "ast.py", "re/_parser.py")
     assert [n for n in names if is_heldout(n, 0.2)] == ["json/decoder.py", "ast.py", "re/_parser.py"]
-    names = [f"a/b{i}.py" for i in range(4000)]
-    share = sum(is_heldout(name, 0.05) for name in names) / 4000
-    assert abs(share - 0.05) < 0.015  # binomial: standard deviation 0.0034
-    assert {n for n in names if is_heldout(n, 0.05)} < {n for n in names if is_heldout(n, 0.1)}
+    for fraction, at in ((0.001, 0), (0.999, -1)):  # neither side is empty
+        sides = build_corpus(config(text, heldout_fraction=fraction), tmp_path / "cache").files.values()
+        ordered = sorted((name for names in sides for name in names), key=lambda n: _hash("split", n))
+        assert min(sides, key=len) == [ordered[at]], "the nearest to the line between the sides"
 
 
 def test_copies_are_read_once_and_held_out_wins(text: Path, tmp_path: Path, corpus: Corpus) -> None:
@@ -182,51 +181,24 @@ def counting(tmp_path: Path, tokens: int) -> Corpus:
     return Corpus(tmp_path, line, line[::-1], tokens, "", {}, {})
 
 
-def test_a_batch_is_windows_of_consecutive_tokens(tmp_path: Path) -> None:
-    batch = counting(tmp_path, 1000).batch(3, 64, 16, seed=5)
-    assert batch.shape == (64, 17) and batch.dtype == torch.int64
-    assert torch.equal(batch, batch[:, :1] + torch.arange(17))
-    assert torch.equal(counting(tmp_path, 1000).batch(3, 64, 16, seed=5), batch)
-
-
 def test_a_batch_depends_on_seed_step_and_split_alone(tmp_path: Path) -> None:
     c = counting(tmp_path, 60_000)
     base = c.batch(3, 8, 16, seed=5)
+    assert base.shape == (8, 17) and base.dtype == torch.int64
+    assert torch.equal(base, base[:, :1] + torch.arange(17)), "windows of consecutive tokens"
     assert torch.equal(c.batch(3, 20, 16, seed=5)[:8], base), "a larger batch adds rows and changes none"
-    assert torch.equal(c.batch(3, 8, 4, seed=5)[:, 0] * 0, base[:, 0] * 0)
     others = [c.batch(4, 8, 16, 5), c.batch(3, 8, 16, 6), 59_999 - c.batch(3, 8, 16, 5, "heldout")]
     for i, a in enumerate([base, *others]):
         for b in [base, *others][:i]:
             assert not set(a[:, 0].tolist()) & set(b[:, 0].tolist()), "8 of 60,000 starts: no two alike by chance"
 
 
-def test_steps_never_run_into_one_another(tmp_path: Path) -> None:
-    """A counter that only added the step would give step 1 the numbers that step 0 gives its rows 5, 6, ..."""
+def test_the_rule_holds_on_every_machine(tmp_path: Path) -> None:
+    """Known answers of Philox4x64-10: another numpy must not make a resumed run read other text."""
     c = counting(tmp_path, 60_000)
-    rows = torch.cat([c.batch(step, 64, 8, seed=0)[:, 0] for step in range(4)])
-    assert len(rows.unique()) > 250  # 256 draws from 60,000: about one pair meets by chance
-
-
-def philox(counter: list[int], key: list[int]) -> list[int]:
-    """Philox4x64-10, written from the paper: four 64-bit numbers for one counter."""
-    low = 2**64 - 1
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        a, b = 0xD2E7470EE14C6C93 * c0, 0xCA5A826395121157 * c2
-        c0, c1, c2, c3 = (b >> 64) ^ c1 ^ k0, b & low, (a >> 64) ^ c3 ^ k1, a & low
-        k0, k1 = (k0 + 0x9E3779B97F4A7C15) & low, (k1 + 0xBB67AE8584CAA73B) & low
-    return [c0, c1, c2, c3]
-
-
-@pytest.mark.parametrize("seed, step, split", [(0, 0, 0), (2**40, 1_000_000, 0), (7, 3, 1)])
-def test_the_rule_holds_on_every_machine(tmp_path: Path, seed: int, step: int, split: int) -> None:
-    """The numbers are Philox's own, from its definition: another numpy must not make a resumed run read other text.
-    (numpy counts from 1: it adds one to the counter before each block of four.)"""
-    c, name = counting(tmp_path, 60_000), ("train", "heldout")[split]
-    numbers = philox([1, 0, 0, step], [seed, split]) + philox([2, 0, 0, step], [seed, split])
-    got = c.batch(step, 8, 8, seed, name)[:, 0]
-    assert (got if split == 0 else 59_999 - got).tolist() == [n % (60_000 - 8) for n in numbers]
+    assert c.batch(0, 5, 8, 0)[:, 0].tolist() == [6187, 43946, 12553, 42540, 35459]
+    assert c.batch(1_000_000, 5, 8, 2**40)[:, 0].tolist() == [20402, 45047, 58694, 36222, 18615]
+    assert (59_999 - c.batch(3, 5, 8, 7, "heldout")[:, 0]).tolist() == [56320, 46734, 58306, 30660, 16218]
 
 
 def test_windows_reach_both_ends_and_no_further(tmp_path: Path) -> None:
@@ -279,13 +251,12 @@ def leftovers(cache_dir: Path) -> list[str]:
     return [p.name for p in (cache_dir / "corpus").glob("*") if "building" in p.name]
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt(), RuntimeError("bug"), LabError("no usable text")])
-def test_a_failed_build_leaves_nothing(text: Path, tmp_path: Path, failure: BaseException) -> None:
+def test_an_interrupted_build_leaves_nothing(text: Path, tmp_path: Path) -> None:
     def progress(what: str, fraction: float) -> None:
         if what == "turning text into tokens":
-            raise failure
+            raise KeyboardInterrupt
 
-    with pytest.raises(type(failure)):
+    with pytest.raises(KeyboardInterrupt):
         build_corpus(config(text), tmp_path / "cache", progress)
     assert not list((tmp_path / "cache" / "corpus").glob("*[!k]")), "a lock file is all that may stay"
     assert build_corpus(config(text), tmp_path / "cache").vocab_size == 400
@@ -297,30 +268,19 @@ def test_a_cache_that_cannot_be_made(text: Path, tmp_path: Path) -> None:
         build_corpus(config(text), tmp_path / "file" / "sub")
 
 
-FULL_DISK = """
-import resource, sys
-from labkit.errors import LabError
-from labkit.train.data.sources import DataConfig
-from labkit.train.data.corpus import build_corpus
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))   # a write beyond it fails
-try:
-    build_corpus(DataConfig(source=[sys.argv[1]], vocab_size=400, heldout_fraction=0.2), sys.argv[2])
-except LabError as error:
-    print(error)
-"""
-
-
 @pytest.mark.parametrize("part", ["tokenizer.json", "train.bin"])
 def test_a_full_disk(text: Path, tmp_path: Path, part: str) -> None:
     """Each part in its turn is one byte too large for what is left; those before it fit."""
     whole = build_corpus(config(text), tmp_path / "roomy").path
     size = {name: (whole / name).stat().st_size for name in ("tokenizer.json", "heldout.bin", "train.bin")}
     assert max(size["heldout.bin"], size["tokenizer.json"]) < size["train.bin"]
-    words = [sys.executable, "-c", FULL_DISK, str(text), str(tmp_path / "cache"), str(size[part] - 1)]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert ran.returncode == 0, ran.stderr
-    assert "cannot write the cache" in ran.stdout and str(tmp_path / "cache") in ran.stdout
-    assert ran.stdout.count("\n") == 1
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size[part] - 1, before[1]))  # a write beyond it fails
+    try:
+        with pytest.raises(LabError, match=f"cannot write the cache {tmp_path / 'cache'}"):
+            build_corpus(config(text), tmp_path / "cache")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list((tmp_path / "cache" / "corpus").glob("*[!k]"))
     assert build_corpus(config(text), tmp_path / "cache").vocab_size == 400
 
@@ -351,28 +311,13 @@ print("ready", flush=True)
 while not Path(go).exists():
     time.sleep(0.005)
 corpus = build_corpus(DataConfig(source=[text], vocab_size=400, heldout_fraction=0.2), cache, progress)
-print(corpus.hash, int(corpus.batch(0, 2, 8, 0).sum()) if name == "first" else 0, flush=True)
+print(corpus.hash, flush=True)
 """
 
 
 def start(text: Path, tmp_path: Path, name: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-c", MANY, str(text), *(str(tmp_path / part) for part in ("cache", f"go {name}", "log"))]
     return subprocess.Popen([*words, name], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def test_processes_that_start_at_once_build_one_corpus(text: Path, tmp_path: Path) -> None:
-    processes = [start(text, tmp_path, "all") for _ in range(4)]
-    try:
-        assert all(p.stdout.readline() == "ready\n" for p in processes)
-        (tmp_path / "go all").touch()
-        outs = [p.communicate(timeout=120) for p in processes]
-    finally:
-        for p in processes:
-            p.kill()
-    assert [p.returncode for p in processes] == [0] * 4, outs
-    assert len({out for out, _ in outs}) == 1
-    assert (tmp_path / "log").read_text().count("build") == 1
-    assert not leftovers(tmp_path / "cache")
 
 
 def test_a_builder_killed_in_the_middle_blocks_nobody(text: Path, tmp_path: Path) -> None:
@@ -398,38 +343,14 @@ def test_a_builder_killed_in_the_middle_blocks_nobody(text: Path, tmp_path: Path
     assert not leftovers(tmp_path / "cache"), "the next holder of the lock sweeps up"
 
 
-def test_without_locks_the_first_rename_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(file: object, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(cache.fcntl, "flock", no_locks)
-    folder = tmp_path / "made"
-    bystander = tmp_path / "made.building-other"  # may belong to somebody who builds right now
-    bystander.mkdir()
-
-    def build(beside: Path) -> None:
-        (beside / "value").write_text("mine")
-        folder.mkdir()  # meanwhile another process finishes
-        (folder / "value").write_text("theirs")
-
-    def is_whole(path: Path) -> bool:
-        return (path / "value").exists()
-
-    assert cache.built_once(folder, build, is_whole) == folder
-    assert (folder / "value").read_text() == "theirs"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "made.building-other", "made.lock"]
-
-
 # ---- sources that are no use
 
 
 @pytest.mark.parametrize(
     "files, changes, complaint",
     [
-        ({}, {}, r"found 0 usable file\(s\) \(.py\) in .*text2; a corpus needs at least two"),
-        ({"a.py": "x\n"}, {}, r"found 1 usable file\(s\)"),
-        ({"a.txt": "x\n", "b.txt": "y\n"}, {}, r"found 0 usable file\(s\)"),
-        ({"a.py": "x" * 99, "b.py": "y" * 99}, {"max_bytes": 120}, "max_bytes = 120 leaves fewer than two files"),
+        ({"a.py": "x\n", "b.txt": "y\n"}, {}, r"found 1 usable file\(s\) \(.py\) in .*text2; a corpus needs at least"),
+        ({"a.py": "x" * 99, "b.py": "y" * 99}, {"max_bytes": 120}, "found 1 usable .* within max_bytes = 120"),
         ({"a.py": "x\n", "b.py": "x\n"}, {}, "no usable text for the train split"),
         ({"a.py": "", "b.py": ""}, {}, "no usable text for the heldout split"),
     ],
@@ -441,15 +362,6 @@ def test_no_usable_text(tmp_path: Path, files: dict[str, str], changes: dict, co
         (root / name).write_text(content)
     with pytest.raises(LabError, match=complaint):
         build_corpus(config(root, **changes), tmp_path / "cache")
-
-
-@pytest.mark.parametrize("fraction", [0.001, 0.999])
-def test_neither_side_is_empty(text: Path, tmp_path: Path, fraction: float) -> None:
-    corpus = build_corpus(config(text, heldout_fraction=fraction), tmp_path / "cache")
-    assert sorted(len(files) for files in corpus.files.values()) == [1, 59]
-    (alone,) = min(corpus.files.values(), key=len)
-    every = sorted((name for names in corpus.files.values() for name in names), key=lambda n: _hash("split", n))
-    assert alone == every[0 if fraction < 0.5 else -1], "the nearest to the line between the sides"
 
 
 def test_a_file_named_directly_counts_whatever_its_suffix(text: Path, tmp_path: Path) -> None:

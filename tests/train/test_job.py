@@ -69,16 +69,11 @@ def test_a_perturbed_baseline_differs_by_rounding(job):
     assert 0 < max(gaps) < 0.01  # a relative change of weights by at most 0.2 %
 
 
-def test_a_failed_run_says_so_in_its_record(job, tmp_path):
+def test_a_folder_with_another_run_is_refused_and_one_that_failed_without_a_step_is_not(job, tmp_path):
     with pytest.raises(LabError, match="batch_size 3 does not divide by 2 ranks"):
         job(tmp_path / "run", batch_size=3, accumulation=1)
     record = read_run(tmp_path / "run")
     assert record.status == "failed" and "batch_size 3" in record.events[-1]["message"]
-
-
-def test_a_folder_with_another_run_is_refused_and_one_without_steps_is_not(job, tmp_path):
-    with pytest.raises(LabError):
-        job(tmp_path / "run", batch_size=3, accumulation=1)  # nothing lost if it is used again
     job(tmp_path / "run", checkpoint_every=0)
     record = read_run(tmp_path / "run")
     assert record.run["config"]["batch_size"] == 4 and record.status == "finished"

@@ -38,27 +38,25 @@ def fp16(steps=6, recovery=None, checkpoint_every=0, **scaling):
 
 
 class Watch(Hook):
-    """The scale and the largest gradient that hooks see, by step; and how many of a gradient's entries are zero."""
+    """The scale and the largest gradient that hooks see, by step."""
 
     def __init__(self):
-        self.scale, self.amax, self.zeros = [], [], []
+        self.scale, self.amax = [], []
 
     def after_backward(self, loop):
-        grads = [p.grad for p in loop.model.parameters()]
         self.scale.append(loop.loss_scale.value)
-        self.amax.append(max(float(g.abs().max()) for g in grads))
-        self.zeros.append(sum(int((g == 0).sum()) for g in grads) / sum(g.numel() for g in grads))
+        self.amax.append(max(float(p.grad.abs().max()) for p in loop.model.parameters()))
 
 
 def test_the_scale_moves_as_torchs_scaler_and_as_the_taught_one():
-    """Any row of verdicts: the scale after each is what torch.amp.GradScaler gives that sees such gradients itself."""
+    """Any row of verdicts: the scale after each is what torch.amp.GradScaler gives that sees such gradients."""
     draw = torch.Generator().manual_seed(0)
     for interval in (1, 3, 5):
         ours = LossScale(LossScaling(initial=1024.0, growth_interval=interval))
+        taught = Taught(init_scale=1024.0, growth_interval=interval)
+        theirs = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=interval)
         weight = torch.zeros(3, requires_grad=True)
         optimizer = torch.optim.SGD([weight], lr=1.0)
-        theirs = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=interval)
-        taught = Taught(init_scale=1024.0, growth_interval=interval)
         theirs.scale(torch.ones(()))
         seen = set()
         for finite in (torch.rand(40, generator=draw) < 0.8).tolist():
@@ -67,8 +65,7 @@ def test_the_scale_moves_as_torchs_scaler_and_as_the_taught_one():
             theirs.update()
             fell = ours.follow(finite)
             taught.update(finite)
-            assert ours.value == theirs.get_scale() == taught.scale
-            assert bool(fell) == (not finite)
+            assert ours.value == theirs.get_scale() == taught.scale and bool(fell) == (not finite)
             seen.add(ours.value)
         assert len(seen) >= 4, "it has moved"
 
@@ -85,15 +82,6 @@ def test_hooks_and_updates_see_gradients_without_the_scale():
     assert low.scale == [2.0**8] * 6 and high.scale == [2.0**14] * 6
     plain = here(small_config(precision={"backend": "fp32"}), hooks=(Watch(),))[0]["hooks"][0]
     assert low.amax[0] == pytest.approx(plain.amax[0], rel=1e-2), "the scale is divided out, not only alike"
-
-
-def test_what_scaling_is_for():
-    """Gradients of a loss that is 2^16 too small are below FP16's least number, 6e-8, for the most part: zeros. The
-    other zeros are those of tokens that no batch has (67 of 257 at least: texts of 97 tokens have 160 more)."""
-    zeros = {}
-    for initial in (2.0**-16, 1.0, 2.0**12):
-        zeros[initial] = here(fp16(steps=2, initial=initial, dynamic=False), hooks=(Watch(),))[0]["hooks"][0].zeros[0]
-    assert zeros[2.0**-16] > 0.6 > 2 * zeros[1.0] >= 2 * zeros[2.0**12]
 
 
 def test_an_overflow_is_skipped_reported_and_halves_the_scale(tmp_path):

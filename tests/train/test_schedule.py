@@ -1,4 +1,7 @@
-"""BF16 at both ends, FP8 between: one run, switched at the right steps, resumed in the right phase, reported honestly."""
+"""BF16 at both ends, FP8 between: one run, switched at the right steps, resumed in the right phase, reported honestly.
+
+How Transformer Engine switches: tests/precision/test_te.py.
+"""
 
 import pytest
 import torch
@@ -10,7 +13,6 @@ from labkit.precision.registry import get_backend
 from labkit.record.run import read_run
 from labkit.train.config import TrainConfig
 from labkit.train.loop import Hook
-from tests.precision import fake_te
 from tests.precision.precision_jobs import convert
 from tests.train import training_jobs as jobs
 from tests.train.training_jobs import small_config
@@ -41,15 +43,7 @@ SECOND = (6, "the linears now compute in BF16, until here in FP8")
 
 
 @pytest.mark.parametrize(
-    "first, last, phases",
-    [
-        (2, 2, "bbfffbb"),
-        (0, 1, "ffffffb"),
-        (3, 0, "bbbffff"),
-        (0.3, 0.15, "bbffffb"),
-        (0.01, 0, "bffffff"),
-        (0, 0, "fffffff"),
-    ],
+    "first, last, phases", [(2, 2, "bbfffbb"), (0.3, 0.15, "bbffffb"), (0.01, 0, "bffffff"), (0, 0, "fffffff")]
 )
 def test_the_phase_of_each_step(first, last, phases):
     given = config(first=first, last=last)
@@ -61,12 +55,9 @@ def test_the_phase_of_each_step(first, last, phases):
     "schedule, said",
     [
         ({"bf16_first": 4, "bf16_last": 3}, "leaves no step in FP8: bf16_first (4) and bf16_last (3) are all of the 7"),
-        ({"bf16_first": 0.5, "bf16_last": 0.5}, "bf16_first (4) and bf16_last (4) are all of the 7 steps"),
         ({}, "has no step in BF16: give bf16_first or bf16_last a number of steps (20) or a share of them (0.1)"),
         ({"bf16_first": 1.0}, "in [precision.schedule], bf16_first must be less than 1.0, not 1.0"),
-        ({"bf16_first": -1}, "in [precision.schedule], bf16_first must be at least 0, not -1"),
         ({"bf16_first": "a tenth"}, "bf16_first must be a whole number, not 'a tenth'"),
-        ({"bf16_frist": 2}, "'bf16_frist' is not a known key; did you mean 'bf16_first'?"),
     ],
 )
 def test_a_wrong_schedule_is_one_sentence(schedule, said):
@@ -120,7 +111,7 @@ def test_a_probe_of_a_bf16_step_reports_no_fp8(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("stop", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("stop", [1, 2, 3, 6])
 def test_resuming_in_any_phase_goes_on_in_it(tmp_path, stop):
     straight = here(config())
     given = config(checkpoint_every=1)
@@ -151,12 +142,6 @@ def test_a_resume_within_fp8_does_not_calibrate_again(tmp_path):
     here(given, tmp_path, (watch,))
     assert [step for step, training, _ in watch.seen if training] == [4, 5, 6, 7]
     assert [e["step"] for e in read_run(tmp_path).events if e["kind"] == "calibrated"] == [3]
-
-
-def test_another_schedule_is_refused_on_resume(tmp_path):
-    here(config(checkpoint_every=1), tmp_path, (jobs.StopAt(2),))
-    with pytest.raises(LabError, match=r"precision.schedule.bf16_first = 2 and the configuration now says 3"):
-        here(config(first=3, checkpoint_every=1), tmp_path)
 
 
 # ---- under the transforms
@@ -192,64 +177,3 @@ def test_each_switch_compiles_one_more_graph(monkeypatch):
     assert counts[1] == counts[0] and counts[3] == counts[2] and counts[4] == counts[3]
     assert counts[2] == counts[0] + 1  # both blocks share it; norm and loss have no second form
     torch._dynamo.reset()
-
-
-# ---- Transformer Engine, against its stand-in
-
-
-def te_model(recipe, phase="fp8"):
-    from labkit.model.decoder import Transformer, init_weights
-
-    with torch.device("meta"):
-        model = Transformer(small_config(model=dict(d_model=128, d_ffn=128, n_heads=2, n_kv_heads=2)).resolved_model)
-    backend = get_backend("te")
-    convert(backend, model, recipe, ["head"], device="cuda")
-    init_weights(model.to_empty(device="cpu"), 0)
-    backend.switch(phase)
-    return model, backend
-
-
-def forward(model, backend):
-    tokens = torch.zeros(8, 17, dtype=torch.long)
-    with backend.autocast():
-        loss = model(tokens[:, :-1], tokens[:, 1:])
-    loss.backward()
-
-
-@pytest.mark.parametrize("recipe", ["delayed", "current", "block"])
-def test_te_switches_by_its_autocast(monkeypatch, recipe):
-    state = fake_te.install(monkeypatch)
-    model, backend = te_model(recipe, "bf16")
-    before = [type(m) for m in model.modules()]
-    seen = []
-    for phase in ("bf16", "fp8", "bf16"):
-        backend.switch(phase)
-        state.forwards.clear()
-        forward(model, backend)
-        seen.append({enabled for enabled, _ in state.forwards})
-        assert backend.state.in_fp8() == (phase == "fp8") and len(state.forwards) == LINEARS
-    assert seen == [{False}, {True}, {False}] and [type(m) for m in model.modules()] == before
-    recipes = {id(recipe) for enabled, recipe in state.entered if enabled}
-    assert len(recipes) == 1
-    model, backend = te_model("bf16")
-    assert not backend.state.in_fp8()
-
-
-def test_tes_delayed_state_is_saved_and_restored_in_the_fp8_phase_alone(monkeypatch):
-    fake_te.install(monkeypatch)
-    model, backend = te_model("delayed", "bf16")
-    forward(model, backend)
-    assert backend.state.state_dict() == {}
-    backend.switch("fp8")
-    forward(model, backend)
-    saved = backend.state.state_dict()
-    assert len(saved) == 4 * LINEARS
-    backend.switch("bf16")
-    forward(model, backend)
-    assert backend.state.state_dict() == {}  # Transformer Engine has dropped it
-    model, again = te_model("delayed", "bf16")
-    again.state.load_state_dict(saved)  # nothing to put it into, and no error
-    again.switch("fp8")
-    again.state.load_state_dict({name: value + 1 for name, value in saved.items()})
-    wq = model.layers["0"].attn.wq
-    assert torch.equal(wq.fp8_meta["scaling_fwd"].scale, saved["layers.0.attn.wq/scaling_fwd/scale"] + 1)

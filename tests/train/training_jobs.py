@@ -15,7 +15,6 @@ from labkit.parallel.shard import materialize, shard
 from labkit.precision.registry import get_backend, spec_of
 from labkit.record.run import RunRecord
 from labkit.train import manifest
-from labkit.train.checkpoint import Checkpoints
 from labkit.train.config import TrainConfig
 from labkit.train.job import build_model, seed_generators
 from labkit.train.loop import Hook, Parts, train
@@ -210,6 +209,11 @@ def run_sharded(group, config, run_dir=None, hooks=(), before=None, **how):
     return run(group, config, run_dir, hooks, True, None, before, **how)
 
 
+def sharded(pools, size, config, *args, **how):
+    """What each rank of a pool returns, sharded by FSDP2."""
+    return pools[size].run(partial(run_sharded, **how), config, *args, timeout=120.0)
+
+
 def here(config, *args, job=run, size=1, **how):
     """What each rank returns, on threads of this process."""
     return run_ranks(partial(job, **how), config, *args, size=size, backend="threads", timeout=120.0)
@@ -251,17 +255,6 @@ class Accident:
             original(partial, final)
 
         manifest.publish = publish
-
-    def killed_while_writing(self):
-        original = Checkpoints._write
-
-        def write(self_, partial, tensors, own):
-            if partial.name.startswith(manifest.folder_name(self.step)):
-                (partial / "__0_0.distcp").write_bytes(b"half a file")
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(self_, partial, tensors, own)
-
-        Checkpoints._write = write
 
     def killed_while_deleting_old_ones(self):
         import shutil

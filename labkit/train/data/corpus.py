@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ SPLITS = ("train", "heldout")
 END = "<|end|>"  # token 0, after every file
 SAMPLE_BYTES_PER_ENTRY = 512  # measured: more text than this per vocabulary entry costs time, saves no tokens
 LEAST_SAMPLE = 2 << 20  # bytes
-LOT = 1 << 22  # characters handed to the tokenizer at once
+LOT = 256  # pieces handed to the tokenizer at once
 # The most of one file in a piece: a core takes a piece at a time, and a long one leaves the others idle.
 PIECE = 1 << 16
 Piece = tuple[str, bool]  # a stretch of one file's text; whether the file ends with it
@@ -74,9 +75,7 @@ class Corpus:
 
     def tokens(self, split: str) -> np.memmap:
         """Return the tokens of "train" or "heldout"."""
-        if split not in SPLITS:
-            raise LabError(f"there is no split {split!r}: the splits are train and heldout")
-        return self.train if split == "train" else self.heldout
+        return {"train": self.train, "heldout": self.heldout}[split]
 
     def describe(self) -> dict[str, Any]:
         """Return what a run record keeps: enough to say later whether two runs read the same tokens."""
@@ -102,9 +101,8 @@ def build_corpus(config: DataConfig, cache_dir: str | Path | None = None, progre
     parts = [LAYOUT, config.vocab_size, config.heldout_fraction, text]
     key = hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]
     folder = Path(cache_dir or cache_root()) / "corpus" / key
-    waiting = "waiting for another process that prepares the corpus"
     write = partial(write_corpus, config=config, files=files, report=report)
-    built_once(folder, write, is_whole, on_wait=lambda: report(waiting, 0.0))
+    built_once(folder, write, is_whole, partial(report, "waiting for another process that prepares the corpus", 0.0))
     report("corpus ready", 1.0)
     return open_corpus(folder)
 
@@ -133,7 +131,7 @@ def write_corpus(folder: Path, config: DataConfig, files: list[SourceFile], repo
     size = dict.fromkeys(SPLITS, 0)
     for side in ("heldout", "train"):  # held-out first: of two equal files on both sides, train loses its copy
         with (folder / f"{side}.bin").open("wb") as out:
-            for lot, encodings in _encoded(tokenizer, _lots(_pieces(sides[side], seen, kept[side]))):
+            for lot, encodings in _encoded(tokenizer, _pieces(sides[side], seen, kept[side])):
                 report("turning text into tokens", 0.3 + 0.7 * min(1.0, sum(size.values()) / total))
                 for (text, last), encoding in zip(lot, encodings, strict=True):
                     out.write(np.array([*encoding.ids, end] if last else encoding.ids, dtype).tobytes())
@@ -204,25 +202,12 @@ def _pieces(files: list[SourceFile], seen: set[bytes], kept: list[str], most: in
         yield text[begin:], True
 
 
-def _lots(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield the pieces in lots of about LOT characters."""
-    lot, size = [], 0
-    for piece in pieces:
-        lot.append(piece)
-        size += len(piece[0])
-        if size >= LOT:
-            yield lot
-            lot, size = [], 0
-    if lot:
-        yield lot
-
-
-def _encoded(tokenizer: Tokenizer, lots: Iterable[list[Piece]]) -> Iterator[tuple[list[Piece], list[Encoding]]]:
-    """Yield each lot with its encodings."""
+def _encoded(tokenizer: Tokenizer, pieces: Iterator[Piece]) -> Iterator[tuple[list[Piece], list[Encoding]]]:
+    """Yield the pieces, in lots, with their encodings."""
     # While one lot is written, which takes the interpreter, the library's threads encode the next one.
     with ThreadPoolExecutor(1) as worker:
         before: tuple[list[Piece], Future[list[Encoding]]] | None = None
-        for lot in lots:
+        while lot := list(islice(pieces, LOT)):
             coming = lot, worker.submit(tokenizer.encode_batch_fast, [text for text, _ in lot])
             if before:
                 yield before[0], before[1].result()

@@ -73,14 +73,10 @@ def find_files(config: DataConfig) -> list[SourceFile]:
     if len(chosen) >= 2:
         return chosen
     where = config.source if isinstance(config.source, str) else ", ".join(config.source)
-    if len(found) >= 2:
-        raise LabError(
-            f"[data] max_bytes = {config.max_bytes} leaves fewer than two files of {where}, "
-            "and a corpus needs one to train on and one to hold out: raise it"
-        )
+    within = f" within max_bytes = {config.max_bytes}" if config.max_bytes else ""
     raise LabError(
-        f"found {len(found)} usable file(s) ({', '.join(config.suffixes)}) in {where}; a corpus needs at least two, "
-        "one to train on and one to hold out: name another folder in [data] source"
+        f"found {len(chosen)} usable file(s) ({', '.join(config.suffixes)}) in {where}{within}; a corpus needs at "
+        "least two, one to train on and one to hold out: change [data] source" + (" or max_bytes" if within else "")
     )
 
 
