@@ -36,7 +36,7 @@ def switched(kind: type[nn.Module]) -> type[nn.Module]:
     return type(f"Switched{kind.__name__}", (Switch, kind), {"__module__": __name__})
 
 
-def set_plain(modules: Iterable[nn.Module], plain: bool) -> None:
+def set_plain(modules: Iterable[Any], plain: bool) -> None:
     """Make all `modules` plain, or FP8 again. A module gets its switch the first time that it is made plain."""
     for module in modules:
         if plain and not isinstance(module, Switch):

@@ -59,7 +59,8 @@ def put_back(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[s
 
 def shapes(model: nn.Module) -> dict[str, list[int]]:
     """Return {name: shape} of the whole weights."""
-    return {name: list(value.shape) for name, value in dcp.get_model_state_dict(model).items()}
+    weights: dict[str, Any] = dcp.get_model_state_dict(model)
+    return {name: list(weight.shape) for name, weight in weights.items()}
 
 
 def local_bytes(tensors: Any, ranks: int) -> float:
