@@ -325,14 +325,9 @@ class Backend:
             return
         # The recipe could; a setting or an environment variable may have given it other scales all the same.
         if not of_operand(self._numbers()["power_of_two"], "weight"):
-            raise LabError(
-                f"FP8 parameters need power-of-two scales, and {who} uses others here: "
-                + (
-                    'take scales.weight = "e8m0"'
-                    if self._scales.get("weight") == "fp32"
-                    else "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
-                )
-            )
+            chosen = self._scales.get("weight") == "fp32"
+            fix = 'take scales.weight = "e8m0"' if chosen else "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
+            raise LabError(f"FP8 parameters need power-of-two scales, and {who} uses others here: {fix}")
         rows = TILE * spec.ranks if spec.ranks > 1 else 1
         if uneven := [f"{name} ({m.out_features})" for name, m in linears.items() if m.out_features % rows]:
             raise LabError(

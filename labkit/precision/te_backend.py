@@ -102,9 +102,8 @@ class TransformerEngine(Backend):
         """Blocks in fused modules (see te_fused). LabError: a block whose seven linears were not all converted."""
         blocks: Any = model.layers
         for index, block in blocks.items():
-            taken = [
-                f"layers.{index}.{part}" for part in ("attn.wq", "attn.wk", "attn.wv", "ffn.w1", "ffn.w3", "ffn.w2")
-            ]
+            joined = ("attn.wq", "attn.wk", "attn.wv", "ffn.w1", "ffn.w3", "ffn.w2")
+            taken = [f"layers.{index}.{part}" for part in joined]
             for name in (*taken, f"layers.{index}.attn.wo"):
                 if name not in self.modules:
                     raise LabError(

@@ -42,11 +42,6 @@ def test_what_a_block_sees(two):
         assert seen["gathered after backward"] == set()
 
 
-def test_keeping_weights_for_the_backward(two):
-    for seen in two.run(sharding.kept_for_backward, timeout=120.0):
-        assert seen == {"layers.0", "layers.1", "root", "head"}
-
-
 def test_where_the_head_is_does_not_change_a_bit(two):
     """Its own messages, the root's, or none of its own because it is tied: the same sums in the same order."""
     for apart, together, tied in two.run(sharding.heads, timeout=120.0):

@@ -79,15 +79,6 @@ def test_tied_head_stays_tied_and_training_mode_is_kept():
     assert not any(m.training for m in model.modules())
 
 
-def test_a_bias_is_carried_along():
-    model = nn.Sequential(nn.Linear(16, 32, bias=True))
-    with torch.no_grad():
-        model[0].weight.zero_()
-        model[0].bias.fill_(2.0)
-    convert(get_backend("emulated"), model, None)
-    assert (model(torch.ones(16, 16)) == 2.0).all()
-
-
 @pytest.mark.parametrize(
     "name, recipe, skip, model, sentence",
     [

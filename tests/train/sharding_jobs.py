@@ -60,13 +60,6 @@ def inside_a_block(group):
     return seen
 
 
-def kept_for_backward(group):
-    model = jobs.plain_model(jobs.small_config())
-    shard(model, group, reshard_after_forward=False)
-    model(*batch(group))
-    return gathered(model)
-
-
 def heads(group):
     """Gradients and loss of one step, and what is wrapped: the head apart, in the root, tied."""
     out = []

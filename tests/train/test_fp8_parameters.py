@@ -41,14 +41,14 @@ def linear_weights(result):
 # ---- the optimizer
 
 
-def pair(lr=1e-2):
+def pair():
     """(plain parameter under AdamW, FP8 parameter under MasterAdamW), from the same value."""
     plain = torch.nn.Parameter(torch.randn(16, 16, generator=torch.Generator().manual_seed(0)))
     fp8 = torch.nn.Parameter(plain.detach().clone())
     parameters = GridParameters({})
     master = fp8.detach().clone()
     parameters.store(fp8, master)
-    options = dict(lr=lr, betas=(0.9, 0.95), eps=1e-8)
+    options = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8)
     adamw = torch.optim.AdamW([{"params": [plain], "weight_decay": 0.1}], **options)
     return (
         plain,
@@ -68,16 +68,6 @@ def test_the_master_is_what_adamw_makes_of_an_ordinary_weight():
         ours.step()
         assert torch.equal(ours.masters()[fp8], plain) and torch.equal(fp8, on_grid(plain.detach(), True))
     assert not torch.equal(fp8, plain)
-
-
-def test_updates_too_small_for_fp8_add_up_in_the_master():
-    _, _, fp8, ours = pair(lr=1e-4)
-    begin, moved = fp8.detach().clone(), []
-    for _ in range(600):
-        fp8.grad = torch.ones_like(fp8)
-        ours.step()
-        moved.append((fp8 < begin).float().mean())
-    assert moved[0] < 0.02 and moved[-1] > 0.5  # a step of 1e-4 moves next to nothing, 600 of them most
 
 
 # ---- the run
