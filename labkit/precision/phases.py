@@ -36,11 +36,12 @@ def switched(kind: type[nn.Module]) -> type[nn.Module]:
     return type(f"Switched{kind.__name__}", (Switch, kind), {"__module__": __name__})
 
 
-def set_plain(modules: Iterable[Any], plain: bool) -> None:
+def set_plain(modules: Iterable[nn.Module], plain: bool) -> None:
     """Make all `modules` plain, or FP8 again. A module gets its switch the first time that it is made plain."""
     for module in modules:
         if plain and not isinstance(module, Switch):
-            module.__class__ = switched(type(module))
+            kind: Any = type(module)  # Any: to mypy a metaclass's instances are not hashable
+            module.__class__ = switched(kind)
         if isinstance(module, Switch):
             module.plain = plain
 
