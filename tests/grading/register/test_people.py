@@ -47,8 +47,15 @@ def test_several_of_one_name_are_nobody_until_a_key_tells(tmp_path):
     with opened(tmp_path / "c", MOODLE) as cls:
         with pytest.raises(LabError, match=r"2 of the class .* max1@x\.org .* max2@x\.org"):
             resolve(cls, "Max Meier")
-        assert resolve(cls, "max2@x.org").name == "Max Meier" and propose(cls, "Max Meier") is propose(cls, "Max Meier_40231") is None
-        assert {one.called for one in everybody(cls)} == {"Max Meier (max1@x.org)", "Max Meier (max2@x.org)", "Sean O'Brien"}
+        assert (
+            resolve(cls, "max2@x.org").name == "Max Meier"
+            and propose(cls, "Max Meier") is propose(cls, "Max Meier_40231") is None
+        )
+        assert {one.called for one in everybody(cls)} == {
+            "Max Meier (max1@x.org)",
+            "Max Meier (max2@x.org)",
+            "Sean O'Brien",
+        }
 
 
 def test_a_newer_roster_says_who_is_new_and_who_left(tmp_path):
