@@ -448,7 +448,7 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
     # that what ends a rank is a rank.
     pids, other = place.pids(RANKS) or {}, 1 - stuck
     looks, hung, waits = struck.Looks(place, other), pids.get(stuck, 0), pids.get(other, 0)
-    place.hold(True)
+    place.signal_agent(signal.SIGSTOP)
     place.signal(stuck, signal.SIGSTOP)
     for rank in range(RANKS):
         gate(place, rank, asked_at)
@@ -465,7 +465,7 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
         place.signal(stuck, signal.SIGKILL)  # the next fault has its own points
     job.configure(place)
     job.forget(place, 2 * EVERY)
-    place.hold(False)
+    place.signal_agent(signal.SIGCONT)
     on = reached(place, asked_at, after=2)
     story.wrong["hung"] = text or first_of(
         "" if on else "the run did not go on afterwards", curve(place, want, asked_at)
@@ -475,7 +475,7 @@ def struck_run(place: Site, seed: int, story: Story) -> None:
 
     # A rank is asked to end, and torchrun, which asks all; both ranks wait for their next batch.
     heard = place.signal(preempted, signal.SIGTERM)
-    place.preempt()
+    place.signal_agent(signal.SIGTERM)
     for rank in range(RANKS):
         gate(place, rank, None)
     if struck.ended(place) is None:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.checks import bare, load_week, remote, values
+from labkit.checks import load_week, remote, values
 from labkit.checks.pytest_run import QUIET
 from labkit.checks.runner import Case, Job, Reply, failed_reply, read_answers, use
 from labkit.checks.tasks import Week
@@ -30,7 +30,7 @@ from labkit.comm.autopsy import RanksFailed
 from tests.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[1]
-_NUMPY = bare._NumPy()
+_NUMPY = values.NumPy()
 
 
 @dataclass(frozen=True)

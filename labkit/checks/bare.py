@@ -18,12 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.checks import remote, values
-from labkit.checks.values import Opaque
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group
-
-_DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint16", "uint8", "bool")
 
 
 def load(job: dict[str, Any], body: bytes) -> Callable[[Group], bytes]:
@@ -55,7 +52,7 @@ class Process:
             pass  # `answer` finds the same
 
     def answer(self, body: bytes) -> bytes:
-        """What `remote.answer` gives, for packed (args, kwargs). The process has ended."""
+        """`remote.answer` packed, for packed (args, kwargs). The process has ended."""
         try:
             self.link.send_bytes(body)
             answer = self.link.recv_bytes(values.MAX_BYTES)
@@ -74,30 +71,12 @@ def main(descriptor: int) -> None:
     try:
         job = json.loads(link.recv_bytes())
         link.send_bytes(b"ready")
-        args, kwargs = values.unpack(link.recv_bytes(), _NumPy())
+        args, kwargs = values.unpack(link.recv_bytes(), values.NumPy())
     except EOFError:
         return
     np.random.seed(0)
-    result = values.pack(remote.outcome(None, job, args, kwargs), _NumPy())
+    result = values.pack(remote.answer(None, job, args, kwargs), values.NumPy())
     sys.stdout.flush()
     sys.stderr.flush()
     link.send_bytes(result)
     os._exit(0)  # whatever it has left running
-
-
-class _NumPy:
-    """Arrays are NumPy's on this side."""
-
-    def __init__(self) -> None:
-        self.sizes = {name: np.dtype(name).itemsize for name in _DTYPES}
-
-    def take(self, value: Any) -> tuple[str, list[int], bytes] | Opaque | None:
-        if not isinstance(value, np.ndarray):
-            return None
-        if value.dtype.name not in self.sizes:
-            return Opaque(f"a NumPy array of {value.dtype}")
-        little = value.astype(value.dtype.newbyteorder("<"), copy=False)
-        return value.dtype.name, list(value.shape), little.tobytes()
-
-    def make(self, dtype: str, shape: list[int], data: bytes) -> np.ndarray:
-        return np.frombuffer(bytearray(data), dtype=np.dtype(dtype)).reshape(shape)

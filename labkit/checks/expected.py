@@ -34,11 +34,6 @@ def known() -> dict[str, str]:
 
 
 def remember(found: Mapping[str, str]) -> None:
-    """Begin with these values, of the same test files, and no others."""
+    """Begin with these values, of the same test files, and no others; {}: find everything anew."""
     _found.clear()
     _found.update(found)
-
-
-def forget() -> None:
-    """Find everything anew."""
-    _found.clear()

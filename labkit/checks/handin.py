@@ -6,46 +6,41 @@ handin.json                         the manifest: the week, the sha256 of each f
 """
 
 import hashlib
-import json
 import platform
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
+from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
+
+from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from labkit import __version__
 from labkit.checks.tasks import REGISTRY, Week
 from labkit.errors import LabError
 
-MANIFEST, FORMAT = "handin.json", 1
+MANIFEST = "handin.json"
 MOST_BYTES = 16 << 20  # of one file: grading reads no larger one
 MOST_TOTAL, MOST_FILES = 64 << 20, 2000
 LEFT_OUT = ("__pycache__", "results", "given", "data", "runs", "checkpoints", "node_modules")
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(BaseModel):
     """What a zip of `lab handin` says of itself: the week, when it was made, sha256 (hex) by path, versions."""
 
+    format: Literal[1]
     week: str
-    made: datetime
+    made: AwareDatetime
     files: dict[str, str]
     versions: dict[str, str]
 
 
 def read_manifest(data: bytes) -> Manifest | None:
-    """The manifest in these bytes, whose types are checked; None if they hold none. A student may have written it."""
+    """The manifest in these bytes; None if they hold none. A student may have written it."""
     try:
-        found = json.loads(data)
-        made = datetime.fromisoformat(found["made"])
-        parts = found["files"], found["versions"]
-        texts = [text for part in parts for item in part.items() for text in item]
-        if found["format"] != FORMAT or made.tzinfo is None or not all(isinstance(one, str) for one in texts):
-            return None
-        return Manifest(str(found["week"]), made, *parts)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Manifest.model_validate_json(data, strict=True)
+    except ValidationError:
         return None
 
 
@@ -73,15 +68,15 @@ def hand_in(week: Week, to: Path, more: Sequence[Path] = ()) -> dict[str, int]:
     if sum(sizes.values()) > MOST_TOTAL or len(sizes) > MOST_FILES:
         raise LabError(f"these are {len(sizes)} files of {sum(sizes.values()) / 1e6:.0f} MB, which is too much")
     contents = {name: path.read_bytes() for name, path in sorted(found.items())}
-    manifest = {
-        "format": FORMAT,
-        "week": week.name,
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()},
-        "versions": {"labkit": __version__, "python": platform.python_version(), "torch": _torch()},
-    }
+    manifest = Manifest(
+        format=1,
+        week=week.name,
+        made=datetime.now(UTC).replace(microsecond=0),
+        files={name: hashlib.sha256(data).hexdigest() for name, data in contents.items()},
+        versions={"labkit": __version__, "python": platform.python_version(), "torch": version("torch")},
+    )
     with zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in {MANIFEST: json.dumps(manifest, indent=1).encode(), **contents}.items():
+        for name, data in {MANIFEST: manifest.model_dump_json(indent=1).encode(), **contents}.items():
             archive.writestr(name, data)
     return sizes
 
@@ -92,10 +87,3 @@ def _below(folder: Path) -> Iterator[Path]:
         parts = path.relative_to(folder).parts
         if not any(part.startswith(".") or part in LEFT_OUT for part in parts) and not path.is_dir():
             yield path
-
-
-def _torch() -> str:
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return ""

@@ -118,8 +118,8 @@ def _same_tensor(
     where = [int(index) for index in np.unravel_index(first, want.shape)]
     raise wrong(
         f"{text}; first at index {where[0] if len(where) == 1 else where}, from there on",
-        _numbers(want.reshape(-1)[first:]),
-        _numbers(got.reshape(-1)[first:]),
+        _listed(want.reshape(-1)[first : first + SHOWN + 1].tolist(), SHOWN),
+        _listed(got.reshape(-1)[first : first + SHOWN + 1].tolist(), SHOWN),
         cause or _scaled(a, b, torch.finfo(want.dtype).eps if want.dtype.is_floating_point else 0.0),
     )
 
@@ -157,10 +157,9 @@ def _recognise(got: torch.Tensor, want: torch.Tensor, looks_like: Mapping[str, A
 def _within(got: Any, mark: torch.Tensor | None, want: torch.Tensor, tol: float) -> bool:
     if mark is None or not isinstance(got, torch.Tensor) or got.shape != mark.shape:
         return False
-    if not ((got.double() - mark.double()).abs() <= tol).all():
-        return False
-    if mark.shape != want.shape:
-        return True
+    near = bool(((got.double() - mark.double()).abs() <= tol).all())
+    if not near or mark.shape != want.shape:
+        return near
     shows = int(((mark.double() - want.double()).abs() > APART * tol).sum())
     return shows >= min(EVIDENCE, want.numel())
 
@@ -191,9 +190,9 @@ def _same_numbers(got: Any, want: list | tuple, who: str, looks_like: Mapping[st
     raise wrong(f"{who} {text}", _listed(want), _listed(numbers), cause)
 
 
-def _listed(numbers: list | tuple) -> str:
+def _listed(numbers: list | tuple, most: int = LISTED) -> str:
     """A list as a text that can be read, however long it is."""
-    return ", ".join(map(_short, numbers[:LISTED])) + (", ..." if len(numbers) > LISTED else "")
+    return ", ".join(map(_short, numbers[:most])) + (", ..." if len(numbers) > most else "")
 
 
 def _number(value: Any) -> float | int | None:
@@ -215,10 +214,6 @@ def _exactly(a: float, b: Any) -> bool:
 
 def _kind(tensor: torch.Tensor) -> str:
     return f"shape {list(tensor.shape)}, {str(tensor.dtype).removeprefix('torch.')}"
-
-
-def _numbers(flat: torch.Tensor) -> str:
-    return ", ".join(_short(x) for x in flat[:SHOWN].tolist()) + (", ..." if len(flat) > SHOWN else "")
 
 
 def _short(x: Any) -> str:

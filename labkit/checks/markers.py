@@ -18,6 +18,7 @@ import re
 import textwrap
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from labkit.errors import LabError
 
@@ -143,27 +144,25 @@ def _inside_function(tree: ast.Module, hole: Hole) -> bool:
 
 def _stubs(hole: Hole, body: str, name: str) -> str:
     """Functions and classes of a solution in a class body or at module level, with their bodies taken out."""
-    parts = []
-    for node in ast.parse(textwrap.dedent(body)).body:
-        if isinstance(node, _FUNCTIONS):
-            parts.append(_stub(node, hole))
-        elif isinstance(node, ast.ClassDef):
-            methods = [_stub(n, hole) for n in node.body if isinstance(n, _FUNCTIONS)]
-            kept = [ast.parse(m).body[0] for m in methods]
-            doc = [node.body[0]] if ast.get_docstring(node) is not None else []
-            node.body, node.decorator_list = [*doc, *kept] or [ast.Pass()], []
-            parts.append(ast.unparse(node))
-        else:
+    nodes = ast.parse(textwrap.dedent(body)).body
+    for node in nodes:
+        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             raise LabError(
                 f"{name}:{hole.begin + node.lineno}: a solution outside a function may hold functions and "
                 f"classes only; taken out, this statement would be missing where the file is imported"
             )
-    if not parts:
+    if not nodes:
         raise LabError(f"{name}:{hole.begin}: this solution is empty")
-    return textwrap.indent("\n\n".join(parts) + "\n", hole.indent)
+    return textwrap.indent("\n\n".join(ast.unparse(_stub(node, hole)) for node in nodes) + "\n", hole.indent)
 
 
-def _stub(node: ast.FunctionDef | ast.AsyncFunctionDef, hole: Hole) -> str:
-    doc = [node.body[0]] if ast.get_docstring(node) is not None else []
-    node.body = [*doc, *ast.parse(f"raise NotImplementedError({hole.message!r})").body]
-    return ast.unparse(node)
+def _stub(node: Any, hole: Hole) -> ast.AST:
+    """The node with its docstring alone; a function raises, and of a class the methods are such stubs."""
+    doc = node.body[:1] if ast.get_docstring(node) is not None else []
+    if isinstance(node, ast.ClassDef):
+        kept: list[Any] = [_stub(inner, hole) for inner in node.body if isinstance(inner, _FUNCTIONS)]
+        node.decorator_list = []
+    else:
+        kept = ast.parse(f"raise NotImplementedError({hole.message!r})").body
+    node.body = [*doc, *kept] or [ast.Pass()]
+    return node

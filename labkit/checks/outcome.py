@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def earned(self) -> Fraction:
-        return sum((case.earned for case in self.cases), Fraction(0))
+        return points(self.cases)
 
     @property
     def possible(self) -> Fraction:

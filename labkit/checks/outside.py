@@ -80,17 +80,12 @@ class Site:
                 os.kill(one, number)
         return pid
 
-    def preempt(self) -> None:
-        """SIGTERM to torchrun itself, as a cluster sends it before it takes the machine back."""
+    def signal_agent(self, number: int) -> None:
+        """Send torchrun itself a signal: SIGTERM, as a cluster does before it takes the machine back; SIGSTOP, and no
+        rank is ended but by the ranks, or the test, until SIGCONT."""
         if (agent := self._agent()) is not None:
             with suppress(OSError):
-                os.kill(agent, signal.SIGTERM)
-
-    def hold(self, on: bool) -> None:
-        """Stop torchrun itself, or let it go on. Meanwhile no rank is ended but by the ranks, or the test."""
-        if (agent := self._agent()) is not None:
-            with suppress(OSError):
-                os.kill(agent, signal.SIGSTOP if on else signal.SIGCONT)
+                os.kill(agent, number)
 
     def state(self, pid: int) -> str:
         """Of a process: "stopped", "running", "sleeping" and so on; "" once it has ended."""
@@ -178,9 +173,8 @@ class Site:
         paths = os.pathsep.join([str(self.root), *filter(None, [os.environ.get("PYTHONPATH")])])
         own = {**os.environ, **SHUTDOWN, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
         argv = [sys.executable, *torchrun(program, [str(self.given), str(self.left)], ranks, restarts)]
-        return subprocess.Popen(
-            argv, cwd=self.root, env=own, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
-        )
+        how: dict[str, Any] = dict(stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+        return subprocess.Popen(argv, cwd=self.root, env=own, **how)
 
     def _limit_files(self, pid: int, most: int | None) -> None:
         import resource
@@ -206,9 +200,7 @@ class Site:
 
 def composed(to: Path, students: Path, reference: Path, case: Any) -> Path:
     """A course in `to`: the reference's package, with the students' files for the task's own modules; what it does not
-    stand on has its blanks. Returns `to`.
-
-    case   a labkit.checks.runner.Case"""
+    stand on has its blanks. Returns `to`."""
     package, kept = case.package, {name.rpartition(".")[0] for name in case.stands_on}
     left_out = shutil.ignore_patterns("__pycache__", "results", "*.ipynb", "*.md", "test_*.py")
     shutil.copytree(reference / package, to / package, ignore=left_out)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import inspect
+import math
 import re
 import secrets
 import threading
@@ -28,12 +29,8 @@ AT_ONCE = 6  # cases that run at once, then
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("labkit", "course tasks")
-    seed, deadline = (
-        "Seed of the tests' random data. Default: a new one each time.",
-        "Seconds for one call of a task's function.",
-    )
-    group.addoption("--seed", type=int, default=None, help=seed)
-    group.addoption("--deadline", type=float, default=DEADLINE, help=f"{deadline} Default: {DEADLINE:g}.")
+    group.addoption("--seed", type=int, help="Seed of the tests' random data. Default: a new one each time.")
+    group.addoption("--deadline", type=float, default=DEADLINE, help="Seconds for one call of a task's function.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -128,9 +125,8 @@ class Checks:
 
     def _begin(self, item: pytest.Function) -> "_Run":
         self._waiting.remove(item)
-        run = self._running[item] = _Run(
-            item, self._case(item), self.runner, _arguments(item, seed_of(self.seed, item)) or {}
-        )
+        arguments = _arguments(item, seed_of(self.seed, item)) or {}
+        run = self._running[item] = _Run(item, self._case(item), self.runner, arguments)
         run.start()
         return run
 
@@ -257,10 +253,7 @@ def title(item: pytest.Item) -> str:
 
 def share(item: pytest.Item) -> Fraction:
     """This case's part of its test's points: all cases of a test get the same, whichever of them run."""
-    cases = 1
-    for mark in item.iter_markers("parametrize"):
-        cases *= len(mark.args[1])
-    return _points(item) / cases
+    return _points(item) / math.prod(len(mark.args[1]) for mark in item.iter_markers("parametrize"))
 
 
 def _points(item: pytest.Item) -> Fraction:

@@ -23,6 +23,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from labkit.checks.runner import Case, LocalRunner, Runner, use
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import NOT_ATTEMPTED, CheckFailed
@@ -34,7 +38,7 @@ SECONDS = 20.0  # for one lap on this machine: eight ranks may have to share two
 
 @dataclass(frozen=True)
 class Lap:
-    """One track: seconds on the virtual wire, or None and the verdict and text that say why."""
+    """One track: seconds on the virtual wire, or None with the verdict and the text."""
 
     track: str
     seconds: float | None
@@ -95,13 +99,10 @@ def run(week: Week, runner: Runner, seed: int, starts: Callable[[str], None] = l
 
 
 def kept(folder: Path, week: Week) -> list[dict[str, Any]]:
-    """One's own attempts so far, the best first. LabError if the file holds something else."""
+    """One's own attempts so far, the best first."""
     path = folder / f"{week.name}.jsonl"
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-        return sorted(lines, key=lambda line: -line["score"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise LabError(f"{path} is no table of a race: move it away, and race again") from None
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return sorted(map(json.loads, lines), key=lambda line: -line["score"])
 
 
 def keep(folder: Path, week: Week, result: Result, name: str) -> None:
@@ -117,9 +118,6 @@ def keep(folder: Path, week: Week, result: Result, name: str) -> None:
 
 def command(week: Week, name: str | None, folder: Path) -> int:
     """`lab race`: run it, keep it, show the table. Status 0, or 1 if the entry did not finish every track."""
-    from rich.console import Console
-    from rich.text import Text
-
     console, race = Console(), race_of(week)
     writable(folder)
     with console.status("racing ...") as status, LocalRunner() as runner:
@@ -127,14 +125,14 @@ def command(week: Week, name: str | None, folder: Path) -> int:
     if not result.entered:
         console.print(Text(result.laps[0].why))
         return 1
-    failed = [lap for lap in result.laps if lap.seconds is None]
-    for lap in failed:
-        console.print(Text(f"{lap.track}: did not finish. {lap.why}"))
-    if failed:
+    for lap in result.laps:
+        if lap.seconds is None:
+            console.print(Text(f"{lap.track}: did not finish. {lap.why}"))
+    if result.score is None:
         return 1
     if name is None:
-        own = sorted(str(path) for path in week.folder.rglob("*.py"))
-        name = "code " + hashlib.sha256(b"".join(Path(path).read_bytes() for path in own)).hexdigest()[:6]
+        own = b"".join(path.read_bytes() for path in sorted(week.folder.rglob("*.py"), key=str))
+        name = "code " + hashlib.sha256(own).hexdigest()[:6]
     keep(folder, week, result, name)
     par = {lap.track: lap.par for lap in result.laps}
     rows = [("par", 1.0, par), *((line["name"], line["score"], line["laps"]) for line in kept(folder, week)[:10])]
@@ -142,14 +140,10 @@ def command(week: Week, name: str | None, folder: Path) -> int:
     return 0
 
 
-def table(race: Any, rows: Sequence[tuple[str, float, Any]], own: str = "") -> Any:
+def table(race: Any, rows: Sequence[tuple[str, float, Any]], own: str = "") -> Table:
     """rows: (name, score, {track: seconds}), the best first; `own` is marked."""
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(
-        title=f"{race.TITLE}: microseconds on the virtual wire", box=None, pad_edge=False, padding=(0, 2, 0, 0)
-    )
+    title = f"{race.TITLE}: microseconds on the virtual wire"
+    shown = Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     shown.add_column("")
     shown.add_column("x par", justify="right")
     for track in race.TRACKS:

@@ -36,32 +36,12 @@ def load(job: dict[str, Any], body: bytes) -> Callable[[Group], bytes]:
     def run(group: Group) -> bytes:
         settle()
         args, kwargs = values.unpack(body)
-        return answer(group, job, args, kwargs, job["reference"])
+        return values.pack(answer(group, job, args, kwargs, job["reference"]))
 
     return run
 
 
 def answer(
-    group: Group,
-    job: dict[str, Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    reference: str | None = None,
-    loaded: Callable[[], None] = lambda: None,
-) -> bytes:
-    """Run "module.function" on this rank. Returns packed (OK, value, arguments after) or (why not, text).
-
-    While other ranks may be waiting for this one, an exception is raised, not returned: the run must end.
-
-    job         see labkit.checks.runner.describe
-    reference   a folder from which the functions in `stands_on` are taken, in place of the student's
-    loaded      called once these are imported, before any file of the student's is
-
-    The process is settled (see `settle`)."""
-    return values.pack(outcome(group, job, args, kwargs, reference, loaded))
-
-
-def outcome(
     group: Group | None,
     job: dict[str, Any],
     args: Sequence[Any],
@@ -69,7 +49,16 @@ def outcome(
     reference: str | None = None,
     loaded: Callable[[], None] = lambda: None,
 ) -> tuple:
-    """What `answer` packs. group: None for a task that has none."""
+    """Run "module.function" on this rank: (OK, value, arguments after) or (why not, text).
+
+    While other ranks may be waiting for this one, an exception is raised, not returned: the run must end.
+
+    group       None for a task that has none
+    job         see labkit.checks.runner.describe
+    reference   a folder from which the functions in `stands_on` are taken, in place of the student's
+    loaded      called once these are imported, before any file of the student's is
+
+    The process is settled (see `settle`)."""
     root, package, name = job["root"], job["package"], job["function"]
     sys.dont_write_bytecode = True  # files of one second and one length would look unchanged
     named = {**kwargs, "group": group} if job["with_group"] else dict(kwargs)

@@ -64,30 +64,21 @@ def render(outcome: Outcome, console: Console, show_all: bool = False) -> None:
         _diagnoses(console, task, outcome, show_all)
     written = [task for task in outcome.tasks if task.kind == "written"]
     by_hand = f"; {number(sum(t.points for t in written))} more are given by hand" if written else ""
-    console.print()
     passed = sum(case.verdict == PASSED for case in outcome.cases)
     sum_up = (
         f"{number(outcome.earned)} of {number(outcome.possible)} automatic points"
         if outcome.possible or not outcome.cases
         else f"{passed} of {len(outcome.cases)} cases pass; they give no points"
     )
-    console.print(
-        f"{sum_up}{by_hand}. {outcome.seconds:.1f} s, seed {outcome.seed} (the same data again: --seed {outcome.seed})",
-        highlight=False,
-        style="bold",
-    )
+    again = f"seed {outcome.seed} (the same data again: --seed {outcome.seed})"
+    console.print()
+    console.print(Text(f"{sum_up}{by_hand}. {outcome.seconds:.1f} s, {again}", "bold"))
     if any(case.verdict == HUNG and " within " in case.text for case in outcome.cases):
-        console.print(
-            "What did not end in time on a slow or busy machine may need longer: lab check --deadline 60, or "
-            "check(..., deadline=60).",
-            highlight=False,
-        )
+        longer = "lab check --deadline 60, or check(..., deadline=60)"
+        console.print(Text(f"What did not end in time on a slow or busy machine may need longer: {longer}."))
     if outcome.faults:
-        console.print(
-            "A case marked 'grader fault' failed in the checking machinery, not in your code: run it "
-            "again, and tell the course if it stays.",
-            highlight=False,
-        )
+        what = "A case marked 'grader fault' failed in the checking machinery, not in your code"
+        console.print(Text(f"{what}: run it again, and tell the course if it stays."))
 
 
 def _rows(table: Table, task: Task, cases: Sequence[CaseResult]) -> None:
@@ -99,14 +90,9 @@ def _rows(table: Table, task: Task, cases: Sequence[CaseResult]) -> None:
     earned = f"{number(points(cases))} / {number(task.points)}" if task.points else ""
     verdicts = {case.verdict for case in cases}
     word = verdicts.pop() if len(verdicts) == 1 else ""
-    table.add_row(
-        Text(task.id, "bold"),
-        Text(task.title, "bold"),
-        Text(word or "partly", COLOURS.get(word, "red")),
-        Text(earned, "bold"),
-        seconds,
-    )
-    if (word in (NOT_ATTEMPTED, PASSED) and len(cases) == 1) or word == NOT_ATTEMPTED:
+    verdict = Text(word or "partly", COLOURS.get(word, "red"))
+    table.add_row(Text(task.id, "bold"), Text(task.title, "bold"), verdict, Text(earned, "bold"), seconds)
+    if word == NOT_ATTEMPTED or (word == PASSED and len(cases) == 1):
         return
     last = None
     for case in cases:
@@ -129,17 +115,13 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
     if not failed:
         return
     console.print()
-    first = [other for other in task.stands_on if any(c.verdict != PASSED for c in outcome.of(other))]
-    if first:
-        fail = "fails" if len(first) == 1 else "fail"
-        console.print(
-            Text(f"{task.id} stands on {' and '.join(first)}, which {fail} too: it may be the cause.", "italic")
-        )
+    if first := [other for other in task.stands_on if any(c.verdict != PASSED for c in outcome.of(other))]:
+        which = f"{' and '.join(first)}, which {'fails' if len(first) == 1 else 'fail'} too"
+        console.print(Text(f"{task.id} stands on {which}: it may be the cause.", "italic"))
     elif unseen := [other for other in task.stands_on if not outcome.of(other)]:
         names = " and ".join(filter(None, (", ".join(unseen[:-1]), unseen[-1])))
         console.print(Text(f"{task.id} stands on {names}: at home a mistake there fails here too.", "italic"))
-    blanks = dict.fromkeys(case.text for case in failed if case.verdict == NOT_ATTEMPTED)
-    for text in blanks:
+    for text in dict.fromkeys(case.text for case in failed if case.verdict == NOT_ATTEMPTED):
         console.print(Text.assemble((task.id, "bold"), f"  {text}"))
     # One mistake often breaks several cases: it is described once.
     groups: dict[tuple, list[CaseResult]] = {}
@@ -150,14 +132,15 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
         if case.verdict != NOT_ATTEMPTED:
             groups.setdefault(_same_mistake(case, show_all, certain), []).append(case)
     above = f"{UNKNOWN} here: perhaps as above" if any(case.cause for case in failed) else UNKNOWN
-    shown = list(groups.items()) if show_all else list(groups.items())[:SHOWN]
-    for _, cases in shown:
+    mistakes = list(groups.values())
+    shown = mistakes if show_all else mistakes[:SHOWN]
+    for cases in shown:
         names = cases[0].behaviour + (f" (and {len(cases) - 1} more)" if len(cases) > 1 else "")
         console.print(Text.assemble((f"{task.id}  {cases[0].verdict}", "bold red"), f"  {names}"))
         console.print(Padding(Text(cases[0].text.replace(UNKNOWN, above)), (0, 0, 0, 4)))
         if cases[0].printed:
             console.print(Padding(Text(f"it printed:\n{cases[0].printed.rstrip()}", "dim"), (0, 0, 0, 4)))
-    if more := sum(len(cases) for _, cases in list(groups.items())[len(shown) :]):
+    if more := sum(map(len, mistakes[len(shown) :])):
         fail = "cases fail" if more > 1 else "case fails"
         console.print(Text(f"    {more} more {fail}: lab check {task.id} --all shows every diagnosis.", "dim"))
 

@@ -11,10 +11,8 @@
     ledger[r]        what it sent; with `weighed=True` in a sandbox also the memory that it held (`weighed`)
 
 A tensor in a positional argument is the caller's: who writes to it has failed, unless the call says `in_place=True`.
-`call_alone` is for functions that know no ranks, `call_each` calls one with several arguments in one process.
-
-A `Runner` gets a `Job` and gives a `Reply`: at home a `LocalRunner`, in grading a sandbox's client. What is sent and
-what comes back crosses once encoded, without pickle (labkit.checks.values).
+A `Runner` gets a `Job` and gives a `Reply`: at home a `LocalRunner`, in grading a sandbox's client. Values cross
+encoded, without pickle (labkit.checks.values).
 """
 
 from __future__ import annotations
@@ -57,8 +55,7 @@ class Setting:
     """What all calls of a test have in common.
 
     root        the folder that holds the package (a runner may take another tree: a submission's)
-    stands_on   "module.function" names that a grading runner replaces by the reference's, so that no mistake counts
-                twice
+    stands_on   "module.function" that grading replaces by the reference's, so that no mistake counts twice
     timeout     seconds
     task        "task 13.4", for the text where an import is refused
     uses        what it may import of labkit (labkit.checks.boundary)
@@ -107,8 +104,7 @@ def describe(job: Job, root: str) -> dict[str, Any]:
 class Reply:
     """What came of a job. `verdict` is PASSED if every rank returned; then values, inputs and ledgers are there, by rank.
 
-    Otherwise `text` says what happened; `cause` holds the sentence on the cause, if one is certain; and `ledgers` what
-    the ranks had done by then, where that is known. `printed` is what the function printed: shown when the case fails.
+    Otherwise `text` says what happened, `cause` why, if that is certain, and `ledgers` what the ranks had done by then.
     """
 
     verdict: str = PASSED
@@ -123,9 +119,8 @@ class Reply:
 class Runner(Protocol):
     """Runs jobs. `run` gives a Reply for whatever the student's code does, and never raises because of it.
 
-    Optional: `side_by_side`, true where several threads may call `run` at once. `judging()`, a context manager that
-    is open while a case runs: it may end a test that takes too long over an answer, by a CheckFailed. `site(case,
-    folder)` of a runner that can start torchrun (labkit.checks.outside)."""
+    Optional: `side_by_side`, true where several threads may call `run` at once; `judging()`, a context in which a case
+    runs, and which may end it by a CheckFailed; `site(case, folder)`, of one that can start torchrun."""
 
     def run(self, job: Job) -> Reply: ...
 
@@ -159,25 +154,25 @@ def call(
     in_place: bool = False,
     **kwargs: Any,
 ) -> tuple[Answers, list[Ledger]]:
-    """Run "module.function" on len(inputs) ranks: (answers, ledgers) by rank. CheckFailed: hung, crashed, not
-    attempted."""
+    """Run "module.function" on len(inputs) ranks: (answers, ledgers) by rank. CheckFailed: hung, crashed, ..."""
     if not isinstance(inputs, list) or not inputs:
         raise TypeError("inputs is a list with one entry for each rank")
     by_rank = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in inputs)
-    reply = _run(name, by_rank, timeout, in_place, kwargs=kwargs, weighed=weighed)
+    own = {} if timeout is None else {"timeout": timeout}
+    reply = _run(name, by_rank, in_place, kwargs=kwargs, weighed=weighed, **own)
     answers = Answers(reply.values)
     answers.inputs = reply.inputs
     return answers, reply.ledgers
 
 
-def call_alone(name: str, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
+def call_alone(name: str, *args: Any, **kwargs: Any) -> Any:
     """Run "module.function" once, without ranks, in a process of its own. Returns its value; raises like `call`."""
-    return _run(name, (args,), timeout, kwargs=kwargs, with_group=False).values[0]
+    return _run(name, (args,), kwargs=kwargs, with_group=False).values[0]
 
 
-def call_each(name: str, arguments: list[tuple], *, timeout: float | None = None) -> list[Any]:
+def call_each(name: str, arguments: list[tuple]) -> list[Any]:
     """Run "module.function" with each of these tuples, in one process, without ranks; raises like `call`."""
-    values = _run(name, (tuple(arguments),), timeout, with_group=False, each=True).values[0]
+    values = _run(name, (tuple(arguments),), with_group=False, each=True).values[0]
     # Who answers is the student's process: a list of no values would satisfy every loop over it.
     if not isinstance(values, (list, tuple)) or len(values) != len(arguments):
         raise CheckFailed(NO_RESULT, f"{name} was called {len(arguments)} times, and as many values did not come back")
@@ -237,13 +232,12 @@ def here() -> tuple[Runner, Case]:
     return found
 
 
-def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, in_place: bool = False, **more: Any) -> Reply:
-    """Run a job of the case at hand. `more` are fields of the Job that the case does not give."""
+def _run(name: str, inputs: tuple[tuple, ...], in_place: bool = False, **more: Any) -> Reply:
+    """Run a job of the case at hand. `more` are fields of the Job in place of the case's, or that it does not give."""
     runner, case = here()
     common = {each.name: getattr(case, each.name) for each in fields(Setting)}
-    common |= {} if timeout is None else {"timeout": timeout}
     try:
-        reply = runner.run(Job(function=name, inputs=inputs, **common, **more))
+        reply = runner.run(Job(function=name, inputs=inputs, **(common | more)))
     except values.TooMuch as error:  # of a value that came back and is handed on
         raise CheckFailed(NO_RESULT if case.answered else FAULT, f"it cannot be handed on: {error}") from None
     except LabError as error:  # the ranks could not be started, say: not the student's doing
@@ -267,10 +261,7 @@ def _written(before: Any, after: Any) -> bool:
     import torch
 
     if isinstance(after, torch.Tensor):
-        same = values.unpack(values.pack(before))  # as it crossed: of a NumPy array a tensor
-        if not isinstance(same, torch.Tensor) or same.shape != after.shape or same.dtype != after.dtype:
-            return True
-        return not torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (same, after)))
+        return values.pack(before) != values.pack(after)  # as it crossed: of a NumPy array a tensor, and NaN as it was
     if isinstance(before, dict) and isinstance(after, dict):
         return any(_written(value, after.get(key)) for key, value in before.items())
     if isinstance(before, (list, tuple)):

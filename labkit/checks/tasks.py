@@ -119,10 +119,7 @@ class Week:
 
     def task(self, id: str) -> Task:
         """The task with this id. KeyError without one; `id in week` asks."""
-        for task in self.tasks:
-            if task.id == id:
-                return task
-        raise KeyError(id)
+        return {task.id: task for task in self.tasks}[id]
 
     def __contains__(self, id: str) -> bool:
         return any(task.id == id for task in self.tasks)

@@ -5,6 +5,7 @@ calls `group.barrier()` before, between and behind them; `phases` cuts the ledge
 (labkit.comm.algorithms): what a ring would send for the collectives that were requested.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -42,29 +43,23 @@ def sent(
     looks_like  {cause: what `sends` gives for this mistake}, named only if it is exactly that
     """
     who = f"rank {ledger.rank}"
-    if ledger.gaps:
-        raise CheckFailed(FORBIDDEN, f"{who} switched its ledger off: what it sent cannot be judged")
+    forbidden = functools.partial(CheckFailed, FORBIDDEN)
+    _whole(ledger)
     banned = set(forbid.split() if isinstance(forbid, str) else forbid)
-    used = next((event for event in ledger.events if event.kind in banned), None)
-    if used is not None:
-        raise CheckFailed(
-            FORBIDDEN,
-            f"{who} calls group.{used.kind} at {used.where}: this task asks you to build it "
-            f"from send, recv and sendrecv",
-        )
-    split = next((event for event in ledger.events if event.kind == "split"), None)
-    if split is not None:  # which ranks meet is a message that no byte shows
-        raise CheckFailed(FORBIDDEN, f"{who} calls group.split at {split.where}: this task has one group, its own")
+    for event in ledger.events:
+        if event.kind in banned:
+            what = f"{who} calls group.{event.kind} at {event.where}"
+            raise forbidden(f"{what}: this task asks you to build it from send, recv and sendrecv")
+    for event in ledger.events:
+        if event.kind == "split":  # which ranks meet is a message that no byte shows
+            raise forbidden(f"{who} calls group.split at {event.where}: this task has one group, its own")
     if (barriers := ledger.count("barrier")) > 3 + BARRIERS * ledger.size:
-        raise CheckFailed(FORBIDDEN, f"{who} calls group.barrier() {barriers} times, and this task needs none")
+        raise forbidden(f"{who} calls group.barrier() {barriers} times, and this task needs none")
     total = ledger.sent_bytes
     if total < at_least:
         amount = f"only {total} bytes" if total else "nothing"
-        raise CheckFailed(
-            FORBIDDEN,
-            f"{who} sent {amount} through its group, and the others cannot have its "
-            f"data without: every number must travel by the group that was passed in",
-        )
+        need = "the others cannot have its data without: every number must travel by the group that was passed in"
+        raise forbidden(f"{who} sent {amount} through its group, and {need}")
     waited = {event.of for event in ledger.events if event.kind == "wait"}
     early = next((e for e in ledger.events if not e.blocking and e.peer is not None and e.index not in waited), None)
     if early is not None:
@@ -73,31 +68,29 @@ def sent(
     cause = tuple(c for c, pattern in (looks_like or {}).items() if sends(ledger) == list(pattern))
     if at_most is not None and total > at_most:
         in_steps = f" in {steps} steps" if steps is not None else ""
-        raise wrong(
-            f"{who} sent too much",
-            f"at most {at_most} bytes{in_steps}",
-            f"{total} bytes in {ledger.steps} steps",
-            cause,
-        )
+        got = f"{total} bytes in {ledger.steps} steps"
+        raise wrong(f"{who} sent too much", f"at most {at_most} bytes{in_steps}", got, cause)
     if steps is not None and ledger.steps != steps:
         raise wrong(f"{who} needs the wrong number of steps", f"{steps}", f"{ledger.steps}", cause, known=True)
     others = sorted({peer for peer, _ in sends(ledger)} - {to})
     if to is not None and others:
-        raise wrong(
-            f"{who} sends to others", f"to rank {to} alone", f"to {', '.join(map(str, others))} too", cause, known=True
-        )
+        got = f"to {', '.join(map(str, others))} too"
+        raise wrong(f"{who} sends to others", f"to rank {to} alone", got, cause, known=True)
+
+
+def _whole(ledger: Ledger) -> None:
+    if ledger.gaps:
+        raise CheckFailed(FORBIDDEN, f"rank {ledger.rank} switched its ledger off: what it sent cannot be judged")
 
 
 def phases(ledger: Ledger, names: Sequence[str] = ("forward", "backward"), times: int = 1) -> dict[str, list[Event]]:
     """The ledger's events between its barriers, by name; what comes before the first or after the last belongs to it.
     times: how often all phases were run; these are of the first time."""
-    if ledger.gaps:
-        raise CheckFailed(FORBIDDEN, f"rank {ledger.rank} switched its ledger off: what it sent cannot be judged")
+    _whole(ledger)
     cuts = [at for at, event in enumerate(ledger.events) if event.kind == "barrier"]
     if len(cuts) != len(names) * times + 1:
-        raise CheckFailed(
-            NO_RESULT, f"rank {ledger.rank} called group.barrier() itself: the check cannot tell the phases apart"
-        )
+        what = f"rank {ledger.rank} called group.barrier() itself"
+        raise CheckFailed(NO_RESULT, f"{what}: the check cannot tell the phases apart")
     edges = [0, *cuts[1:-1], len(ledger.events)][: len(names) + 1]
     return {name: ledger.events[a:b] for name, a, b in zip(names, edges, edges[1:])}
 
@@ -107,10 +100,8 @@ def nothing_inside(ledger: Ledger, span: Event) -> None:
     end = float("inf") if span.end is None else span.end
     inside = [e.kind for e in ledger.events[span.index + 1 :] if e.kind != "compute" and e.begin < end]
     if inside:
-        text = (
-            f"rank {ledger.rank}: in the span {span.label!r} stands {', '.join(inside)}: no message belongs in a span"
-        )
-        raise CheckFailed(WRONG, text)
+        what = f"rank {ledger.rank}: in the span {span.label!r} stands {', '.join(inside)}"
+        raise CheckFailed(WRONG, f"{what}: no message belongs in a span")
 
 
 def calls_of(ledger: Ledger, events: Sequence[Event]) -> list[tuple[str, int]]:
@@ -140,9 +131,10 @@ def moved(
     """
     made = calls_of(ledger, events)
     counted = Counter(name for name, _ in made)
-    alike = {c: counted if isinstance(p, Mapping) else made for c, p in (looks_like or {}).items()}
     cause = tuple(
-        c for c, p in (looks_like or {}).items() if alike[c] == (Counter(p) if isinstance(p, Mapping) else list(p))
+        c
+        for c, pattern in (looks_like or {}).items()
+        if (counted == Counter(pattern) if isinstance(pattern, Mapping) else made == list(pattern))
     )
     who = f"rank {ledger.rank}, {phase}"
     if counted != Counter(calls):

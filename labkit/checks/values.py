@@ -12,7 +12,9 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from labkit.errors import LabError
 
@@ -26,6 +28,8 @@ MAX_DIMS = 64  # torch can do next to nothing with more
 MAX_DEPTH = 20
 MAX_ITEMS = 100_000  # values in one call's: whoever reads them pays for each
 SAME_HASH = 16  # keys of one dict with the same hash: a table of such keys takes the square of their number
+# NumPy's dtypes that can travel.
+PLAIN = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint16", "uint8", "bool")
 
 
 @dataclass(frozen=True)
@@ -33,18 +37,6 @@ class Opaque:
     """Something that is neither number, text, array nor a container of them. `kind` says what it was."""
 
     kind: str
-
-
-class Arrays(Protocol):
-    """What arrays are on this side."""
-
-    sizes: dict[str, int]  # bytes of an element, by the dtype's name
-
-    def take(self, value: Any) -> tuple[str, list[int], bytes] | Opaque | None:
-        """(dtype, shape, memory) of an array; Opaque for one that cannot travel; None for what is no array."""
-
-    def make(self, dtype: str, shape: list[int], data: bytes) -> Any:
-        """The array again, with memory of its own."""
 
 
 @functools.cache
@@ -64,6 +56,7 @@ class Tensors:
         self.sizes = {name: dtype.itemsize for name, dtype in dtypes().items()}
 
     def take(self, value: Any) -> tuple[str, list[int], bytes] | Opaque | None:
+        """(dtype, shape, memory) of an array; Opaque for one that cannot travel; None for what is no array."""
         import torch
 
         if type(value).__module__ == "numpy" and getattr(value, "ndim", False):
@@ -93,32 +86,46 @@ class Tensors:
         return flat.clone().view(dtypes()[dtype]).reshape(shape)
 
 
+class NumPy:
+    """Arrays are NumPy's on this side, in a process without torch."""
+
+    def __init__(self) -> None:
+        self.sizes = {name: np.dtype(name).itemsize for name in PLAIN}
+
+    def take(self, value: Any) -> tuple[str, list[int], bytes] | Opaque | None:
+        if not isinstance(value, np.ndarray):
+            return None
+        if value.dtype.name not in self.sizes:
+            return Opaque(f"a NumPy array of {value.dtype}")
+        little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+        return value.dtype.name, list(value.shape), little.tobytes()
+
+    def make(self, dtype: str, shape: list[int], data: bytes) -> np.ndarray:
+        return np.frombuffer(bytearray(data), dtype=np.dtype(dtype)).reshape(shape)
+
+
 class TooMuch(LabError):
     """More than one call can carry."""
 
 
-def pack(value: Any, arrays: Arrays | None = None) -> bytes:
+def pack(value: Any, arrays: Tensors | NumPy | None = None) -> bytes:
     """`value` as bytes; arrays: None for tensors. TooMuch if it is more than one call can carry."""
     packer = _Packer(arrays or Tensors())
     tree = packer.tree(value, 0)
     header = json.dumps({"tree": tree, "arrays": [[dtype, shape] for dtype, shape, _ in packer.found]}).encode()
     blobs = [data for _, _, data in packer.found]
-    if packer.items > MAX_ITEMS:
-        raise TooMuch(
-            f"lists of {packer.items} values are too much for one call; at most {MAX_ITEMS} can travel: use tensors"
-        )
-    if len(header) > MAX_HEADER:
-        raise TooMuch(
-            f"lists and texts of {len(header)} bytes are too much for one call; at most {MAX_HEADER} can "
-            f"travel: use tensors"
-        )
     size = 8 + len(header) + sum(map(len, blobs))
-    if size > MAX_BYTES:
-        raise TooMuch(f"{size} bytes are too much for one call; at most {MAX_BYTES} can travel")
+    for amount, most, of, instead in (
+        (packer.items, MAX_ITEMS, "values in lists", ": use tensors"),
+        (len(header), MAX_HEADER, "bytes of lists and texts", ": use tensors"),
+        (size, MAX_BYTES, "bytes", ""),
+    ):
+        if amount > most:
+            raise TooMuch(f"{amount} {of} are too much for one call; at most {most} can travel{instead}")
     return b"".join([len(header).to_bytes(8, "little"), header, *blobs])
 
 
-def unpack(data: bytes, arrays: Arrays | None = None) -> Any:
+def unpack(data: bytes, arrays: Tensors | NumPy | None = None) -> Any:
     """The inverse. ValueError for bytes that `pack` did not make."""
     arrays = arrays or Tensors()
     try:
@@ -160,7 +167,7 @@ def unpack(data: bytes, arrays: Arrays | None = None) -> Any:
 
 
 class _Packer:
-    def __init__(self, arrays: Arrays) -> None:
+    def __init__(self, arrays: Tensors | NumPy) -> None:
         self.arrays, self.items = arrays, 0
         self.found: list[tuple[str, list[int], bytes]] = []
 
@@ -231,15 +238,11 @@ class _Reader:
             values = [self.value(v, depth + 1) for v in content]
             return values if kind == "list" else tuple(values)
         if kind == "dict":
-            return self.table([(self.value(k, depth + 1), self.value(v, depth + 1)) for k, v in content])
+            pairs = [(self.value(k, depth + 1), self.value(v, depth + 1)) for k, v in content]
+            # Only texts have hashes that a student's code cannot choose.
+            if max(Counter(hash(key) for key, _ in pairs).values(), default=0) > SAME_HASH:
+                raise ValueError("keys that collide")
+            return dict(pairs)
         if kind == "opaque":
             return Opaque(str(content))
         raise ValueError(f"unknown kind {kind!r}")
-
-    @staticmethod
-    def table(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-        """A dict. Only texts have hashes that a student's code cannot choose."""
-        alike = Counter(hash(key) for key, _ in pairs)
-        if max(alike.values(), default=0) > SAME_HASH:
-            raise ValueError("keys that collide")
-        return dict(pairs)

@@ -4,7 +4,6 @@ import pytest
 
 from labkit.checks import load_week, run_checks
 from labkit.checks.runner import LocalRunner
-from labkit.errors import LabError
 
 REGISTRY = """
 title = "Bare"
@@ -74,23 +73,18 @@ def with_torch(x):
 """
 
 
-def make(folder, bits=BITS, registry=REGISTRY):
-    week = folder / "week93_bare"
-    week.mkdir()
-    for name, text in (("tasks.toml", registry), ("test_week93.py", TESTS), ("bits.py", bits), ("__init__.py", "")):
-        (week / name).write_text(text)
-    return week
-
-
 @pytest.fixture(scope="module")
 def runner():
     with LocalRunner() as local:
         yield local
 
 
-def checked(tmp_path, runner, bits=BITS):
-    week = load_week(make(tmp_path, bits))
-    return run_checks(["93.1", "93.2"], weeks=[week], runner=runner, seed=1, deadline=30.0)
+def checked(tmp_path, runner, bits=BITS, deadline=30.0):
+    week = tmp_path / "week93_bare"
+    week.mkdir()
+    for name, text in (("tasks.toml", REGISTRY), ("test_week93.py", TESTS), ("bits.py", bits), ("__init__.py", "")):
+        (week / name).write_text(text)
+    return run_checks(weeks=[load_week(week)], runner=runner, seed=1, deadline=deadline)
 
 
 def test_arrays_cross_and_come_back_in_their_dtypes(tmp_path, runner):
@@ -124,17 +118,8 @@ def test_how_it_may_end(tmp_path, runner, body, verdict, words):
 
 def test_an_endless_one_ends_at_the_deadline_and_nothing_stays(tmp_path, runner):
     bits = BITS.replace("    return x * x.dtype.type(scale)", "    while True: pass")
-    week = load_week(make(tmp_path, bits))
-    outcome = run_checks(["93.1"], weeks=[week], runner=runner, seed=1, deadline=3.0)
-    assert outcome.of("93.1")[0].verdict == "hung" and outcome.of("93.1")[1].verdict == "passed"
-    text = outcome.of("93.1")[0].text
+    first, second, _ = checked(tmp_path, runner, bits, deadline=3.0).cases
+    assert first.verdict == "hung" and second.verdict == "passed"
+    text = first.text
     assert "waits for double, which runs in a process of its own: importing bits.py, or the call, does not end" in text
-    assert "bare.py" not in text and "<string>" not in text and "own code" not in text, (
-        "the line where the rank waits is no line of a student's"
-    )
-
-
-def test_such_a_task_stands_on_no_other(tmp_path):
-    registry = REGISTRY.replace('without = ["torch", "ml_dtypes"]', 'without = ["torch"]\nstands_on = ["93.2"]')
-    with pytest.raises(LabError, match="stands on no other"):
-        load_week(make(tmp_path, registry=registry))
+    assert "bare.py" not in text and "<string>" not in text and "own code" not in text, "no line of a student's"

@@ -27,27 +27,23 @@ def odd(number):
 @pytest.fixture(autouse=True)
 def nothing_known():
     ASKED.clear()
-    expected.forget()
+    expected.remember({})
     yield
-    expected.forget()
+    expected.remember({})
 
 
-def test_a_value_is_found_once_for_each_argument():
-    assert [costly("a", 1), costly("a", 2), costly("b", 1)] == [costly("a", 1), costly("a", 2), costly("b", 1)]
-    assert ASKED == [("a", 1), ("a", 2), ("b", 1)]
-
-
-def test_the_first_value_is_the_same_as_the_later_ones_and_nobody_can_spoil_it():
+def test_a_value_is_found_once_for_each_argument_and_nobody_can_spoil_it():
     first = costly("a", 1)
     assert first == ["a", [1, 0.1, float("inf")]]
     first[1].append("spoilt")
-    assert costly("a", 1) == ["a", [1, 0.1, float("inf")]]
+    assert [costly("a", 1), costly("a", 2)[0], costly("b", 1)[0]] == [["a", [1, 0.1, float("inf")]], "a", "b"]
+    assert ASKED == [("a", 1), ("a", 2), ("b", 1)]
 
 
 def test_what_is_known_can_be_carried_elsewhere_and_replaces_what_was_there():
     costly("a", 1)
     found = json.loads(json.dumps(expected.known()))
-    expected.forget()
+    expected.remember({})
     costly("b", 2)
     expected.remember(found)
     ASKED.clear()

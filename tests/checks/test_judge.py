@@ -42,23 +42,27 @@ def test_the_text_says_what_where_and_both_sides():
     assert "[1, 2]" in failure(same, torch.ones(2, 3), torch.tensor([[1.0, 1, 1], [1, 1, 2]])).text
 
 
-@pytest.mark.parametrize("got", [None, 3, "text", [1.0, 2.0], {"a": 1}, Opaque("Evil"), True])
-def test_what_is_no_tensor_is_shown_as_such(got):
-    error = failure(same, got, WANT)
-    assert error.verdict == NO_RESULT and "must be a tensor of shape [4], float32" in error.text
-
-
 @pytest.mark.parametrize(
-    "got, part",
+    "got, want, part",
     [
-        (torch.zeros(3), "wrong shape"),
-        (torch.zeros(2, 2), "wrong shape"),
-        (WANT.double(), "wrong dtype"),
-        (WANT.to(torch.bfloat16), "wrong dtype"),
+        *(
+            (got, WANT, "a tensor of shape [4], float32")
+            for got in (None, 3, "text", [1.0, 2.0], {"a": 1}, Opaque("Evil"))
+        ),
+        *((got, 2.0, "must be a number") for got in (None, "2", Opaque("x"), torch.zeros(2), True, [2])),
+        ([1, None], [1, 2], "2 numbers, but None came back in it"),
+        (None, [1, 2], "2 numbers, but None came back"),
+        ([[]], [1, 2], "2 numbers, but a list of 0 came back in it"),
     ],
 )
-def test_shape_and_dtype(got, part):
-    assert part in failure(same, got, WANT).text
+def test_what_is_no_result_is_shown_as_such(got, want, part):
+    error = failure(same, got, want)
+    assert error.verdict == NO_RESULT and part in error.text
+
+
+@pytest.mark.parametrize("got", [torch.zeros(3), torch.zeros(2, 2), WANT.double(), WANT.to(torch.bfloat16)])
+def test_shape_and_dtype(got):
+    assert failure(same, got, WANT).verdict == WRONG
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -90,7 +94,6 @@ def test_a_number_that_is_right_refutes_one_factor_everywhere():
     want = torch.tensor([284.0, 452, 492, 488, 396, 476], dtype=torch.bfloat16)
     got = torch.tensor([280.0, 452, 488, 484, 392, 476], dtype=torch.bfloat16)
     assert failure(same, got, want).cause == ()
-    assert failure(same, got, want, tol=0.0).text.startswith("the result: 4 of 6 numbers differ")
     assert failure(same, want / 2, want).cause == ("every number is 0.5 times the one expected",)
 
 
@@ -100,18 +103,12 @@ def test_a_cause_needs_evidence_in_several_numbers():
     assert failure(same, two, WANT, looks_like={"the last two": two}).cause == ()
     three = torch.tensor([10.0, 21.0, 31.0, 41.0])
     assert failure(same, three, WANT, looks_like={"the last three": three}).cause == ("the last three",)
-
-
-def test_a_fingerprint_that_is_the_right_answer_explains_nothing():
-    wrong = WANT + 1
-    assert failure(same, wrong, WANT, looks_like={"right": WANT}).cause == ()
-    same(WANT, WANT, looks_like={"right": WANT})
+    assert failure(same, WANT + 1, WANT, looks_like={"right": WANT}).cause == ()
 
 
 def test_two_causes_that_fit_are_both_reported():
-    error = failure(
-        same, WANT * 2, WANT, looks_like={"doubled": WANT * 2, "added to itself": WANT + WANT, "halved": WANT / 2}
-    )
+    causes = {"doubled": WANT * 2, "added to itself": WANT + WANT, "halved": WANT / 2}
+    error = failure(same, WANT * 2, WANT, looks_like=causes)
     assert error.cause == ("doubled", "added to itself") and "cannot tell them apart" in error.text
 
 
@@ -121,23 +118,11 @@ def test_a_fingerprint_of_another_shape_and_with_nan():
     assert failure(same, holes, WANT, looks_like={"never stored": holes.clone()}).cause == ("never stored",)
 
 
-@pytest.mark.parametrize("got", [None, "2", Opaque("x"), torch.zeros(2), True, [2]])
-def test_a_number_is_asked_for(got):
-    assert failure(same, got, 2.0).verdict == NO_RESULT
-
-
 def test_numbers_and_their_causes():
     assert failure(same, 6.0, 3.0, looks_like={"twice": 6, "half": 1.5}).cause == ("twice",)
     assert failure(same, 3.0000001, 3.0, looks_like={"right": 3}).cause == ()
     assert failure(same, math.nan, 3.0, tol=10).verdict == WRONG
     assert failure(same, [1, 2], [1, 2, 3]).verdict == WRONG
-    for got, back in (
-        ([1, None], "None came back in it"),
-        (None, "None came back"),
-        ([[]], "a list of 0 came back in it"),
-    ):
-        error = failure(same, got, [1, 2])
-        assert error.verdict == NO_RESULT and error.text.endswith(f"must be a list of 2 numbers, but {back}")
     assert failure(same, [3, 2], [1, 2], looks_like={"turned": [3, 2], "short": [3]}).cause == ("turned",)
 
 

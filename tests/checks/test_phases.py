@@ -30,15 +30,11 @@ def ledger():
     return run_ranks(program, size=4, backend="threads", timeout=30).ledgers[1]
 
 
-def test_ring_bytes_are_what_a_ring_sends(ledger):
+def test_ring_bytes_and_calls_by_group_and_phase(ledger):
     parts = phases(ledger)
     assert ring_bytes(ledger, parts["forward"]) == 2 * 3 * (32 // 4) + 12  # two laps of 3 quarters, and a message
     assert ring_bytes(ledger, parts["backward"]) == 40 // 2  # one lap among two ranks; a single rank sends nothing
     assert ring_bytes(ledger) == 60 + 20
-
-
-def test_calls_are_counted_by_group_and_phase(ledger):
-    parts = phases(ledger)
     assert calls_of(ledger, parts["forward"]) == [("all_reduce", 32), ("send", 12)]
     moved(ledger, "forward", parts["forward"], calls={"all_reduce": 1, "send": 1}, at_most=60)
     moved(ledger, "backward", parts["backward"], calls={"all_gather in pairs": 1, "all_reduce": 0}, at_most=20)
@@ -60,9 +56,6 @@ def test_what_is_sent_around_the_phases_counts_in_them():
     for kind in ("send", "barrier", "barrier", "barrier", "send"):
         ledger.begin(kind, 1 if kind == "send" else None, 4)
     assert [len(calls_of(ledger, events)) for events in phases(ledger).values()] == [1, 1]
-
-
-def test_phases_need_their_barriers(ledger):
     with pytest.raises(CheckFailed, match="barrier"):
         phases(ledger, ("one",))
 

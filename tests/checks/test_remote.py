@@ -39,7 +39,7 @@ def call(tmp_path, monkeypatch):
         job = Job(tmp_path / root, PACKAGE, name, ((),), with_group=False, modules=own)
 
         def one(group):
-            return remote.answer(group, describe(job, str(tmp_path / root)), (), {})
+            return values.pack(remote.answer(group, describe(job, str(tmp_path / root)), (), {}))
 
         try:
             return values.unpack(run_ranks(one, size=1, backend="threads")[0])[:2]

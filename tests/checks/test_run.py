@@ -1,9 +1,9 @@
 """One check, three doors (`lab check`, pytest, notebook), and what comes out for everything a function can do wrong."""
 
+import importlib.util
 import io
 import json
 import os
-import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,9 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import typer
 
-from labkit.checks import load_week, run_checks
+from labkit.checks import check, load_week, run_checks
+from labkit.checks.commands import open_week
 from labkit.checks.outcome import CaseResult, Outcome, decided, number
+from labkit.checks.plugin import seed_of
 from labkit.checks.results import Console, render
 from labkit.checks.runner import Job, LocalRunner, Reply
 from labkit.checks.verdict import CRASHED, HUNG, NOT_ATTEMPTED, PASSED, WRONG, cause_line
@@ -98,20 +101,14 @@ def test_full_is_every_point_and_every_case(week):
     assert [case.behaviour for case in free.cases] == ["sums: 0 ranks", "sums: 1 ranks", "sums"]
 
 
-def test_only_what_was_asked_for_runs(week):
+def test_only_what_was_asked_for_runs_and_a_job_holds_nothing_of_the_answer(week):
     runner = Answering(honest)
-    outcome = run_checks(["91.2"], weeks=[week], runner=runner)
-    assert [job.function for job in runner.jobs] == ["ops.twice"] and outcome.possible == 5
-    assert run_checks(["91.3"], weeks=[week], runner=runner).full, "written tasks give no automatic points to miss"
-
-
-def test_a_job_holds_a_name_and_inputs_and_nothing_of_the_answer(week):
-    runner = Answering(honest)
-    run_checks(["91.2"], weeks=[week], runner=runner, seed=3, deadline=7.0)
+    outcome = run_checks(["91.2"], weeks=[week], runner=runner, seed=3, deadline=7.0)
     (job,) = runner.jobs
     assert (job.root, job.package, job.function) == (week.folder.parent, "week91_mini", "ops.twice")
     assert (job.with_group, job.timeout, job.stands_on, dict(job.kwargs)) == (True, 7.0, ("ops.total",), {})
-    assert [len(args) for args in job.inputs] == [1, 1]
+    assert [len(args) for args in job.inputs] == [1, 1] and outcome.possible == 5
+    assert run_checks(["91.3"], weeks=[week], runner=runner).full, "written tasks give no automatic points to miss"
 
 
 def test_the_seed_decides_the_data(week):
@@ -125,7 +122,6 @@ def test_the_seed_decides_the_data(week):
 
 def test_a_tests_data_tell_nothing_of_another_tests():
     """Each is drawn from a seed of its own, from which the run's cannot be computed."""
-    from labkit.checks.plugin import seed_of
 
     def item(name, folder="week91"):
         return SimpleNamespace(originalname=name, name=f"{name}[4]", path=Path(folder, "test_week91.py"))
@@ -163,13 +159,6 @@ def test_a_failing_check_parses_no_source(week, monkeypatch):
     path = week.tests[0]
     path.write_text(path.read_text().replace("2 * torch", "3 * torch"))
     monkeypatch.setattr("_pytest._code.source.ast", None)
-    assert not run_checks(["91.2"], weeks=[week], runner=Answering(honest)).full
-
-
-def test_the_test_file_is_read_anew_each_time(week):
-    assert run_checks(["91.2"], weeks=[week], runner=Answering(honest)).full
-    path = week.tests[0]
-    path.write_text(path.read_text().replace("2 * torch", "3 * torch"))
     assert not run_checks(["91.2"], weeks=[week], runner=Answering(honest)).full
 
 
@@ -256,13 +245,6 @@ def test_verdicts_of_a_plain_function(tmp_path, ranks, ops, verdict, part):
     assert verdict != "hung" or not case.cause, "a deadline proves no cause"
 
 
-def test_a_missing_file_is_shown_as_such(tmp_path, ranks):
-    folder = make_week(tmp_path)
-    (folder / "ops.py").unlink()
-    case = run_checks(["91.2"], weeks=[load_week(folder)], runner=ranks, deadline=DEADLINE).cases[0]
-    assert case.verdict == "no result" and "there is no file week91_mini/ops.py" in case.text
-
-
 def test_cases_do_not_see_each_other(tmp_path, ranks):
     """Module globals, defaults, torch's dtype and fresh memory start anew in each case."""
     ops = OPS.replace("import torch", "import torch\nSEEN = []").replace(
@@ -307,14 +289,7 @@ def test_earlier_tasks_can_be_the_references(tmp_path, ranks):
 
 
 def lab(*args, cwd):
-    code = (
-        "import typer; from labkit.checks.commands import add_commands\n"
-        "app = typer.Typer(pretty_exceptions_enable=False); add_commands(app)\n"
-        "from labkit.errors import LabError\nimport sys\n"
-        "try: app()\nexcept LabError as error: print('lab:', error, file=sys.stderr); sys.exit(2)"
-    )
-    env = {**os.environ, "COLUMNS": "110", "PYTHONPATH": str(ROOT)}
-    return warm.python("-c", code, *args, cwd=cwd, env=env)
+    return warm.python("-m", "labkit", *args, cwd=cwd, env={**os.environ, "COLUMNS": "110", "PYTHONPATH": str(ROOT)})
 
 
 def test_lab_check(tmp_path):
@@ -333,46 +308,32 @@ def test_lab_check(tmp_path):
 
 def test_plain_pytest_gives_the_same_verdicts(tmp_path):
     folder = make_week(tmp_path, OPS.replace(SUM, "return x"))
-    words = shlex.split(
-        f"-m pytest -p labkit.checks.plugin -p no:cacheprovider -c {os.devnull} --import-mode=importlib"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = warm.python(*words, "--seed", "7", folder, cwd=tmp_path, env=environment)
+    words = f"-m pytest -p labkit.checks.plugin -p no:cacheprovider -c {os.devnull} --import-mode=importlib --seed 7"
+    done = warm.python(*words.split(), folder, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 1
     assert "cause: nothing added" in done.stdout and "judge.py" not in done.stdout, "the verdict, no checker's insides"
     assert "91.1      4 of   10" in done.stdout and "--seed 7" in done.stdout
 
 
 def test_check_in_a_notebook(tmp_path, monkeypatch, capsys):
-    from labkit.checks import check
-
     monkeypatch.chdir(make_week(tmp_path))
     outcome = check("91.1", deadline=DEADLINE)
     assert repr(outcome) == "10 of 10 points" and "adding up" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_lab_open_starts_jupyterlab_or_says_how_to_get_it(week, monkeypatch, installed):
-    import importlib.util
-
-    import typer
-
-    from labkit.checks.commands import open_week
-
-    started = []
+def test_lab_open_starts_jupyterlab_or_says_how_to_get_it(week, monkeypatch):
+    started, done = [], subprocess.CompletedProcess([], 0)
     monkeypatch.chdir(week.folder)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
-    done = subprocess.CompletedProcess([], 0)
     monkeypatch.setattr(subprocess, "run", lambda command: started.append(command) or done)
     week.notebook.write_text("{}")
-    if installed:
-        with pytest.raises(typer.Exit):
-            open_week("week91")
-        assert started == [[sys.executable, "-m", "jupyterlab", str(week.notebook)]]
-    else:
-        with pytest.raises(LabError, match="pip install jupyterlab"):
-            open_week("week91")
-        assert not started
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LabError, match="pip install jupyterlab"):
+        open_week("week91")
+    assert not started
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    with pytest.raises(typer.Exit):
+        open_week("week91")
+    assert started == [[sys.executable, "-m", "jupyterlab", str(week.notebook)]]
 
 
 def found(case, verdict, *cause, text=None):

@@ -29,6 +29,7 @@ def test_a_week_is_read(tmp_path):
         ('title = "Mini"', 'titel = "Mini"', "title"),
         ('functions = ["ops.twice"]', 'function = ["ops.twice"]', "did you mean 'functions'"),
         ("[[task]]", "[[task]", "not valid TOML"),
+        ("stands_on =", 'without = ["torch"]\nstands_on =', "stands on no other"),
     ],
 )
 def test_a_wrong_registry_is_one_sentence_with_its_file(tmp_path, old, new, part):

@@ -25,16 +25,6 @@ def test_every_hole_has_a_task_and_a_title_and_every_task_its_holes(week):
     assert set(found) <= {t.id for t in week.tasks}
 
 
-def test_every_function_of_a_task_is_a_hole():
-    week = WEEKS[0]  # later ones have functions that hand over to a class whose methods are the holes
-    for task in week.tasks:
-        for name in task.functions:
-            module, _, function = name.rpartition(".")
-            text = (week.folder / Path(*module.split("."))).with_suffix(".py").read_text()
-            node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == function)
-            assert any(node.lineno < hole.begin <= node.end_lineno for hole in holes(text)), name
-
-
 @every_week
 def test_the_checks_import_nothing_of_the_week(week):
     """Expected values and the student's functions never meet in one process."""

@@ -86,7 +86,7 @@ def _run(link: socket.socket, job: dict[str, Any], sent: list[bytes]) -> bytes:
             with open(f"{reference}/{path}", "wb") as file:
                 file.write(code.numpy().tobytes())
     try:
-        return remote.answer(group, job, given, named, reference, loaded=lambda: _remove(reference))
+        return values.pack(remote.answer(group, job, given, named, reference, loaded=lambda: _remove(reference)))
     finally:
         _remove(reference)
 
