@@ -25,6 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from labkit.errors import LabError
 from labkit.reload import Reloader
 
 PREDICTIONS = "predictions.jsonl"
@@ -57,9 +58,8 @@ def _needs(line: str, cell: str) -> None:
             print(f"This cell waits for your prediction: run the cell above that makes {name}.")
             return
         if guess.open:
-            print(
-                f"This cell waits for {guess.name}: write {_kinds(guess.open)} in place of None in its cell, run that"
-            )
+            kinds = _kinds(guess.open)
+            print(f"This cell waits for {guess.name}: write {kinds} in place of None in its cell, run that")
             print("cell, then this one. A wrong guess costs nothing. To go on without one, write SKIP.")
             return
     hidden = shell.showtraceback
@@ -73,8 +73,7 @@ def _needs(line: str, cell: str) -> None:
         for _, guess in guesses:
             guess.ran()
         return
-    found = open_task(error)
-    if found is None:
+    if (found := open_task(error)) is None:
         raise error
     print(waiting_sentence(*found))
 
@@ -85,10 +84,9 @@ def open_task(error: BaseException | None) -> tuple[str, str] | None:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         text = str(error)
-        if isinstance(error, NotImplementedError) or "NotImplementedError: Task" in text:
-            found = _OPEN_TASK.search(text)
-            if found:
-                return found[1], re.sub(r" \(\S+:\d+\).*", "", found[2] or "").strip()
+        found = _OPEN_TASK.search(text)
+        if found and (isinstance(error, NotImplementedError) or "NotImplementedError: Task" in text):
+            return found[1], re.sub(r" \(\S+:\d+\).*", "", found[2] or "").strip()
         error = error.__cause__ or error.__context__
     return None
 
@@ -96,7 +94,6 @@ def open_task(error: BaseException | None) -> tuple[str, str] | None:
 def waiting_sentence(task: str, title: str) -> str:
     """What a cell says while its task is open, with the file to write in."""
     from labkit.checks.tasks import find_weeks
-    from labkit.errors import LabError
 
     try:
         week, entry = next((week, entry) for week in find_weeks() for entry in week.tasks if entry.id == task)
@@ -115,10 +112,9 @@ class Guess:
         self.open = [key for key, value in values.items() if value is None and not _nobody_there()]
 
     def __getattr__(self, key: str) -> Any:
-        value = self.__dict__.get("values", {}).get(key, AttributeError)
-        if value is AttributeError:
+        if key not in self.__dict__.get("values", {}):
             raise AttributeError(f"{self.__dict__.get('name')} has no {key}")
-        return None if value == SKIP else value
+        return None if self.values[key] == SKIP else self.values[key]
 
     def beside(self, key: str) -> str:
         """The guess, to stand behind what was measured."""
@@ -166,19 +162,13 @@ def _kinds(keys: list[str]) -> str:
 def _keep(name: str, given: dict[str, Any]) -> tuple[str, bool]:
     """Append the prediction to the file, unless its last line of this name says the same: (where it is, was one
     added?)."""
-    line = {
-        "prediction": name,
-        **{key: value if isinstance(value, (bool, int, float, str)) else repr(value) for key, value in given.items()},
-    }
-    before = _read()
-    if before is None:
+    plain = {key: value if isinstance(value, (bool, int, float, str)) else repr(value) for key, value in given.items()}
+    line, before = {"prediction": name, **plain}, _read()
+    same: dict[str, Any] = next((old for old in reversed(before or []) if old.get("prediction") == name), {})
+    known = {key: value for key, value in same.items() if key != "time"} == line
+    if before is None or not (known or _write(line)):
         return f" (here only: {PREDICTIONS} cannot be written or read)", False
-    same: dict[str, Any] = next((old for old in reversed(before) if old.get("prediction") == name), {})
-    if {key: value for key, value in same.items() if key != "time"} == line:
-        return f" ({PREDICTIONS})", False
-    if not _write(line):
-        return f" (here only: {PREDICTIONS} cannot be written or read)", False
-    return f" ({PREDICTIONS})", True
+    return f" ({PREDICTIONS})", not known
 
 
 def _read() -> list[dict[str, Any]] | None:
@@ -208,8 +198,7 @@ def show(picture: Any) -> None:
     from IPython.display import HTML, display
 
     data = base64.b64encode(picture.png.read_bytes()).decode()
-    shown = (
-        f'<img style="max-width:740px;width:100%" alt="{html.escape(picture.alt)}" src="data:image/png;base64,{data}">'
-    )
-    note = f'<figcaption style="max-width:740px">{html.escape(picture.note)}</figcaption>'
+    alt, note = html.escape(picture.alt), html.escape(picture.note)
+    shown = f'<img style="max-width:740px;width:100%" alt="{alt}" src="data:image/png;base64,{data}">'
+    note = f'<figcaption style="max-width:740px">{note}</figcaption>'
     display(HTML(f'<figure style="margin:0">{shown}{note}</figure>'))

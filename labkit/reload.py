@@ -86,8 +86,7 @@ class Reloader:
         found = {}
         for tasks in self.course.glob("*/tasks.toml"):
             for file in tasks.parent.rglob("*.py"):
-                stamp = _stamp(file)
-                if stamp is not None:
+                if (stamp := _stamp(file)) is not None:
                     name = ".".join(file.relative_to(self.course).with_suffix("").parts).removesuffix(".__init__")
                     found[name] = stamp
         return found

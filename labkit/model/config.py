@@ -53,18 +53,12 @@ class ModelConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> "ModelConfig":
-        require(
-            self.d_model % self.n_heads == 0, f"d_model ({self.d_model}) must be a multiple of n_heads ({self.n_heads})"
-        )
-        require(
-            self.n_heads % self.n_kv_heads == 0,
-            f"n_heads ({self.n_heads}) must be a multiple of n_kv_heads ({self.n_kv_heads}): "
-            "each key/value head serves the same number of query heads",
-        )
-        require(
-            self.d_head % 2 == 0,
-            f"d_model / n_heads ({self.d_head}) must be even: rotary embedding turns the features in pairs",
-        )
+        heads, kv = f"n_heads ({self.n_heads})", f"n_kv_heads ({self.n_kv_heads})"
+        require(self.d_model % self.n_heads == 0, f"d_model ({self.d_model}) must be a multiple of {heads}")
+        same = "each key/value head serves the same number of query heads"
+        require(self.n_heads % self.n_kv_heads == 0, f"{heads} must be a multiple of {kv}: {same}")
+        turns = "rotary embedding turns the features in pairs"
+        require(self.d_head % 2 == 0, f"d_model / n_heads ({self.d_head}) must be even: {turns}")
         require(len(self.rope_scaling) in (0, 4), "rope_scaling is [factor, low, high, original], or empty")
         check_experts(self.experts, self.topk)
         return self

@@ -30,13 +30,9 @@ def n_params(config: ModelConfig) -> int:
     return sum(math.prod(shape) for name, shape in shapes.items() if not (config.tie_embeddings and "head" in name))
 
 
-def attention_flops_per_token(config: ModelConfig, seq_len: int, causal: bool) -> float:
-    """Forward FLOPs of q k^T and of the weighted sum of v, over all layers: 2 products * 2 FLOPs * D * keys."""
-    keys = (seq_len + 1) / 2 if causal else seq_len
-    return config.n_layers * 2 * 2 * config.d_model * keys
-
-
 def flops_per_token(config: ModelConfig, seq_len: int, causal: bool, backward: bool = True) -> float:
     """FLOPs per token, averaged over a sequence of seq_len tokens; backward: of a whole training step."""
-    forward = 2 * linear_params(config) + attention_flops_per_token(config, seq_len, causal)
+    keys = (seq_len + 1) / 2 if causal else seq_len
+    # q k^T and the weighted sum of v: 2 products of 2 FLOPs each
+    forward = 2 * linear_params(config) + config.n_layers * 2 * 2 * config.d_model * keys
     return 3 * forward if backward else forward

@@ -41,13 +41,9 @@ class Model(Config):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> "Model":
-        own = self.head_dim > 0
-        require(
-            own or self.hidden % self.heads == 0, f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})"
-        )
-        require(
-            self.heads % self.kv_heads == 0, f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})"
-        )
+        hidden, heads, kv = self.hidden, self.heads, self.kv_heads
+        require(self.head_dim > 0 or hidden % heads == 0, f"hidden ({hidden}) must be a multiple of heads ({heads})")
+        require(heads % kv == 0, f"heads ({heads}) must be a multiple of kv_heads ({kv})")
         check_experts(self.experts, self.topk)
         return self
 
@@ -153,10 +149,8 @@ def _from_hugging_face(values: dict[str, Any], path: Path, seq: int | None) -> t
         raise LabError(f"{path}: model_type {kind!r} is another architecture than the decoder's: known are {known}")
     made, ours = values.get("architectures") or [], {f"{name}forcausallm" for name in TYPES}
     if not isinstance(made, list) or any(str(name).lower() not in ours for name in made):
-        raise LabError(
-            f"{path}: architectures is {made}, another model than {kind}'s decoder with its head: a copy without this key "
-            "is read as one of the same shape"
-        )
+        what = f"{path}: architectures is {made}, another model than {kind}'s decoder with its head"
+        raise LabError(f"{what}: a copy without this key is read as one of the same shape")
     needed = [*KEYS.values(), *(["num_local_experts"] if kind == "mixtral" else [])]
     if missing := [key for key in needed if key not in values]:
         raise LabError(f"{path}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
@@ -176,7 +170,7 @@ def _from_hugging_face(values: dict[str, Any], path: Path, seq: int | None) -> t
     turned, scaling = rope.get("rope_type", rope.get("type")), [rope.get(key) for key in LLAMA_3]
     if turned == "llama3" and all(isinstance(one, int | float) for one in scaling):
         given["rope_scaling"], turned = tuple(map(float, cast("list[float]", scaling))), None
-    if values.get("head_dim", 0) * heads != hidden if isinstance(values.get("head_dim"), int) else "head_dim" in values:
+    if "head_dim" in values and values["head_dim"] * heads != hidden:
         given["head_dim"] = values["head_dim"]
     model = strict_validate(Model, {**shape, **given}, str(path))
 
@@ -185,16 +179,13 @@ def _from_hugging_face(values: dict[str, Any], path: Path, seq: int | None) -> t
         window = None
     seen = min(length, seq or length)
     if window is not None and not (isinstance(window, int) and window >= seen):
-        raise LabError(
-            f"{path}: attention sees a sliding_window of {window} tokens, and here it sees all {seen}: with sequences "
-            "of the window's length or less (--seq of `lab plan`) the two are the same"
-        )
+        what = f"{path}: attention sees a sliding_window of {window} tokens, and here it sees all {seen}"
+        less = "with sequences of the window's length or less (--seq of `lab plan`) the two are the same"
+        raise LabError(f"{what}: {less}")
     if (act := values.get("hidden_act", "silu")) not in ("silu", "swish"):
         raise LabError(f"{path}: hidden_act is {act!r}, and the MLP here is SwiGLU, with silu")
-    others = [TYPES[kind]] if TYPES[kind] else []
-    others += [
-        f"{key} is true, and the decoder has no biases" for key in ("attention_bias", "mlp_bias") if values.get(key)
-    ]
+    biased = [key for key in ("attention_bias", "mlp_bias") if values.get(key)]
+    others = [*filter(None, [TYPES[kind]]), *(f"{key} is true, and the decoder has no biases" for key in biased)]
     if turned not in PLAIN_ROPE:
         others.append(
             f"{rope_key} {turned!r} stretches the positions, and the decoder knows plain RoPE and 'llama3' (a copy with "

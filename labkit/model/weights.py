@@ -77,9 +77,8 @@ def init_weights(model: nn.Module, seed: int) -> nn.Module:
             local.fill_(0.0 if name.endswith("bias") else 1.0)
         else:
             std = STD / (2 * config.n_layers) ** 0.5 if name.endswith(RESIDUAL) else STD
-            local.copy_(
-                _part_drawn(weight, f"init/{seed}/{name}", functools.partial(Tensor.normal_, mean=0.0, std=std))
-            )
+            draw = functools.partial(Tensor.normal_, mean=0.0, std=std)
+            local.copy_(_part_drawn(weight, f"init/{seed}/{name}", draw))
     return model
 
 
@@ -93,9 +92,7 @@ def perturb(model: nn.Module, relative: float, seed: int) -> nn.Module:
         return model
     _ready(model)
     for name, weight in named_weights(model):
-        u = _part_drawn(
-            weight, f"perturb/{seed}/{name}", lambda x, generator: x.uniform_(-1.0, 1.0, generator=generator)
-        )
+        u = _part_drawn(weight, f"perturb/{seed}/{name}", lambda x, **how: x.uniform_(-1.0, 1.0, **how))
         local = _local(weight)
         local.mul_(1 + relative * u.to(local.device))
     return model
@@ -108,10 +105,8 @@ def _ready(model: nn.Module) -> ModelConfig:
     assert isinstance(config, ModelConfig)
     ends = {name: weight for name, weight in model.named_parameters(remove_duplicate=False) if "layers." not in name}
     if config.tie_embeddings and ends["head.weight"] is not ends["tok_embed.weight"]:
-        raise LabError(
-            "tie_embeddings is true, but the head's weight is no longer the embedding's: "
-            "set model.head.weight = model.tok_embed.weight before giving values"
-        )
+        tie = "set model.head.weight = model.tok_embed.weight before giving values"
+        raise LabError(f"tie_embeddings is true, but the head's weight is no longer the embedding's: {tie}")
     for name, weight in named_weights(model):
         if weight.is_meta:
             raise LabError(f"{name} is on the meta device and has no memory: call model.to_empty(device=...) first")

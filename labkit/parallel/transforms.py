@@ -68,14 +68,9 @@ def prepare(
     if config.compile:
         compile_model(model, backend)
     apart = not config.loss_chunk  # a head that is called in pieces stays in the root
-    shard(
-        model,
-        group,
-        backend.param_dtype,
-        reshard_after_forward=config.reshard_after_forward,
-        head_apart=apart,
-        mesh=None if mesh is None else mesh.device_mesh["dp"],
-    )
+    over = None if mesh is None else mesh.device_mesh["dp"]
+    how: dict[str, Any] = dict(reshard_after_forward=config.reshard_after_forward, head_apart=apart, mesh=over)
+    shard(model, group, backend.param_dtype, **how)
     return report
 
 
@@ -130,14 +125,9 @@ class _GradientNow(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, outer: torch.Tensor) -> tuple:
         # In FP32: 1/3, the share of one of three micro-batches, rounded to BF16 is 0.2 % too large.
-        return (
-            None,
-            None,
-            *(
-                torch.mul(gradient.float(), outer.float(), out=torch.empty_like(gradient, dtype=kind))
-                for gradient, kind in zip(ctx.saved_tensors, ctx.types)
-            ),
-        )
+        outs = [torch.empty_like(gradient, dtype=kind) for gradient, kind in zip(ctx.saved_tensors, ctx.types)]
+        by = [torch.mul(g.float(), outer.float(), out=out) for g, out in zip(ctx.saved_tensors, outs)]
+        return None, None, *by
 
 
 def checkpoint_blocks(model: Transformer, backend: Backend) -> None:
@@ -170,7 +160,6 @@ def check_compiler(device: torch.device) -> None:
 
             get_cpp_compiler()
     except Exception as error:
-        lacks, fix = "a C++ compiler on a CPU, and none was found", "install g++"
-        if device.type == "cuda":
-            lacks, fix = "Triton, which does not import", "pip install triton"
+        on_cpu = "a C++ compiler on a CPU, and none was found", "install g++"
+        lacks, fix = ("Triton, which does not import", "pip install triton") if device.type == "cuda" else on_cpu
         raise LabError(f"compile = true needs {lacks} ({in_words(error)}): {fix}, or set compile = false") from None

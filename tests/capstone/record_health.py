@@ -21,12 +21,8 @@ from tests.judged import ROOT
 
 GRADED = ROOT / "grading" / "data" / "health.npz"
 UNSEEN = "epsilon"
-KEPT = tuple(
-    f"layers.{layer}.{linear}.{slot}"
-    for layer in (0, 1)
-    for linear in ("attn.wq", "ffn.w1", "ffn.w2")
-    for slot in ("input", "weight", "grad")
-)
+LINEARS, SLOTS = ("attn.wq", "ffn.w1", "ffn.w2"), ("input", "weight", "grad")
+KEPT = tuple(f"layers.{layer}.{linear}.{slot}" for layer in (0, 1) for linear in LINEARS for slot in SLOTS)
 
 
 def runs(folder: Path, without: str, most: int) -> list[Recorded]:

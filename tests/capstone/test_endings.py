@@ -1,13 +1,16 @@
-"""Two trainers in one folder, and a disk on which nothing can be saved."""
+"""How a run ends: two trainers in one folder, a disk on which nothing can be saved, a SIGTERM at a chosen line."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from capstone import train
+from labkit.comm.ranks import run_ranks
 from labkit.errors import LabError
 from labkit.record.run import RunRecord, read_run, sole_trainer
 
@@ -51,15 +54,25 @@ def test_run_json_says_how_a_run_ended_though_no_file_can_be_made(tmp_path, monk
     assert read_run(tmp_path / "run").events[-1]["kind"] == "failed"
 
 
-def test_a_run_without_its_last_checkpoint_is_no_success(tmp_path):
+@pytest.fixture
+def values(tmp_path):
+    """Settings of a short run on a text of its own."""
     (tmp_path / "text").mkdir()
     for name in "abcd":
         (tmp_path / "text" / f"{name}.py").write_text("".join(f"{name}_{k} = {k} * {k + 1}\n" for k in range(2000)))
-    shape = 'steps = 3\nseq_len = 16\nbatch_size = 2\neval_every = 0\ncheckpoint_every = 1\nmixed_precision = "fp32"\n'
-    sizes = "vocab_size = 300\nd_model = 64\nn_layers = 1\nn_heads = 2\nn_kv_heads = 2\nd_ffn = 64\nmax_seq_len = 16\n"
-    (tmp_path / "a.toml").write_text(
-        f'{shape}parts = "mine"\nrest = "fp32"\n[model]\n{sizes}[data]\nsource = ["{tmp_path}/text"]\n'
-    )
+    model = dict(vocab_size=300, d_model=64, n_layers=1, n_heads=2, n_kv_heads=2, d_ffn=64, max_seq_len=16)
+    short = dict(steps=3, seq_len=16, batch_size=2, eval_every=0, mixed_precision="fp32", rest="fp32")
+    return {**short, "model": model, "data": {"source": [str(tmp_path / "text")]}}
+
+
+def test_a_run_without_its_last_checkpoint_is_no_success(tmp_path, values):
+    tables = {key: values.pop(key) for key in ("model", "data")}
+    lines = [
+        f"{key} = {json.dumps(value)}" for key, value in {**values, "checkpoint_every": 1, "parts": "mine"}.items()
+    ]
+    for name, table in tables.items():
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+    (tmp_path / "a.toml").write_text("\n".join(lines))
     run = tmp_path / "run"
     run.mkdir()
     (run / "checkpoints").write_text("in the way")
@@ -72,3 +85,32 @@ def test_a_run_without_its_last_checkpoint_is_no_success(tmp_path):
     assert "there is no earlier one" in said[-1]
     record = read_run(run)
     assert record.status == "failed" and [line["step"] for line in record.steps] == [1, 2, 3]
+
+
+# ---- asked to end
+
+
+def job(group, values: dict, out: str, line: str) -> dict:
+    """A training that gets a SIGTERM behind the first call of this method of its record."""
+    method, came = getattr(RunRecord, line), []
+
+    def then(self, *args, **fields):
+        method(self, *args, **fields)
+        if not came:
+            came.append(1)
+            signal.raise_signal(signal.SIGTERM)
+
+    setattr(RunRecord, line, then)
+    return train.job(group, values, out)
+
+
+@pytest.mark.parametrize("parts", ["mine", "torch"])
+@pytest.mark.parametrize(
+    "line, status, steps", [("_write_run", "paused", 1), ("step", "paused", 2), ("results", "finished", 3)]
+)
+def test_run_json_says_how_it_ended(tmp_path, values, parts, line, status, steps):
+    out, settings = tmp_path / "run", {**values, "checkpoint_every": 50, "parts": parts}
+    summary = run_ranks(job, settings, str(out), line, size=1, backend="processes", timeout=None)[0]
+    record = json.loads((out / "run.json").read_text())
+    assert (record["status"], summary["paused"], summary["steps"]) == (status, status == "paused", steps)
+    assert (out / "checkpoints" / f"step-{steps:08d}").is_dir()

@@ -54,18 +54,10 @@ def test_the_labs_runs_can_decide_alone(monkeypatch):
         hits = faults = false = 0
         for run, _, at, last, rank in test_health.cases(Draw(seed, "home")):
             rang = min(health.alarms(run), default=None, key=lambda alarm: alarm.row)
-            hit = (
-                rang is not None
-                and at is not None
-                and at <= rang.row <= last
-                and (rang.rank, -1)[rang.rank is None] == rank
-            )
+            hit = None not in (rang, at) and at <= rang.row <= last and rank == (-1 if rang.rank is None else rang.rank)
             hits, faults, false = hits + hit, faults + (at is not None), false + (rang is not None and not hit)
-        assert hits >= test_health.RECALL * faults and hits >= test_health.PRECISION * (hits + false), (
-            hits,
-            faults,
-            false,
-        )
+        found = (hits, faults, false)
+        assert hits >= test_health.RECALL * faults and hits >= test_health.PRECISION * (hits + false), found
 
 
 def test_alarms_are_the_same_on_every_record_that_ends_later():

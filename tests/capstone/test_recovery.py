@@ -125,10 +125,8 @@ def test_16_10_multiplies_where_it_is_asked_to(monkeypatch):
     """On a CPU both products are there. They differ in the order of a sum, and in where a scale is divided out."""
     calls, product = [], tensor_cores.product
     monkeypatch.setattr(tensor_cores, "product", lambda *a, **k: (calls.append(1), product(*a, **k))[1])
-    (emulated, plain), (codes, kinds) = (
-        run_ranks(multiplied, products, size=2, backend="threads", timeout=120.0)[0]
-        for products in ("emulated", "tensor-cores")
-    )
+    ways, how = ("emulated", "tensor-cores"), dict(size=2, backend="threads", timeout=120.0)
+    (emulated, plain), (codes, kinds) = (run_ranks(multiplied, products, **how)[0] for products in ways)
     assert plain == {"FP8Linear": 14, "Linear": 1} and kinds == {"TensorCoreLinear": 14, "Linear": 1}
     assert codes == pytest.approx(emulated, rel=1e-4)
     assert len(calls) == 3 * 14 * 3 * 2, "three products of each linear, in each step, on each rank"

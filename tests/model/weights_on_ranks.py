@@ -3,13 +3,12 @@
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from labkit.comm.group import Group
 from labkit.model import weights
 from labkit.model.config import ModelConfig
-from labkit.model.decoder import Transformer, init_weights, perturb
+from labkit.model.decoder import init_weights, perturb
 
 # Nothing here divides by 4 ranks: 61, 26 and 30 rows, and norm weights of 26.
 UNEVEN = ModelConfig(vocab_size=61, d_model=26, n_layers=2, n_heads=1, n_kv_heads=1, d_ffn=30, max_seq_len=16)
@@ -52,18 +51,3 @@ def layouts_that_differ(group: Group) -> list[str]:
                 differ.append(f"{name} {shape}")
     weights.RUN = 1 << 20
     return differ
-
-
-def fully_sharded(group: Group, config: ModelConfig) -> tuple[dict[str, Tensor], float]:
-    """Build on meta, shard each block and then the root, give memory, then values: (full weights, loss)."""
-    with torch.device("meta"):
-        model = Transformer(config)
-    mesh = group.device_mesh()
-    for block in model.blocks():
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    model.to_empty(device=group.device)
-    perturb(init_weights(model, 7), 2**-9, 8)
-    full = {name: p.full_tensor().detach() for name, p in model.named_parameters()}
-    x_BT = torch.arange(33).view(3, 11) % config.vocab_size
-    return full, model(x_BT[:, :-1], x_BT[:, 1:]).item()

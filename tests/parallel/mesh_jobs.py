@@ -51,9 +51,8 @@ def placed(kind: str, seed: int = 7) -> Transformer:
 
 
 def mesh_of(kind: str) -> DeviceMesh:
-    return init_device_mesh(
-        "cpu", tuple(n for _, n in AXES[kind]), mesh_dim_names=tuple(name for name, _ in AXES[kind])
-    )
+    names, sizes = zip(*AXES[kind])
+    return init_device_mesh("cpu", sizes, mesh_dim_names=names)
 
 
 def share(kind: str, group: Group) -> tuple[int, int]:
@@ -75,9 +74,8 @@ def first_values(group: Group, kind: str) -> tuple[dict[str, Tensor], set[str]]:
 
 def gradient(name: str, shape: torch.Size, integers: bool) -> Tensor:
     generator = torch.Generator().manual_seed(sum(name.encode()))
-    if integers:
-        return torch.randint(-8, 9, tuple(shape), generator=generator).float()
-    return torch.randn(tuple(shape), generator=generator)
+    drawn = torch.randint(-8, 9, shape, generator=generator) if integers else torch.randn(shape, generator=generator)
+    return drawn.float()
 
 
 def give_gradients(model: nn.Module, integers: bool) -> None:
@@ -158,8 +156,7 @@ def trained(group: Group, kinds: list[str], run_dir: Path | None = None) -> dict
 def cut_before_fsdp(group: Group) -> str:
     """Half of a weight by hand, the halves then sharded by FSDP2: a DTensor, but not of the model's weight."""
     model = jobs.plain_model(jobs.small_config(model=SHAPE))
-    head = model.head
-    head.weight = nn.Parameter(head.weight.detach().chunk(2)[group.rank % 2])
+    model.head.weight = nn.Parameter(model.head.weight.detach().chunk(2)[group.rank % 2])
     for block in model.blocks():
         fully_shard(block)
     fully_shard(model)

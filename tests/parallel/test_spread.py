@@ -19,6 +19,7 @@ SMALL = dict(vocab_size=64, d_model=32, n_layers=4, n_heads=8, n_kv_heads=4, d_f
         ({}, 8, "n_kv_heads = 4 cannot be split over 8"),
         ({"d_ffn": 50}, 4, "d_ffn = 50 cannot be split over 4"),
         ({"tie_embeddings": True}, 2, "tie_embeddings = false"),
+        ({"experts": 4, "topk": 2}, 2, "experts are not cut by tensor parallelism here"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_in_a_sentence(change, ranks, said):

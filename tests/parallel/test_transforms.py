@@ -71,21 +71,14 @@ def test_fp16_takes_the_gradient_of_a_loss_in_pieces_when_it_is_scaled(monkeypat
     assert model.loss.args == (model, 16) and model.loss.keywords == {"now": now}
 
 
-def test_a_converted_head_takes_its_gradient_outside_of_autocast(monkeypatch):
+@pytest.mark.parametrize("skip, converted, now", [([], 15, False), (["head", "wo"], 12, True)])
+def test_a_converted_head_takes_its_gradient_outside_of_autocast(monkeypatch, skip, converted, now):
+    """And skip list and recipe come from the config."""
     monkeypatch.setattr(transforms, "shard", lambda *args, **how: None)
-    precision, model = PrecisionConfig(backend="broken", recipe="stale", skip=[]), decoder()
-    transforms.prepare(
-        model, TrainConfig(model=MODEL, seq_len=32, loss_chunk=16, precision=precision), CPU, get_backend("broken")
-    )
-    assert model.loss.keywords == {"now": False}
-
-
-def test_skip_list_and_recipe_come_from_the_config(monkeypatch):
-    monkeypatch.setattr(transforms, "shard", lambda *args, **how: None)
-    precision = PrecisionConfig(backend="broken", recipe="stale", skip=["head", "wo"])
-    chosen = TrainConfig(model=MODEL, seq_len=32, precision=precision)
-    report = transforms.prepare(decoder(), chosen, CPU, get_backend("broken"))
-    assert report.recipe == "stale" and len(report.converted) == 12
+    precision, model = PrecisionConfig(backend="broken", recipe="stale", skip=skip), decoder()
+    chosen = TrainConfig(model=MODEL, seq_len=32, loss_chunk=16, precision=precision)
+    report = transforms.prepare(model, chosen, CPU, get_backend("broken"))
+    assert report.recipe == "stale" and len(report.converted) == converted and model.loss.keywords == {"now": now}
 
 
 def gradients(model, backend):
@@ -141,12 +134,6 @@ def test_what_is_compiled(name, parts, monkeypatch):
     model = decoder()
     transforms.compile_model(model, get_backend(name))
     assert {n for n, m in model.named_modules() if isinstance(vars(m).get("forward"), tuple)} == compiled
-
-
-def test_parts_compiled_between_hold_no_linear():
-    model = decoder()
-    for name in (*(f"layers.0.{part}" for part in transforms.BETWEEN_LINEARS), "norm", "criterion"):
-        assert not any(hasattr(m, "in_features") for m in model.get_submodule(name).modules())
 
 
 def test_no_compiler_is_one_sentence(monkeypatch):

@@ -58,14 +58,11 @@ class Machine:
         return contenders.timed(self.run, lambda: None, self.group, budget)
 
 
-def test_where_the_cpu_is_slower_its_time_is_what_a_caller_gets(monkeypatch):
+def test_seconds_are_what_a_caller_gets_and_the_longer_of_queueing_and_working(monkeypatch):
     row = Machine(monkeypatch, queue=100e-6, work=10e-6).timed()
     # The untimed call gives the GPU a small lead, which is spread over the loop.
     assert row["seconds"] == pytest.approx(100e-6, rel=0.1) and row["queue"] == pytest.approx(100e-6)
     assert row["gpu"] == pytest.approx(10e-6) and row["iterations"] == 20
-
-
-def test_where_the_gpu_is_slower_both_say_the_same(monkeypatch):
     row = Machine(monkeypatch, queue=50e-6, work=1e-3).timed()
     assert row["seconds"] == row["gpu"] == pytest.approx(1e-3) and row["queue"] == pytest.approx(50e-6)
 

@@ -26,32 +26,34 @@ def test_an_open_task_is_recognised_wherever_it_was_met():
     )
 
 
-def test_predictions_ask_for_what_is_missing(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    guess = on_record("prediction 1", ms=None, GB=3)
-    assert guess.ms is None and guess.GB == 3
-    out = capsys.readouterr().out
-    assert "still open: ms. Write a number" in out and "on record (predictions.jsonl): GB = 3" in out
-    on_record("prediction 3", first_comes_back=None)
-    assert "Write True or False" in capsys.readouterr().out
-
-
-def test_predictions_are_kept_with_their_date(capsys, tmp_path, monkeypatch):
+def test_predictions_are_kept_with_their_date_and_ask_for_what_is_missing(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for GB in (3, 3, 4):  # a repeated one adds no line, a changed one does
-        on_record("prediction 1", ms=None, GB=GB)
-    on_record("prediction 2", ms=None)  # a blank is not a prediction
+        guess = on_record("prediction 1", ms=None, GB=GB)
+    assert guess.ms is None and guess.GB == 4
+    out = capsys.readouterr().out
+    assert "still open: ms. Write a number" in out and "on record (predictions.jsonl): GB = 3" in out
+    on_record("prediction 2", comes_back=None)  # a blank is not a prediction
+    assert "Write True or False" in capsys.readouterr().out
     on_record("prediction 3", first_comes_back=False)
-    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
-    assert [{k: v for k, v in line.items() if k != "time"} for line in lines] == [
+    skipped = on_record("prediction 5", ms=SKIP)
+    assert skipped.open == [] and skipped.ms is None and skipped.beside("ms") == "" and not hasattr(skipped, "seconds")
+    assert kept(tmp_path) == [
         {"prediction": "prediction 1", "GB": 3},
         {"prediction": "prediction 1", "GB": 4},
         {"prediction": "prediction 3", "first_comes_back": False},
+        {"prediction": "prediction 5", "ms": SKIP},
     ]
-    assert all(datetime.fromisoformat(line["time"]).tzinfo for line in lines)
     (tmp_path / "predictions.jsonl").write_text("no json\n")
     capsys.readouterr()
     assert on_record("prediction 4", wire=1).wire == 1 and "here only" in capsys.readouterr().out
+
+
+def kept(folder):
+    """The lines of predictions.jsonl without their times."""
+    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    assert all(datetime.fromisoformat(line.pop("time")).tzinfo for line in lines)
+    return lines
 
 
 def test_a_cell_waits_for_its_guess_and_both_times_are_kept(capsys, tmp_path, monkeypatch):
@@ -74,21 +76,8 @@ def test_a_cell_waits_for_its_guess_and_both_times_are_kept(capsys, tmp_path, mo
     assert capsys.readouterr().out.count("measured: 5   (your guess: 3)") == 2
     shell.run_cell("guess_7 = on_record('prediction 7', ms=5)")
     assert "Its cell had already run" in capsys.readouterr().out
-    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
-    assert [{k: v for k, v in line.items() if k != "time"} for line in lines] == [
-        {"prediction": "prediction 7", "ms": 3},
-        {"ran": "prediction 7"},
-        {"prediction": "prediction 7", "ms": 5},
-    ]
-    assert all(datetime.fromisoformat(line["time"]).tzinfo for line in lines)
-
-
-def test_a_guess_may_be_skipped_and_that_is_shown(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    guess = on_record("prediction 1", ms=SKIP)
-    assert guess.open == [] and guess.ms is None and guess.beside("ms") == ""
-    assert json.loads((tmp_path / "predictions.jsonl").read_text())["ms"] == SKIP
-    assert not hasattr(guess, "seconds")
+    first, again = ({"prediction": "prediction 7", "ms": ms} for ms in (3, 5))
+    assert kept(tmp_path) == [first, {"ran": "prediction 7"}, again]
 
 
 def test_where_nobody_guesses_cells_run_and_nothing_is_written(tmp_path, monkeypatch):

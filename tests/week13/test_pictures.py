@@ -98,10 +98,8 @@ def test_a_schedule_on_paper_is_played_and_shown(tmp_path):
     real = experiments.filling(collectives.ring_reduce_scatter, 4)
     assert (played.states == real.states).all()  # the same as the code's, step by step
     drawn(pictures.chunk_grid(played, tmp_path), "chunk_grid")
-    assert (
-        "chunk 3 on rank 3 lacks the addend of rank 0."
-        in schedule.reduce_scatter(RIGHT.replace("3 0 1 2", ". 0 1 2"))[1]
-    )
+    lacking = schedule.reduce_scatter(RIGHT.replace("3 0 1 2", ". 0 1 2"))[1]
+    assert "chunk 3 on rank 3 lacks the addend of rank 0." in lacking
     again = schedule.reduce_scatter("\n".join([RIGHT, "0 1 2 3"] * 2))[1]
     assert "addend is in it twice" in again and "Step" in again
     assert schedule.reduce_scatter("1 0")[1].startswith("It works")
@@ -149,46 +147,13 @@ def test_three_clocks_with_a_guess_and_one_not_recorded(tmp_path):
         function = getattr(collectives, f"{name}_all_reduce")
         virtual[name] = list(zip(sizes, experiments.sweep_on_wire(function, wire, sizes)))
     row = {"size": 1024, "seconds": 1e-3}
-    record = {
-        "series": [
-            {"collective": "all_reduce", "contender": "library", "rows": [row]},
-            {"collective": "all_reduce", "contender": "ring", "rows": []},
-        ]
-    }
-    laptop = clocks.clock_of(record)
+    rows = {"library": [row], "ring": []}
+    series = [{"collective": "all_reduce", "contender": who, "rows": some} for who, some in rows.items()]
+    laptop = clocks.clock_of({"series": series})
     assert laptop == {"library": [(1024, 1e-3)]}
-    picture = drawn(
-        clocks.three_clocks({"wire": virtual, "laptop": laptop, "H200": None}, [1, "never", 5.0], tmp_path),
-        "three_clocks",
-    )
+    found = {"wire": virtual, "laptop": laptop, "H200": None}
+    picture = drawn(clocks.three_clocks(found, [1, "never", 5.0], tmp_path), "three_clocks")
     assert "wire: ring beats naive at every size, beats one-shot from 490 KiB on" in picture.alt
     # On paper 500 KB; the curve between two measured sizes is not quite straight.
     assert clocks.crossing(virtual["one_shot"], virtual["ring"]) == pytest.approx(500e3, rel=0.05)
     assert "laptop: ring not measured: its task is open" in picture.alt and "H200: not recorded" in picture.alt
-
-
-def test_sweep_of_a_gpu_record(tmp_path):
-    rows = [{"size": 1 << k, "algbw": 2e11, "busbw": 3.5e11, "seconds": 1e-3, "wrong": 0} for k in (20, 24, 28)]
-    fit = {
-        "alpha": 1e-6,
-        "beta": 1 / 365e9,
-        "messages": 14,
-        "share": 1.75,
-        "from_bytes": 1 << 20,
-        "worst": 0.1,
-        "worst_at": 1,
-    }
-    record = {
-        "ranks": 8,
-        "wire": 450e9,
-        "hardware_name": "NVIDIA H200",
-        "transport": "nccl",
-        "dtype": "float32",
-        "series": [
-            {"collective": "all_reduce", "contender": "library", "rows": rows, "fit": fit},
-            {"collective": "all_gather", "contender": "library", "rows": rows, "fit": None},
-        ],
-        "nccl_tests": {"rows": rows},
-    }
-    made = clocks.busbw_sweep(record, tmp_path)
-    assert [picture.name for picture in made] == ["busbw_all_reduce", "busbw_all_gather"]

@@ -1,7 +1,5 @@
 """The race: what counts as an entry, what it is worth, and that it is the same on every machine."""
 
-import json
-
 import pytest
 import torch
 
@@ -12,7 +10,6 @@ from labkit.checks.tasks import load_week
 from labkit.checks.verdict import NOT_ATTEMPTED, PASSED
 from labkit.comm.ranks import run_ranks
 from labkit.comm.topology import Link, Topology
-from labkit.errors import LabError
 from week13_allreduce import collectives, cost_model
 from week13_allreduce.stretch import fastest
 
@@ -67,8 +64,6 @@ def broken(name):
     def entry(x, group, wires):
         if name == "library":
             group.all_reduce(x)
-        elif name == "nothing":
-            pass
         elif name == "bf16":  # half the bytes, nearly the sum
             low = x.to(torch.bfloat16)
             collectives.ring_all_reduce(low, group)
@@ -120,6 +115,3 @@ def test_ones_own_table(plain, tmp_path):
     lines = racing.kept(tmp_path, WEEK)
     assert [line["name"] for line in lines] == ["ring", "ring again"]
     assert lines[0]["laps"] == {lap.track: lap.seconds for lap in plain.laps}
-    (tmp_path / "week13.jsonl").write_text(json.dumps({"no": "race"}) + "\n")
-    with pytest.raises(LabError, match="no table of a race"):
-        racing.kept(tmp_path, WEEK)

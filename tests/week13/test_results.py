@@ -89,12 +89,6 @@ def test_the_words_beside_the_numbers():
     assert findings.wrong() == 0
 
 
-def test_files_are_named_and_the_topology_is_the_one_described():
-    folder = records.RESULTS
-    pages = "".join((folder / f"{page}.md").read_text(encoding="utf-8") for page in ("README", "FINDINGS"))
-    named = set(re.findall(r"[\w./-]+\.(?:json|png|txt)", pages))
-    for path in [*folder.glob("*.*"), *(folder / "ring").glob("*.json")]:
-        if path.suffix in (".json", ".png", ".txt"):
-            assert str(path.relative_to(folder)) in named, path.name
-    topo = smi.parse_topo((folder / "h200-topology.txt").read_text(encoding="utf-8"))
+def test_the_topology_is_the_one_described():
+    topo = smi.parse_topo((records.RESULTS / "h200-topology.txt").read_text(encoding="utf-8"))
     assert len(topo.gpus) == 4 and set(topo.between.values()) == {"NV18"}

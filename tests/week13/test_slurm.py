@@ -51,17 +51,13 @@ def free_port():
 @pytest.fixture
 def cluster(tmp_path):
     """(environment of a job on two nodes, folder of what the stand-ins saw)."""
-    seen = tmp_path / "seen"
-    seen.mkdir()
-    tools = tmp_path / "tools"
-    tools.mkdir()
+    # torchrun leaves its log folders in the temporary folder
+    seen, tools, scratch, submit = (tmp_path / name for name in ("seen", "tools", "tmp", "submitted from"))
+    for folder in (seen, tools, scratch, submit):
+        folder.mkdir()
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("torchrun", TORCHRUN)):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
-    scratch = tmp_path / "tmp"  # torchrun leaves its log folders in the temporary folder
-    scratch.mkdir()
-    submit = tmp_path / "submitted from"
-    submit.mkdir()
     (submit / "week13_allreduce").symlink_to(ROOT / "week13_allreduce")
     environment = {
         **os.environ,
@@ -82,28 +78,18 @@ def bash(*arguments, **kwargs):
     return subprocess.run(["bash", *arguments], capture_output=True, text=True, timeout=240, **kwargs)
 
 
-def test_bash_can_read_it():
-    done = bash("-n", str(SCRIPT))
-    assert done.returncode == 0 and done.stderr == ""
-    assert re.search(r"^#SBATCH --ntasks-per-node=1$", SCRIPT.read_text(encoding="utf-8"), re.M)
-
-
 def test_two_torchruns_meet_and_measure_together(cluster):
     environment, seen, submit = cluster
+    assert re.search(r"^#SBATCH --ntasks-per-node=1$", SCRIPT.read_text(encoding="utf-8"), re.M)
     words = ["-e", "4K", "-f", "4", "--device", "cpu", "--budget", "0.01", "--contenders", "library,ring"]
     done = bash(str(SCRIPT), *words, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (seen / "scontrol").read_text().split() == ["show", "hostnames", "node[1-2]"]
     words = (seen / "srun").read_text().split()
     port = 20000 + int(environment["SLURM_JOB_ID"])
-    for flag, value in (
-        ("--nnodes", "2"),
-        ("--nproc-per-node", "1"),
-        ("--rdzv-endpoint", f"localhost:{port}"),
-        ("--rdzv-id", environment["SLURM_JOB_ID"]),
-        ("-m", "week13_allreduce.bench"),
-    ):
-        assert words[words.index(flag) + 1] == value
+    flags = {"--nnodes": "2", "--nproc-per-node": "1", "--rdzv-endpoint": f"localhost:{port}"}
+    flags |= {"--rdzv-id": environment["SLURM_JOB_ID"], "-m": "week13_allreduce.bench"}
+    assert {flag: words[words.index(flag) + 1] for flag in flags} == flags
     # One record, in the folder the job was submitted from, of two ranks that are two nodes, with no wrong number.
     record = json.loads((submit / "runs" / f"bench-{environment['SLURM_JOB_ID']}" / "bench.json").read_text())
     assert (record["ranks"], record["nodes"], record["transport"]) == (2, 2, "gloo")

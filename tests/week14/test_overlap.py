@@ -1,11 +1,6 @@
-"""Task 14.5's reference on the recorded traces, beside two other ways to find the same.
-
-HolisticTraceAnalysis (Meta; 0.5.0 when this was written) is no dependency of the course: its part runs where somebody
-has installed it.
-"""
+"""Task 14.5's reference on the recorded traces, beside another way to find the same."""
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,22 +54,3 @@ def test_beside_a_row_of_cells(path):
     assert got.computing == pytest.approx(row[False].sum() * GRAIN, abs=tolerance)
     assert got.communication == pytest.approx(row[True].sum() * GRAIN, abs=tolerance)
     assert got.exposed == pytest.approx((row[True] & ~row[False]).sum() * GRAIN, abs=tolerance)
-
-
-@each
-def test_beside_holistic_trace_analysis(path):
-    pytest.importorskip("hta")
-    import pandas  # type: ignore[import-not-found, import-untyped, unused-ignore]  # not of this project
-    from hta.analyzers.communication_analysis import CommunicationAnalysis  # type: ignore[import-not-found, import-untyped, unused-ignore]  # not of this project
-
-    found = kernels(path)
-    names = sorted({e["name"] for e in found})
-    table = pandas.DataFrame(
-        [(names.index(e["name"]), e["ts"], e["dur"], e["ts"] + e["dur"], e["tid"]) for e in found],
-        columns=["name", "ts", "dur", "end", "stream"],
-    )
-
-    symbols = SimpleNamespace(get_sym_table=lambda: names)
-    trace = SimpleNamespace(traces={0: table}, symbol_table=symbols)
-    theirs = CommunicationAnalysis.get_comm_comp_overlap(trace, visualize=False)["comp_comm_overlap_pctg"][0]
-    assert 100 * exposed(load(path)).overlap == pytest.approx(theirs, abs=0.006)  # it rounds to 0.01

@@ -25,37 +25,19 @@ COPY = """        self.handle, self.whole = None, True
         import ctypes
         n = self.full.numel() * self.full.element_size()
 """
+HEAP = "        self.kept = ctypes.string_at(self.full.data_ptr(), n)\n"
+PIECES = """        at = self.full.data_ptr()
+        self.kept = [ctypes.string_at(at + i, min(4000, n - i)) for i in range(0, n, 4000)]
+"""
+MAPPED = """        import mmap
+        self.kept = mmap.mmap(-1, n, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.kept[:] = ctypes.string_at(self.full.data_ptr(), n)
+"""
 HIDDEN = [  # the meter of storages does not see these
-    Mutant("in the heap", *WAIT, COPY + "        self.kept = ctypes.string_at(self.full.data_ptr(), n)\n"),
-    Mutant(
-        "in small pieces",
-        *WAIT,
-        COPY + "        self.kept = [ctypes.string_at(self.full.data_ptr() + i, min(4000, n - i)) "
-        "for i in range(0, n, 4000)]\n",
-    ),
-    Mutant(
-        "outside the heap",
-        *WAIT,
-        COPY + "        import mmap\n        self.kept = mmap.mmap(-1, n, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
-        "        self.kept[:] = ctypes.string_at(self.full.data_ptr(), n)\n",
-    ),
-    Mutant(
-        "instead of ballast",
-        *WAIT,
-        COPY + "        global BALLAST\n        BALLAST = None\n"
-        "        self.kept = ctypes.string_at(self.full.data_ptr(), n)\n",
-    ),
-]
-SEEN = [
-    Mutant("never freed", "14.4", "fsdp", "FlatParameter.free", "        self.full.untyped_storage().resize_(0)\n", ""),
-    Mutant(
-        "everything at the start",
-        "14.4",
-        "fsdp",
-        "FSDP.begin",
-        "        self.root.wait()\n",
-        "        for unit in self.units:\n            unit.wait()\n",
-    ),
+    Mutant("in the heap", *WAIT, COPY + HEAP),
+    Mutant("in small pieces", *WAIT, COPY + PIECES),
+    Mutant("outside the heap", *WAIT, COPY + MAPPED),
+    Mutant("instead of ballast", *WAIT, COPY + "        global BALLAST\n        BALLAST = None\n" + HEAP),
 ]
 NOISE = Mutant(
     "garbage of all sizes",
@@ -86,9 +68,8 @@ def boxed(tmp_path_factory):
             right = (week.folder / f"{name}.py").read_text()
             edited = mutant is not None and mutant.module == name
             ballast = "\n\nBALLAST: object = b'x' * (9 << 20)\n" if edited and "ballast" in mutant.name else ""
-            (folder / week.package / f"{name}.py").write_text(
-                (mutant.apply(right) if edited else bare(right)) + ballast
-            )
+            code = mutant.apply(right) if edited else bare(right)
+            (folder / week.package / f"{name}.py").write_text(code + ballast)
 
     with SandboxRunner(folder, deadline=DEADLINE, budget=10_000.0) as runner:
         yield week, runner, edit
@@ -113,7 +94,7 @@ def test_an_honest_rank_has_bytes_left(boxed, mutant, checkpointed):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("mutant", [*HIDDEN, *SEEN], ids=lambda m: m.name)
+@pytest.mark.parametrize("mutant", HIDDEN, ids=lambda m: m.name)
 def test_whoever_keeps_the_blocks_is_heavier(boxed, mutant):
     for checkpointed in (False, True):
         with pytest.raises(CheckFailed, match="its processes hold"):

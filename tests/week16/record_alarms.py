@@ -114,17 +114,9 @@ def runs(first: int, each: int, widths: tuple[int, ...]) -> list[dict]:
     for number, fault in enumerate(f for f in FAULTS for _ in range(2 * each if f == "none" else each)):
         pick = np.random.default_rng(first + number)
         low, high = STRENGTHS.get(fault, (0.05, 0.3))
-        found.append(
-            run(
-                fault,
-                first + number,
-                width=int(pick.choice(widths)),
-                history=int(pick.choice([4, 16])),
-                rate=float(pick.uniform(0.5, 0.8)),
-                at=int(pick.integers(30, 90)),
-                strength=float(pick.uniform(low, high)),
-            )
-        )
+        width, history = int(pick.choice(widths)), int(pick.choice([4, 16]))
+        rate, at, strength = float(pick.uniform(0.5, 0.8)), int(pick.integers(30, 90)), float(pick.uniform(low, high))
+        found.append(run(fault, first + number, width=width, history=history, rate=rate, at=at, strength=strength))
     return found
 
 

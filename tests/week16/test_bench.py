@@ -17,9 +17,8 @@ ROOT = Path(bench.__file__).parents[1]
 
 
 def test_one_linear_in_each_precision():
-    rows = linears.measure(
-        Shape(64, 32, 48), ["plain", "te-current", "week16", "week16-block"], torch.device("cpu"), 0.01
-    )
+    arms = ["plain", "te-current", "week16", "week16-block"]
+    rows = linears.measure(Shape(64, 32, 48), arms, torch.device("cpu"), 0.01)
     found = {row["arm"]: row for row in rows}
     assert found["plain"]["error"] == 0 and "why_not" in found["te-current"] and "seconds" not in found["te-current"]
     for arm in ("week16", "week16-block"):
@@ -42,20 +41,22 @@ def test_a_fault_costs_its_own_part_alone(monkeypatch, tmp_path):
 @pytest.mark.thorough
 def test_two_ranks_under_torchrun(tmp_path):
     out = tmp_path / "record.json"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = [
+        "--device",
+        "cpu",
+        "--shapes",
+        "64x64x64",
+        "--arms",
+        "week16,te-current",
+        "--steps",
+        "12",
         "--out",
         str(out),
-        *["--device", "cpu", "--shapes", "64x64x64", "--arms", "week16,te-current", "--steps", "12"],
     ]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launch, "-m", "week16_fp8.bench", *words],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    own = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    command = [*launch, "-m", "week16_fp8.bench", *words]
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     record = records.read_record(out)
     assert record["ranks"] == 2 and record["transport"] == "gloo" and not record["failed"]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from labkit.record.read import read_run
 from week16_fp8.given import crossover, findings, renting
 from week16_fp8.given.findings import (
     ARMS,
@@ -32,10 +31,6 @@ if not (findings.RESULTS / WHOLE).exists():
 
 def words(name):
     return " ".join((ROOT / name).read_text(encoding="utf-8").split())
-
-
-def config(run):
-    return read_run(findings.RESULTS / run / "speed" / BF16).run["config"]
 
 
 def training(run):

@@ -26,10 +26,8 @@ def verdict(**arms):
 
 
 def test_gap_is_relative_signed_and_in_per_cent():
-    assert gaps({10: 5.1, 20: 4.9}, {10: 5.0, 20: 5.0, 30: 5.0}) == [
-        (10, pytest.approx(2.0)),
-        (20, pytest.approx(-2.0)),
-    ]
+    found = [(10, pytest.approx(2.0)), (20, pytest.approx(-2.0))]
+    assert gaps({10: 5.1, 20: 4.9}, {10: 5.0, 20: 5.0, 30: 5.0}) == found
 
 
 def test_value_is_the_root_mean_square_of_the_second_half():
@@ -67,31 +65,22 @@ def test_beyond_what_is_accepted_and_within_what_rounding_explains_is_undecided(
     assert out["word"] == "no-power" and "Undecided" in out["sentence"] and "1.6 %" in out["sentence"]
     assert verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(5))["word"] == "pass"
     assert verdict(twin=shifted(0.1), fp8=shifted(1.7), broken=shifted(5))["word"] == "fail"
-    assert verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(0.5))["word"] == "no-power", (
-        "nor was broken rejected"
-    )
+    unrejected = verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(0.5))
+    assert unrejected["word"] == "no-power", "nor was broken rejected"
 
 
-def test_too_few_evaluations_have_no_power():
-    few = {step: loss for step, loss in BASE.items() if step > 60}
-    heldout = {
-        "bf16": few,
-        "twin": {s: shifted(0.004)[s] for s in few},
-        "fp8": {s: shifted(0.01)[s] for s in few},
-        "broken": {s: shifted(5)[s] for s in few},
-    }
-    out = judge(heldout, ROLES, LABELS)
-    assert out["word"] == "no-power" and "only 4 evaluations" in out["sentence"]
-
-
-def test_models_that_hardly_learn_have_no_power():
-    flat = {step: 7.0 - 0.0001 * step for step in STEPS}
-    arms = {
-        name: {s: loss * (1 + gap / 100) for s, loss in flat.items()}
-        for name, gap in (("twin", 0.004), ("fp8", 0.01), ("broken", 5))
-    }
-    out = judge({"bf16": flat, **arms}, ROLES, LABELS)
-    assert out["word"] == "no-power" and "hardly learn" in out["sentence"]
+@pytest.mark.parametrize(
+    "base, why",
+    [
+        ({step: loss for step, loss in BASE.items() if step > 60}, "only 4 evaluations"),
+        ({step: 7.0 - 0.0001 * step for step in STEPS}, "hardly learn"),
+    ],
+)
+def test_too_few_evaluations_or_models_that_hardly_learn_have_no_power(base, why):
+    gaps = {"bf16": 0, "twin": 0.004, "fp8": 0.01, "broken": 5}
+    arms = {name: {step: loss * (1 + gap / 100) for step, loss in base.items()} for name, gap in gaps.items()}
+    out = judge(arms, ROLES, LABELS)
+    assert out["word"] == "no-power" and why in out["sentence"]
 
 
 def test_another_bf16_is_shown_and_not_judged():
@@ -99,18 +88,15 @@ def test_another_bf16_is_shown_and_not_judged():
     heldout = {"bf16": BASE, "twin": shifted(0.004), "te": shifted(0.9), "fp8": shifted(0.01), "broken": shifted(5)}
     out = judge(heldout, roles, labels)
     assert out["word"] == "pass" and "TE BF16" not in out["sentence"] and out["arms"]["te"]["word"] == "outside"
-    without = judge(
-        {k: v for k, v in heldout.items() if k != "fp8"}, {k: v for k, v in roles.items() if k != "fp8"}, labels
-    )
+    del heldout["fp8"], roles["fp8"]
+    without = judge(heldout, roles, labels)
     assert without["word"] == "incomplete", "a BF16 arm is no FP8 result"
 
 
 def test_two_twins_are_pooled():
-    out = judge(
-        {"bf16": BASE, "twin": shifted(0.003), "twin2": shifted(0.004), "fp8": shifted(0.01), "broken": shifted(5)},
-        {**ROLES, "twin2": "twin"},
-        {**LABELS, "twin2": "another"},
-    )
+    heldout = {"bf16": BASE, "twin": shifted(0.003), "twin2": shifted(0.004)}
+    heldout |= {"fp8": shifted(0.01), "broken": shifted(5)}
+    out = judge(heldout, {**ROLES, "twin2": "twin"}, {**LABELS, "twin2": "another"})
     assert out["band"]["threshold"] == pytest.approx(ROUNDING_RATIO * math.sqrt((0.003**2 + 0.004**2) / 2))
 
 

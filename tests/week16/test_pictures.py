@@ -25,11 +25,8 @@ def gradient():
 
 def test_real_tensors_are_those_of_the_last_step():
     found = experiments.tensors(3)
-    assert {name: x.shape for name, x in found.items()} == {
-        "input": (1024, 64),
-        "weight": (128, 64),
-        "gradient": (1024, 128),
-    }
+    shapes = {"input": (1024, 64), "weight": (128, 64), "gradient": (1024, 128)}
+    assert {name: x.shape for name, x in found.items()} == shapes
     assert all(np.isfinite(x).all() and x.any() for x in found.values())
 
 
@@ -135,9 +132,8 @@ def test_trainings_are_paired():
     assert 0 < abs(twin - base) < 0.01 * base and 0 < abs(fp8 - base) < 0.01 * base
     tensor, dB = pairs.worst(runs["week16"], "grad")
     assert tensor.endswith(".grad") and 20 < dB < 30  # E5M2 on its plateau: 25 dB
-    assert not set(pairs.text(True)[:1000].tolist()) - set(range(256)) and len(pairs.text(True)) < len(
-        pairs.text(False)
-    )
+    heldout, training = pairs.text(True), pairs.text(False)
+    assert not set(heldout[:1000].tolist()) - set(range(256)) and len(heldout) < len(training)
 
 
 def test_several_runs_say_how_long_the_rest_takes_and_end_in_time(capsys):
@@ -154,12 +150,8 @@ def test_milliseconds_from_a_record(tmp_path):
     classes = {"GEMM bf16": 2.0, "quantize/cast": 1.0}
     row = {"arm": "plain", "label": "plain", "shape": [64, 32, 32], "seconds": 3e-3}
     row["kernels"] = {"span_ms": 3.0, "classes_ms": classes, "steps": 1, "top": []}
-    record = {
-        "kind": "fp8",
-        "device": "cuda",
-        "ranks": 1,
-        "linear": [row, {**row, "arm": "week16", "label": "own", "seconds": 6e-3}, {"arm": "te", "why_not": "no"}],
-    }
+    rows = [row, {**row, "arm": "week16", "label": "own", "seconds": 6e-3}, {"arm": "te", "why_not": "no"}]
+    record = {"kind": "fp8", "device": "cuda", "ranks": 1, "linear": rows}
     (tmp_path / "x.json").write_text(json.dumps(record))
     assert records.recorded("cuda", tmp_path)["ranks"] == 1 and records.recorded("cpu", tmp_path) is None
     assert records.times_as_long(record, "week16") == pytest.approx(2.0)
