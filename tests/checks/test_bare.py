@@ -79,12 +79,16 @@ def runner():
         yield local
 
 
-def checked(tmp_path, runner, bits=BITS, deadline=30.0):
-    week = tmp_path / "week93_bare"
+def make(folder, bits=BITS):
+    week = folder / "week93_bare"
     week.mkdir()
     for name, text in (("tasks.toml", REGISTRY), ("test_week93.py", TESTS), ("bits.py", bits), ("__init__.py", "")):
         (week / name).write_text(text)
-    return run_checks(weeks=[load_week(week)], runner=runner, seed=1, deadline=deadline)
+    return week
+
+
+def checked(tmp_path, runner, bits=BITS, deadline=30.0):
+    return run_checks(weeks=[load_week(make(tmp_path, bits))], runner=runner, seed=1, deadline=deadline)
 
 
 def test_arrays_cross_and_come_back_in_their_dtypes(tmp_path, runner):
