@@ -158,21 +158,20 @@ def call(
     if not isinstance(inputs, list) or not inputs:
         raise TypeError("inputs is a list with one entry for each rank")
     by_rank = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in inputs)
-    own = {} if timeout is None else {"timeout": timeout}
-    reply = _run(name, by_rank, in_place, kwargs=kwargs, weighed=weighed, **own)
+    reply = _run(name, by_rank, timeout, in_place, kwargs=kwargs, weighed=weighed)
     answers = Answers(reply.values)
     answers.inputs = reply.inputs
     return answers, reply.ledgers
 
 
-def call_alone(name: str, *args: Any, **kwargs: Any) -> Any:
+def call_alone(name: str, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
     """Run "module.function" once, without ranks, in a process of its own. Returns its value; raises like `call`."""
-    return _run(name, (args,), kwargs=kwargs, with_group=False).values[0]
+    return _run(name, (args,), timeout, kwargs=kwargs, with_group=False).values[0]
 
 
 def call_each(name: str, arguments: list[tuple]) -> list[Any]:
     """Run "module.function" with each of these tuples, in one process, without ranks; raises like `call`."""
-    values = _run(name, (tuple(arguments),), with_group=False, each=True).values[0]
+    values = _run(name, (tuple(arguments),), None, with_group=False, each=True).values[0]
     # Who answers is the student's process: a list of no values would satisfy every loop over it.
     if not isinstance(values, (list, tuple)) or len(values) != len(arguments):
         raise CheckFailed(NO_RESULT, f"{name} was called {len(arguments)} times, and as many values did not come back")
@@ -232,12 +231,13 @@ def here() -> tuple[Runner, Case]:
     return found
 
 
-def _run(name: str, inputs: tuple[tuple, ...], in_place: bool = False, **more: Any) -> Reply:
-    """Run a job of the case at hand. `more` are fields of the Job in place of the case's, or that it does not give."""
+def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, in_place: bool = False, **more: Any) -> Reply:
+    """Run a job of the case at hand. `more` are fields of the Job that the case does not give."""
     runner, case = here()
     common = {each.name: getattr(case, each.name) for each in fields(Setting)}
+    common |= {} if timeout is None else {"timeout": timeout}
     try:
-        reply = runner.run(Job(function=name, inputs=inputs, **(common | more)))
+        reply = runner.run(Job(function=name, inputs=inputs, **common, **more))
     except values.TooMuch as error:  # of a value that came back and is handed on
         raise CheckFailed(NO_RESULT if case.answered else FAULT, f"it cannot be handed on: {error}") from None
     except LabError as error:  # the ranks could not be started, say: not the student's doing
