@@ -169,11 +169,11 @@ def test_what_lab_handin_packed_counts_where_it_says(week):
     """No other copy, wherever it lies and however it is called."""
     files = below(PACKAGE, {"ring.py": RING, "lab.ipynb": LAB["lab.ipynb"]}) | {"cost.py": COST, "beside/ring.py": "x"}
     made = submission(files)
-    made.manifest = Manifest("week91", datetime.now(UTC), {}, {})
+    made.manifest = Manifest(format=1, week="week91", made=datetime.now(UTC), files={}, versions={})
     package = arrange(made, week)
     assert package.used == {"ring": f"{PACKAGE}/ring.py"} and set(package.missing) == {"cost", "stretch.tree"}
     assert package.notebook == f"{PACKAGE}/lab.ipynb"
-    made.manifest = Manifest("week92", datetime.now(UTC), {}, {})
+    made.manifest = Manifest(format=1, week="week92", made=datetime.now(UTC), files={}, versions={})
     assert arrange(made, week).used.keys() == {"ring", "cost"}, "of another week it says nothing"
 
 
