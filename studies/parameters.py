@@ -11,7 +11,7 @@ import argparse
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -72,20 +72,14 @@ class Holds(Hook):
     def after_step(self, loop: Loop) -> None:
         if loop.step == WARMUP + 1:
             self.found["peak"] = int(loop._peak())
-            events = loop.group.ledger.events[self.begin :]
-            self.found["sent"] = sum_bytes((e.kind, e.bytes) for e in events if e.kind not in ("wait", "split"))
+            sent: Counter[str] = Counter()
+            for event in loop.group.ledger.events[self.begin :]:
+                sent[event.kind] += event.bytes
+            self.found["sent"] = {kind: much for kind, much in sent.items() if kind not in ("wait", "split")}
 
     def on_end(self, loop: Loop) -> None:
         step = median(loop.seconds[WARMUP + 1 :])
         self.found["tokens_per_s"] = loop.config.batch_size * loop.config.seq_len / step
-
-
-def sum_bytes(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Return {kind: bytes in all}."""
-    total: Counter[str] = Counter()
-    for kind, much in pairs:
-        total[kind] += much
-    return dict(total)
 
 
 def held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
@@ -96,15 +90,15 @@ def held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
         kept = [(key, value) for key, value in state.items() if isinstance(value, Tensor) and value.numel() > 1]
         tensors += [({"exp_avg": "m", "exp_avg_sq": "v"}.get(key, key), value) for key, value in kept]
     seen: set[int] = set()
-    pairs = []
+    total: Counter[str] = Counter()
     for what, tensor in tensors:
         for name, piece in pieces(tensor).items():
             memory = piece.untyped_storage()
             if memory.data_ptr() and memory.data_ptr() not in seen:
                 seen.add(memory.data_ptr())
                 kind = str(piece.dtype).removeprefix("torch.")
-                pairs.append((f"{what}, {kind}{f' ({name})' if name else ''}", memory.nbytes()))
-    return sum_bytes(pairs)
+                total[f"{what}, {kind}{f' ({name})' if name else ''}"] += memory.nbytes()
+    return dict(total)
 
 
 def train_arm(group: Group, settings: dict[str, Any]) -> dict[str, Any]:
@@ -155,15 +149,12 @@ def study(
     settings: list[str],
     size: int,
     device: str,
-    keep: Callable[[dict[str, Any]], None] | None = None,
+    keep: Callable[[dict[str, Any]], None] = lambda found: None,
     trip: str | None = None,
 ) -> dict[str, Any]:
     """The record of each arm, or of the round trip of one, `trip`; `keep` gets it after each arm. LabError: no arm."""
-    if unknown := [name for name in (names if trip is None else [trip]) if name not in ARMS]:
+    if unknown := [name for name in names if name not in ARMS]:
         raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
-    if trip is not None and not ARMS[trip].get("fp8_parameters"):
-        have = ", ".join(name for name, precision in ARMS.items() if precision.get("fp8_parameters"))
-        raise LabError(f"{trip} has no FP8 parameters to convert; these have: {have}")
     batch = [] if any(setting.startswith("batch_size") for setting in settings) else [f"batch_size={SEQUENCES * size}"]
     preset = load_preset("h100", [f"speed.train.{setting}" for setting in (*settings, *batch)])
     whole = preset.speed_config(preset.baseline(), world=size).model_dump()
@@ -179,8 +170,7 @@ def study(
         own = {**whole, "precision": ARMS[name]}
         out["arms"][name] = run_ranks(train_arm, own, size=size, device=device, timeout=None)[0]
         print(f"{name}: {json.dumps(jsonable(out['arms'][name]))[:600]}", flush=True)
-        if keep is not None:
-            keep(out)
+        keep(out)
     return out
 
 
@@ -189,7 +179,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--arms", default="bf16,te-block,te-block-parameters")
-    which.add_argument("--round-trip", metavar="ARM", help="of a checkpoint of this arm, and no arm's training")
+    stored = [name for name, precision in ARMS.items() if "fp8_parameters" in precision]
+    which.add_argument("--round-trip", choices=stored, help="of a checkpoint of this arm, and no arm's training")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the training")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))

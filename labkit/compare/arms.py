@@ -267,7 +267,7 @@ def timed_row(data: RunData, label: str, role: str) -> TimedRow:
     ranks = of.world.size if of.world and of.world.size else 1
     on_gpu = of.world is not None and str(of.world.device).startswith("cuda")
     gpu = of.hardware.gpus[0].name if on_gpu and of.hardware and of.hardware.gpus else None
-    found = efficiency_of(config, of.results.speed.tokens_per_s, gpu, ranks).to_json()
+    found = efficiency_of(config, of.results.speed.tokens_per_s, gpu, ranks)
     plain = config.precision.backend in PLAIN
     evidence = of.results.evidence
     return TimedRow(
@@ -285,9 +285,9 @@ def timed_row(data: RunData, label: str, role: str) -> TimedRow:
         converted=0 if plain else evidence.get("converted"),
         width=config.resolved_model.d_model,
         module_types=evidence.get("module_types"),
-        flops_per_s=found["flops_per_s"],
-        mfu=found["mfu"],
-        mfu_note=found["note"],
+        flops_per_s=found.flops_per_s,
+        mfu=found.mfu,
+        mfu_note=found.note,
     )
 
 

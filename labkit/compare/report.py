@@ -238,7 +238,7 @@ def _efficiency(arm: Arm) -> dict | None:
     world = arm.data.training.world
     found = efficiency_of(config, arm.speed.tokens_per_s, _gpu_name(arm.data), (world and world.size) or 1)
     rates = {k: v / 1e12 for k, v in found.flops_per_s.items()}
-    shares = {f"{convention}, {peak} peak": share for (convention, peak), share in found.mfu.items()}
+    shares = {key.replace(" FLOPs /", ","): share for key, share in found.mfu.items()}
     return {"label": arm.label, "rates": rates, "note": found.note, "mfu": shares}
 
 

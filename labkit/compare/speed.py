@@ -83,7 +83,7 @@ class Window(Hook):
                 torch.cuda.synchronize()
                 self.profiler.stop()
                 found = kernels.breakdown(kernels.device_kernels(self.profiler), self.profile)
-                self.found["kernels"] = {**asdict(found), "evidence": kernels.evidence(found)}
+                self.found["kernels"] = asdict(found)
             loop.stopped = OVER
 
     def on_end(self, loop: Loop) -> None:

@@ -12,10 +12,9 @@ from labkit.compare.terminal import say
 from labkit.crossover import record as records
 from labkit.crossover.grid import ARMS, BASE, FP8, TIE, Shape, describe, parse_arms, parse_sizes, speedup
 from labkit.errors import LabError
-from labkit.record import hardware
-from labkit.record.clean import typed_command
+from labkit.record import benchmark
 from labkit.record.files import writable
-from labkit.record.run import now, versions
+from labkit.record.run import now
 
 SIZES = {"cuda": "1K,4K,16K", "cpu": "128,512"}  # of M, of K and of N
 
@@ -42,28 +41,22 @@ def crossover(request: Request, console: Console | None = None) -> int:
     from labkit.crossover.linear import LOOPS
 
     console, out = console or Console(), request.out
-    gpu = torch.cuda.is_available()
-    device = request.device or ("cuda" if gpu else "cpu")
+    device = request.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in SIZES:
         raise LabError(f"--device is cuda or cpu, not '{device}'")
-    if device == "cuda" and not gpu:
+    if device == "cuda" and not torch.cuda.is_available():
         raise LabError("--device cuda, and torch sees no GPU: `lab doctor` says why; --device cpu runs anywhere")
     if not request.seconds > 0 or not request.budget > 0:
         raise LabError("--seconds and --budget are above 0")
     sizes = {name: parse_sizes(getattr(request, name) or SIZES[device], name.lower()) for name in "MKN"}
     arms, missing = choose_arms(parse_arms(request.arms), device, explicit=request.arms is not None)
-    machine = hardware.describe()
-    name = machine["gpus"][0]["name"] if device == "cuda" and machine["gpus"] else machine["cpu"]["model"] or "this CPU"
+    about = benchmark.about("crossover", device)
     fresh = {
-        "kind": "crossover",
+        **about,
         "status": "running",
-        "started": now(),
         "finished": None,
-        "command": typed_command(),
-        "hardware": machine,
-        "versions": versions(),
         "device": device,
-        "device_name": name,
+        "device_name": about["hardware_name"],
         "grid": sizes,
         "arms": arms,
         "method": {"budget": request.budget, "loops": LOOPS, "compiled": request.compiled},
@@ -131,9 +124,8 @@ def draw(folder: Path, console: Console) -> list:
     figures.mkdir(exist_ok=True)
     made = [pictures.heat_map(record, arm, figures) for arm in record["arms"] if arm in FP8]
     made = [picture for picture in [*made, pictures.split(record, figures)] if picture]
-    have = records.cells(record)
-    timed = {arm for (_, arm), cell in have.items() if cell.seconds} - {BASE}
-    tables = [records.table(record, arm) for arm in record["arms"] if arm in timed]
+    timed = {arm for (_, arm), cell in records.cells(record).items() if cell.seconds}
+    tables = [records.table(record, arm) for arm in record["arms"] if arm in timed - {BASE}]
     (folder / "crossover.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
     for arm in record["arms"]:
         say(console, summarise(record, arm))

@@ -49,8 +49,6 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """One arm at one shape."""
-
     M: int
     K: int
     N: int
@@ -69,7 +67,6 @@ class Cell:
 
     @property
     def took(self) -> float:
-        """`seconds`; 0 where it was not measured."""
         return self.seconds or 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,7 +114,7 @@ def without_waiting(base: Cell, cell: Cell) -> float | None:
 
 
 def extra(base: Cell, cell: Cell) -> dict[str, float]:
-    """Return the seconds by part that `cell` needs more than the baseline (negative: saves)."""
+    # The seconds by part that `cell` needs more than the baseline (negative: saves).
     return {part: cell.parts.get(part, 0.0) - base.parts.get(part, 0.0) for part in PARTS}
 
 
@@ -134,7 +131,6 @@ def reason(base: Cell | None, cell: Cell | None) -> str | None:
 
 
 def describe(base: Cell, cell: Cell) -> str:
-    """Describe one cell in a sentence."""
     gain, why = speedup(base, cell), reason(base, cell)
     if gain is None:
         return f"{ARMS[cell.arm][2]} at {cell.shape}: not measured" + (f" ({cell.why_not})" if cell.why_not else "")

@@ -203,7 +203,5 @@ def split_kernels(kernels: list, arms: int, repeats: int) -> list[tuple[dict[str
 
 def _parts(times: list[tuple[bool, float]]) -> dict[str, float]:
     """Sum (is it a product?, seconds) of each kernel: the seconds of products, and of the rest."""
-    return {
-        "product": sum(seconds for product, seconds in times if product),
-        "quantise": sum(seconds for product, seconds in times if not product),
-    }
+    kinds = {"product": True, "quantise": False}
+    return {part: sum(seconds for product, seconds in times if product is kind) for part, kind in kinds.items()}

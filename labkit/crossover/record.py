@@ -6,47 +6,33 @@ cells  [{M, K, N, arm, seconds, spread, queue, parts, error, fp8_kernels} or {M,
 """
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 from labkit.crossover.grid import ARMS, BASE, REASONS, Cell, Shape, reason, shapes, speedup, without_waiting
 from labkit.errors import LabError
+from labkit.record import benchmark
 from labkit.record.clean import jsonable
-from labkit.record.files import explained, replace_file
 
 FILE = "crossover.json"
 SAME = ("grid", "arms", "method", "device", "device_name", "versions")  # what one map may not mix
 Cells = dict[tuple[Shape, str], Cell]
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Load a map; `path` is its folder or file. LabError in one sentence if there is none or it is not whole."""
-    file = path / FILE if path.is_dir() else path
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise LabError(f"there is no {file}: `lab crossover` makes one") from None
-    except (OSError, ValueError) as error:
-        raise LabError(f"{file} cannot be read as a map: {error}") from None
-    if not isinstance(record, dict) or record.get("kind") != "crossover" or not isinstance(record.get("cells"), list):
-        raise LabError(f'{file} is no map of crossovers: its kind is not "crossover"')
-    return record
+def load(folder: Path) -> dict[str, Any]:
+    """Load the map in this folder. LabError: there is none."""
+    return benchmark.load(folder / FILE, "crossover", "map of crossovers")
 
 
 def save(record: dict[str, Any], folder: Path) -> None:
-    """Write the map; LabError if it cannot be written."""
-    with explained(folder / FILE):
-        replace_file(folder / FILE, json.dumps(jsonable(record), indent=1, ensure_ascii=False) + "\n")
+    benchmark.save(record, folder / FILE)
 
 
 def cells(record: dict[str, Any]) -> Cells:
-    """Return {(shape, arm): Cell}."""
     return {(cell.shape, cell.arm): cell for cell in (Cell(**row) for row in record["cells"])}
 
 
 def pair(have: Cells, shape: Shape, arm: str) -> tuple[Cell | None, Cell | None]:
-    """Return the baseline's cell and the arm's, for one shape."""
     return have.get((shape, BASE)), have.get((shape, arm))
 
 

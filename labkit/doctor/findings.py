@@ -117,7 +117,6 @@ def run_doctor(probes: Sequence[Probe] = PROBES) -> list[Check]:
 
 
 def verdicts(checks: Iterable[Check], groups: Sequence[Group] = GROUPS) -> list[Verdict]:
-    """One verdict a purpose."""
     by_name = {check.name: check for check in checks}
 
     def works(name: str) -> bool:
@@ -130,14 +129,11 @@ def verdicts(checks: Iterable[Check], groups: Sequence[Group] = GROUPS) -> list[
     for group in groups:
         missing = [name for name in group.needs if not works(name)]
         if group.one_of and not any(map(works, group.one_of)):
-            missing += [name for name in group.one_of if name not in missing]
+            missing += group.one_of
         lacking = [name for name in group.wants if not works(name)]
+        sentence = f"yes ({group.start}), but without {why(lacking)}" if lacking else f"yes: {group.start}"
         if missing:
             sentence = f"no, because of {why(missing)}"
-        elif lacking:
-            sentence = f"yes ({group.start}), but without {why(lacking)}"
-        else:
-            sentence = f"yes: {group.start}"
         found.append(Verdict(group.name, not missing, sentence, tuple(missing)))
     return found
 
@@ -200,8 +196,7 @@ def render(checks: Sequence[Check], console: Any = None) -> None:
 # ---- running a probe in a process of its own
 
 
-def _start(probe: Probe) -> subprocess.Popen | OSError:
-    """The probe's process, or why there is none."""
+def _start(probe: Probe) -> subprocess.Popen:
     # Appended, not inserted: an installed labkit must not put all of site-packages before the standard library.
     path = f"import sys; sys.path.append({str(Path(__file__).resolve().parents[2])!r})"
     code = f"{path}; from labkit.doctor.findings import _answer; _answer({probe.target!r})"
@@ -209,16 +204,11 @@ def _start(probe: Probe) -> subprocess.Popen | OSError:
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
     none, pipe = subprocess.DEVNULL, subprocess.PIPE
     command = [sys.executable, "-c", code]
-    try:
-        return subprocess.Popen(command, stdin=none, stdout=pipe, stderr=none, env=environment, start_new_session=True)
-    except OSError as error:
-        return error
+    return subprocess.Popen(command, stdin=none, stdout=pipe, stderr=none, env=environment, start_new_session=True)
 
 
-def _answers(probe: Probe, process: subprocess.Popen | OSError, begin: float) -> list[Check]:
+def _answers(probe: Probe, process: subprocess.Popen, begin: float) -> list[Check]:
     """The probe's Checks; what it does not deliver becomes a failed Check with the reason."""
-    if isinstance(process, OSError):
-        return [Check(name, False, f"could not be probed: {in_words(process)}", probe.fix) for name in probe.names]
     found, reason = {}, "it did not answer"
     try:
         out, _ = process.communicate(timeout=max(0.0, begin + probe.seconds - time.monotonic()))
@@ -244,9 +234,9 @@ def _answers(probe: Probe, process: subprocess.Popen | OSError, begin: float) ->
     return [found.get(name) or Check(name, False, failed, probe.fix) for name in probe.names]
 
 
-def _kill(process: subprocess.Popen | OSError) -> None:
+def _kill(process: subprocess.Popen) -> None:
     """End the process, if it still runs, and what it started: it leads a process group of its own."""
-    if isinstance(process, subprocess.Popen) and process.poll() is None:
+    if process.poll() is None:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
 

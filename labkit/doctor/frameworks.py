@@ -26,7 +26,6 @@ AS_GPU = "as for the GPU"
 
 
 def torch_and_gpu() -> Iterator[Check]:
-    """torch, then what torch can do with the GPU."""
     listed = hardware.gpus()
     try:
         torch = importlib.import_module("torch")
@@ -38,11 +37,9 @@ def torch_and_gpu() -> Iterator[Check]:
         anew = "install it anew: `make clean`, then `make setup`" if broken else "mend or unset what this names"
         check = Check("torch", False, why, SETUP if absent else anew)
     yield check
-    usable = False
-    for check in _gpu(torch, listed):
-        usable = usable or (check.name == "GPU" and check.ok is True)
-        yield check
-    yield _nccl(torch) if usable else Check("NCCL", None, "serves GPUs only", AS_GPU)
+    gpu, fp8 = _gpu(torch, listed)
+    yield from (gpu, fp8)
+    yield _nccl(torch) if gpu.ok else Check("NCCL", None, "serves GPUs only", AS_GPU)
 
 
 def _torch_version(torch: Any) -> Check:
@@ -56,41 +53,35 @@ def _torch_version(torch: Any) -> Check:
     return Check("torch", True, f"{version}, {build}{newer}")
 
 
-def _gpu(torch: Any, listed: list[dict]) -> Iterator[Check]:
-    names = ", ".join(sorted({gpu["name"] for gpu in listed}))
+def _gpu(torch: Any, listed: list[dict]) -> tuple[Check, Check]:
+    """The GPU, and whether it multiplies FP8."""
     none = Check("FP8 hardware", None, "no GPU to try; the CPU demo computes with real FP8 numbers, slowly", AS_GPU)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         usable = torch is not None and torch.cuda.is_available()
     if not usable:
-        yield _unusable(torch, listed, names, said)
-        yield none
-        return
+        return _unusable(torch, listed, said), none
     devices = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
     capability = min((device.major, device.minor) for device in devices)
-    first = devices[0]
-    detail = (
-        f"{len(devices)} x {first.name}, {first.total_memory / 2**30:.0f} GiB, compute capability "
-        f"{dotted(capability)}" + (f", driver {listed[0]['driver']}" if listed else "")
-    )
+    memory = f"{devices[0].total_memory / 2**30:.0f} GiB"
+    detail = f"{len(devices)} x {devices[0].name}, {memory}, compute capability {dotted(capability)}"
+    detail += f", driver {listed[0]['driver']}" if listed else ""
     try:
         for k in range(len(devices)):
             a = torch.ones(64, 64, device=f"cuda:{k}", dtype=torch.bfloat16)
             if (a @ a).float().sum().item() != 64**3:
                 raise ValueError(f"a product on GPU {k} came out wrong")
-        yield Check("GPU", True, f"{detail}, {measure.launch_us('cuda:0'):.1f} us a kernel launch")
+        works = Check("GPU", True, f"{detail}, {measure.launch_us('cuda:0'):.1f} us a kernel launch")
     except Exception as error:
         fix = "see whether another program fills the GPU (`nvidia-smi`), and whether this torch knows the chip"
-        yield Check("GPU", False, f"{detail}; but it does not compute: {in_words(error)}", fix)
-        yield none
-        return
+        return Check("GPU", False, f"{detail}; but it does not compute: {in_words(error)}", fix), none
     fp8 = capability >= FP8_UNITS.least
     detail = f"compute capability {dotted(capability)} " + ("multiplies FP8" if fp8 else "has no FP8 units")
-    yield Check("FP8 hardware", fp8, detail, NEED_GPU)
+    return works, Check("FP8 hardware", fp8, detail, NEED_GPU)
 
 
-def _unusable(torch: Any, listed: list[dict], names: str, said: list[warnings.WarningMessage]) -> Check:
-    """Why torch cannot use a GPU."""
+def _unusable(torch: Any, listed: list[dict], said: list[warnings.WarningMessage]) -> Check:
+    names = ", ".join(sorted({gpu["name"] for gpu in listed}))
     if not listed:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         but = f" (CUDA_VISIBLE_DEVICES={hidden!r} hides all but those)" if hidden is not None else ""
@@ -102,9 +93,8 @@ def _unusable(torch: Any, listed: list[dict], names: str, said: list[warnings.Wa
         return Check("GPU", False, f"{names}, but this torch is a CPU build", fix)
     because = f": {in_words(said[-1].message)}" if said and isinstance(said[-1].message, Warning) else ""
     why = f"{names}, driver {listed[0]['driver']}, but torch cannot use it{because}"
-    return Check(
-        "GPU", False, why, f"update the driver to one for CUDA {torch.version.cuda}, or install a torch for its CUDA"
-    )
+    fix = f"update the driver to one for CUDA {torch.version.cuda}, or install a torch for its CUDA"
+    return Check("GPU", False, why, fix)
 
 
 def _nccl(torch: Any) -> Check:
@@ -124,7 +114,6 @@ def _nccl(torch: Any) -> Check:
 
 
 def gloo() -> Iterator[Check]:
-    """Two ranks talk over the loopback device."""
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
     if loopback is None:
         yield Check("gloo", False, "this machine has no loopback device (lo)", "bring it up: `sudo ip link set lo up`")
@@ -143,12 +132,9 @@ def gloo() -> Iterator[Check]:
     except Exception as error:
         good, why = False, in_words(error)
     fix = "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1"
-    transport = importlib.import_module("labkit.comm.transport")
-    detail = (
-        f"two ranks talk over {loopback}{transport.strange_interface()}"
-        if good
-        else f"two ranks cannot talk over {loopback}: {why}"
-    )
+    if good:
+        why = importlib.import_module("labkit.comm.transport").strange_interface()
+    detail = f"two ranks talk over {loopback}{why}" if good else f"two ranks cannot talk over {loopback}: {why}"
     yield Check("gloo", good, detail, fix)
 
 

@@ -18,7 +18,6 @@ DEMO_MEMORY, DEMO_DISK, TEMPORARY, SHARED = 4 * 2**30, 2**30, 200 * 2**20, 2**30
 
 
 def basics() -> Iterator[Check]:
-    """Python, the system, the packages that need no trying."""
     version, narrow = platform.python_version(), sys.maxsize <= 2**32
     fix = f"install Python {dotted(PYTHON)} or newer, 64 bit, then `make setup PYTHON=python3.12`"
     good = sys.version_info >= PYTHON and not narrow
@@ -32,21 +31,14 @@ def basics() -> Iterator[Check]:
 
 
 def _installed(name: str, packages: Sequence[str], fix: str) -> Check:
-    there, absent = [], []
-    for package in packages:
-        try:
-            there.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            absent.append(package)
-    return Check(name, not absent, f"not installed: {', '.join(absent)}" if absent else ", ".join(there), fix)
+    found = {package: next(metadata.Distribution.discover(name=package), None) for package in packages}
+    if absent := [package for package, there in found.items() if there is None]:
+        return Check(name, False, f"not installed: {', '.join(absent)}", fix)
+    return Check(name, True, ", ".join(f"{package} {there.version}" for package, there in found.items() if there), fix)
 
 
 def room() -> Iterator[Check]:
-    """Memory, disk, temporary files, shared memory."""
-    yield _memory()
-    yield _disk()
-    yield _temporary()
-    yield _shared_memory()
+    yield from (_memory(), _disk(), _temporary(), _shared_memory())
 
 
 def _memory() -> Check:
@@ -61,14 +53,13 @@ def _memory() -> Check:
 def _disk() -> Check:
     from labkit.train.data.cache import cache_root
 
+    def cache() -> Path:
+        return next(folder for folder in (cache_root(), *cache_root().absolute().parents) if folder.exists())
+
     found, bad = [], []
     places: tuple[tuple[str, Callable[[], str | Path], str], ...] = (
         ("the working directory", os.getcwd, "cd to a folder that you may write to"),
-        (
-            "the cache",
-            lambda: next(folder for folder in (cache_root(), *cache_root().absolute().parents) if folder.exists()),
-            "set LABKIT_CACHE to a folder that you may write to",
-        ),
+        ("the cache", cache, "set LABKIT_CACHE to a folder that you may write to"),
     )
     for label, place, fix in places:
         try:

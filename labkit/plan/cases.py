@@ -133,7 +133,6 @@ class Cases:
         return 6 * weights + 12 * self.layers * self.d_q * self.seq
 
     def take(self, rows: NDArray) -> "Cases":
-        """These rows only."""
         return Cases(**{name: one[rows] if one.size > 1 else one for name, one in self.columns().items()})
 
     def columns(self) -> dict[str, Array]:

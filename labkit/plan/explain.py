@@ -53,7 +53,6 @@ def name(plan: dict[str, int]) -> str:
 
 
 def parts(step: Step, row: int) -> dict[str, float]:
-    """Return the seconds of a row, by part."""
     return {key: float(value[row]) for key, value in step._asdict().items()}
 
 
@@ -184,7 +183,6 @@ def compare_lines(found: Found, a: int, b: int) -> list[tuple[str, float, float]
 
 
 def as_json(found: Found, rows: list[int], sigma: float) -> list[dict[str, Any]]:
-    """Return the plans with all that is known of them."""
     tied = ties(found, rows)
     return [
         {

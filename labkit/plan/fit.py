@@ -14,7 +14,7 @@ import numpy as np
 
 from labkit.errors import run_command
 from labkit.plan.cases import Array
-from labkit.plan.constants import ABOUT, DATA, Constants, share_of_stack, start
+from labkit.plan.constants import DATA, WIDTHS, Constants, share_of_stack
 from labkit.plan.footprint import GIB, room
 from labkit.plan.rows import Row, Runs, number, read, runs
 from labkit.plan.step import step
@@ -25,9 +25,9 @@ NOISE, DOUBT = 0.08, 0.10  # of a log: what releases of one stack differ by (5 t
 NUDGE, LEAP, ROUNDS = 1e-3, 0.3, 8  # of log(constant): for the slope; the longest step; steps
 
 
-def measured() -> list[Row]:
-    """Read the rows with a time, of both files."""
-    return [row for name in ("shown", "own") for row in read(DATA / f"{name}.csv") if number(row, "step_s")]
+def rows_with(field: str) -> Runs:
+    """Make cases of the rows, of both files, that have a number in this field."""
+    return runs([row for name in ("shown", "own") for row in read(DATA / f"{name}.csv") if number(row, field)])
 
 
 class Data(NamedTuple):
@@ -39,8 +39,7 @@ class Data(NamedTuple):
 
 
 def load_data() -> Data:
-    """Make cases of all measured rows."""
-    found = runs(measured())
+    found = rows_with("step_s")
     wanted = np.log([number(row, "step_s") or 0.0 for row in found.rows])
     return Data(found, wanted, [row["framework"] for row in found.rows])
 
@@ -52,13 +51,11 @@ def predict(found: Runs, k: Constants) -> Array:
 
 def fit(found: Runs, wanted: Array, weights: Array, begin: Constants, rounds: int = ROUNDS) -> Constants:
     """Fit constants under which the rows' log(seconds) come nearest to `wanted`. A row of weight 0 is not seen."""
-    names = [name for name, about in ABOUT.items() if about.width]
-    width = np.array([ABOUT[name].width for name in names])
-    origin = np.log([ABOUT[name].start for name in names])
-    x = np.log([getattr(begin, name) for name in names])
+    width = np.array(list(WIDTHS.values()))
+    origin, x = (np.log([getattr(k, name) for name in WIDTHS]) for k in (Constants(), begin))
 
     def at(logs: Array) -> Constants:
-        return begin._replace(**dict(zip(names, map(float, np.exp(logs)))))
+        return begin._replace(**dict(zip(WIDTHS, map(float, np.exp(logs)))))
 
     for _ in range(rounds):
         now = predict(found, at(x))
@@ -104,9 +101,9 @@ def fit_all(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
     data = load_data()
     found, wanted, stacks = data
     everything = np.ones(len(wanted))
-    k = fit(found, wanted, votes(stacks, everything), start())
+    k = fit(found, wanted, votes(stacks, everything), Constants())
     seen = predict(found, k) - wanted
-    stack_out = left_out(data, stacks, start())
+    stack_out = left_out(data, stacks, Constants())
     row_out = left_out(data, [str(i) for i in range(len(wanted))], k, 2)
     out: dict[str, float] = {}
     for name, off in (("seen", seen), ("stack_out", stack_out), ("row_out", row_out)):
@@ -131,7 +128,7 @@ def fit_all(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
 
 def memory_off() -> float:
     """Return by what share four of five stacks leave the range from lean to plain software, where memory was measured."""
-    found = runs([row for name in ("shown", "own") for row in read(DATA / f"{name}.csv") if number(row, "mem_gib")])
+    found = rows_with("mem_gib")
     need, expected = room(found.cases, 0.0), expected_bytes(found)
     off = np.log([number(row, "mem_gib") or 0.0 for row in found.rows] / (expected / GIB))
     above = off - np.log(found.spread(need.most)[2] / found.spread(need.expected)[0])
@@ -160,7 +157,6 @@ def kept_by(share: float, off: Array, weights: Array) -> float:
 
 
 def write_text(k: Constants, found: dict[str, float]) -> str:
-    """Return the text of data/fitted.toml."""
     lines = [
         "# Written by `python -m labkit.plan.fit --write`; what each means: labkit/plan/constants.py",
         "[constants]",

@@ -62,7 +62,6 @@ class Memory(NamedTuple):
 
 
 def layer_parameters(c: Cases) -> Array:
-    """Return the parameters of a layer, on one rank."""
     experts = np.where(c.moe, np.maximum(1.0, c.experts) / c.ep, 1.0)
     return (c.attention_weights + experts * c.mlp_weights) / c.tp
 
@@ -98,7 +97,6 @@ def saved_bytes(c: Cases, software: Software = PLAIN) -> tuple[Array, Array]:
 
 
 def memory(c: Cases, software: Software = PLAIN) -> Memory:
-    """Return the bytes by kind."""
     held, N = held_parameters(c), c.dp * c.cp
     share = {stage: np.where(c.zero >= stage, N, 1.0) for stage in (1, 2, 3)}
     third = c.zero >= 3

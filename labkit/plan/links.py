@@ -35,11 +35,6 @@ def lap(c: Cases, k: Constants, size: Array, stride: Array, nbytes: Array) -> Ar
     return np.where(size > 1, both + k.alpha * (r + nodes - 2), 0.0)
 
 
-def tensor_lap(c: Cases, k: Constants) -> Array:
-    """Time one all-gather or reduce-scatter of a micro-batch among tensor-parallel ranks. An all-reduce is two."""
-    return lap(c, k, c.tp, np.ones_like(c.tp), 2 * c.tokens * c.hidden)
-
-
 def context_hop(c: Cases, k: Constants) -> Array:
     """Time one step of the ring of context-parallel ranks: each sends its chunk of keys and values to its neighbour."""
     # Through its own network card where the ring leaves the node. All ranks wait for the slowest hop.
@@ -71,8 +66,3 @@ def stage_message(c: Cases, k: Constants) -> Array:
     speed = np.where(c.gpus <= c.per_node, k.wire * c.intra, across)
     seconds = 2 * c.tokens * c.hidden / c.tp / speed + k.alpha
     return np.where(c.pp > 1, seconds, 0.0)
-
-
-def data_lap(c: Cases, k: Constants, nbytes: Array) -> Array:
-    """Time one all-gather or reduce-scatter among the ranks that hold the same part of the model (dp x cp)."""
-    return lap(c, k, c.dp * c.cp, c.tp, nbytes)

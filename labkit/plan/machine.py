@@ -45,7 +45,6 @@ def described(tflops: float, fp8_tflops: float, memory_gb: float, hbm: float | N
 
 
 def columns_of(chip: Chip) -> dict[str, float]:
-    """Return the columns of `Cases` that a chip decides."""
     return {
         "peak": chip.tflops * T,
         "peak_fp8": (chip.fp8_tflops or chip.tflops) * T,

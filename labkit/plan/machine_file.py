@@ -46,7 +46,6 @@ class Machine(Config):
     rates: Rates = Rates()
 
     def chip(self) -> Chip:
-        """Return the chip as the planner has it."""
         rates = tuple(self.rates.model_dump(exclude_none=True).items())
         # Power is in the rates already, so the chip runs at full power.
         numbers = (self.tflops, self.fp8_tflops, self.memory_gb, self.hbm_gbs * G, self.sms, FULL_POWER, self.recent)
@@ -54,12 +53,10 @@ class Machine(Config):
 
 
 def load(path: Path) -> Machine:
-    """Load a file that `--calibrate` wrote. LabError: another one."""
     return load_toml(path, Machine)
 
 
 def write_text(machine: Machine) -> str:
-    """Return the file's text, TOML."""
     values = machine.model_dump(exclude_none=True)
     rates = values.pop("rates")
     lines = [f"# This machine, measured by `lab plan --calibrate`; `lab plan --gpu {DEFAULT}` plans with it."]

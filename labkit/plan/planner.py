@@ -187,7 +187,6 @@ def show(found: Found, request: Request, order: list[int], console: Console, not
 
 
 def show_two(found: Found, a: int, b: int, console: Console) -> None:
-    """Print two plans, line by line."""
     for letter, row in (("A", a), ("B", b)):
         console.print(f"{letter}: {explain.name(found.plan(row))}", highlight=False, soft_wrap=True)
     table = _table(("", "A", "B", "difference"))
@@ -202,7 +201,6 @@ def show_two(found: Found, a: int, b: int, console: Console) -> None:
 
 
 def as_json(found: Found, request: Request, rows: list[int]) -> dict[str, Any]:
-    """Return what `--json` prints."""
     return {
         "model": found.model.model_dump(),
         "gpus": found.cluster.gpus,

@@ -55,7 +55,6 @@ class Found(NamedTuple):
 
     @property
     def fits(self) -> Array:
-        """True where a plan fits or may fit."""
         return self.fit > NOT
 
     def plan(self, row: int) -> dict[str, int]:
@@ -126,7 +125,6 @@ def list_choices(model: Model, d: Degrees, gbs: int) -> Iterator[tuple[int, int,
 
 
 def powers(most: int) -> list[int]:
-    """List the powers of two up to `most`."""
     return [2**i for i in range(int(math.log2(max(1, most))) + 1)]
 
 
@@ -160,7 +158,6 @@ def enumerate_plans(model: Model, cluster: Cluster, gbs: int, precisions: tuple[
 
 
 def search(model: Model, cluster: Cluster, gbs: int, precisions: tuple[str, ...]) -> Found:
-    """Predict every plan."""
     c = enumerate_plans(model, cluster, gbs, precisions)
     k = constants()._replace(**dict(cluster.chip.rates))
     parts, need = step(c, k), room(c, accuracy()["memory"])

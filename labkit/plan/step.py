@@ -59,7 +59,6 @@ def repeated(c: Cases, one: Layer) -> tuple[Array, Array, Array, Array]:
 
 
 def step(c: Cases, k: Constants) -> Step:
-    """Return the parts of each case's step."""
     one = layer(c, k)
     again = repeated(c, one)
     M, depth = c.micro, c.depth
@@ -73,7 +72,8 @@ def step(c: Cases, k: Constants) -> Step:
 
     full = (c.recompute == FULL).astype(float)
     left = np.where(c.tp_overlap > 0, k.tp_left, 1.0)
-    tensor_of_one = left * links.tensor_lap(c, k) * 2 * (4 + 2 * full)
+    rows = links.lap(c, k, c.tp, np.ones_like(c.tp), 2 * c.tokens * c.hidden)  # an all-reduce is two of these
+    tensor_of_one = left * rows * 2 * (4 + 2 * full)
     context_of_one = around_the_ring(c, k, one, full)
     experts_of_one = links.expert_exchange(c, k) * (2 + full)
     tensor, context, experts = many * tensor_of_one, many * context_of_one, many * experts_of_one
@@ -116,12 +116,13 @@ def around_the_ring(c: Cases, k: Constants, one: Layer, full: Array) -> Array:
 def data_exposed(c: Cases, k: Constants, window: Array) -> Array:
     """Return the seconds that messages of data parallelism add to a step with `window` seconds to hide them behind."""
     held = held_parameters(c)
-    down = links.data_lap(c, k, np.where(sums_apart(c) | (c.zero >= 3), 4.0, 2.0) * held)
+    alike = c.dp * c.cp  # ranks that hold the same part of the model
+    down = links.lap(c, k, alike, c.tp, np.where(sums_apart(c) | (c.zero >= 3), 4.0, 2.0) * held)
     # DeepSpeed under ZeRO 1 sums all gradients on all ranks, twice as much.
     down = down * np.where((c.attention == UNFUSED) & (c.zero > 0), 2.0, 1.0)
-    up = links.data_lap(c, k, 2 * held)
+    up = links.lap(c, k, alike, c.tp, 2 * held)
     # Under a pipeline FSDP gathers once a step and sums gradients whole until its end (torchtitan's default).
     each = np.where((c.zero >= 3) & (c.pp == 1), c.micro * (down + 2 * up), down + up)
     hidden = np.where(c.dp_overlap > 0, np.minimum(each, window), 0.0)
-    near = links.inside(c, c.dp * c.cp, c.tp) >= c.dp * c.cp
+    near = links.inside(c, alike, c.tp) >= alike
     return each - hidden + np.where(near, k.drag_near, k.drag) * hidden

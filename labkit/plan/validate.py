@@ -1,10 +1,9 @@
-"""Hold the model to measured runs: python -m labkit.plan.validate FILE.csv [--json]
+"""Hold the model to measured runs: python -m labkit.plan.validate FILE.csv
 
 Columns as in data/shown.csv. Printed are each run's predicted and measured step, the errors by GPU and framework,
 Kendall's tau and the regret of each sweep, and memory. A row of an unknown model or machine is reported and left out.
 """
 
-import json
 import sys
 from collections import defaultdict
 from typing import Any
@@ -19,18 +18,6 @@ from labkit.plan.rows import Row, Runs, number, read, runs
 from labkit.plan.step import step
 
 NO = ("no", "oom", "false", "0")
-
-
-def kendall(a: Array, b: Array) -> float:
-    """Return Kendall's tau-b of two rankings: pairs in the same order less pairs in the other, over those without ties."""
-    from scipy.stats import kendalltau  # here: it takes a second to import
-
-    return float(kendalltau(a, b).statistic)
-
-
-def regret(predicted: Array, measured: Array) -> float:
-    """Return how much longer than the best step that of the plan predicted best is, as a share."""
-    return float(measured[int(np.argmin(predicted))] / measured.min() - 1)
 
 
 def summary(errors: list[float]) -> dict[str, float]:
@@ -49,7 +36,6 @@ def expected_bytes(found: Runs) -> Array:
 
 
 def judge(rows: list[Row]) -> dict[str, Any]:
-    """Return everything that is printed, as JSON."""
     found = runs(rows)
     seconds, least, most = found.spread(step(found.cases, constants()).total)
     sigma, of_memory = accuracy()["interval"], accuracy()["memory"]
@@ -64,9 +50,7 @@ def judge(rows: list[Row]) -> dict[str, Any]:
         each.append(
             {
                 "id": row.get("id", str(i + 1)),
-                "gpu": row.get("gpu", ""),
-                "framework": row.get("framework", ""),
-                "sweep": row.get("sweep_group", ""),
+                **{key: row.get(key, "") for key in ("gpu", "framework", "sweep_group", "mem_kind")},
                 "predicted_s": float(seconds[i]),
                 "least_s": float(least[i] * np.exp(-sigma)),
                 "most_s": float(most[i] * np.exp(sigma)),
@@ -75,7 +59,6 @@ def judge(rows: list[Row]) -> dict[str, Any]:
                 "gib": float(size),
                 "measured_gib": gib,
                 "gib_error": float(size / gib - 1) if gib else None,
-                "mem_kind": row.get("mem_kind", ""),
                 "least_gib": float(lowest[i] / GIB),
                 "most_gib": float(highest[i] / GIB),
                 "fit": WORDS[int(fit[i])],
@@ -87,30 +70,34 @@ def judge(rows: list[Row]) -> dict[str, Any]:
 
 def summaries(each: list[dict[str, Any]]) -> dict[str, Any]:
     """Summarise the runs: errors by GPU and framework, sweeps, memory, and what was called fitting."""
+    from scipy.stats import kendalltau  # here: it takes a second to import
+
+    def errors(key: str, what: str) -> dict[str, Any]:
+        by = defaultdict(list)
+        for one in each:
+            if one[what] is not None:
+                by[one[key]].append(one[what])
+        return {name: summary(by[name]) for name in sorted(by)}
+
     timed = [one for one in each if one["error"] is not None]
-    by: dict[str, dict[str, list[float]]] = {"gpu": defaultdict(list), "framework": defaultdict(list)}
-    for one in timed:
-        for key, of in by.items():
-            of[one[key]].append(one["error"])
     groups = defaultdict(list)
     for one in timed:
-        groups[one["sweep"]].append(one)
+        groups[one["sweep_group"]].append(one)
     sweeps = {}
     for name, members in sorted(groups.items()):
         if name and len(members) >= 3:
-            pair = [np.array([one[key] for one in members]) for key in ("predicted_s", "measured_s")]
-            sweeps[name] = {"n": len(members), "tau": kendall(*pair), "regret": regret(*pair)}
-    kinds = defaultdict(list)
-    for one in each:
-        if one["gib_error"] is not None:
-            kinds[one["mem_kind"]].append(one["gib_error"])
+            predicted, took = (np.array([one[key] for one in members]) for key in ("predicted_s", "measured_s"))
+            # regret: how much longer than the best step that of the plan predicted best is, as a share
+            regret = float(took[int(np.argmin(predicted))] / took.min() - 1)
+            sweeps[name] = {"n": len(members), "tau": float(kendalltau(predicted, took).statistic), "regret": regret}
     inside = [one["least_s"] <= one["measured_s"] <= one["most_s"] for one in timed]
     return {
         "time": summary([one["error"] for one in timed]) if timed else None,
         "inside_interval": float(np.mean(inside)) if timed else None,
-        **{f"time_by_{key}": {name: summary(of[name]) for name in sorted(of)} for key, of in by.items()},
+        "time_by_gpu": errors("gpu", "error"),
+        "time_by_framework": errors("framework", "error"),
         "sweeps": sweeps,
-        "memory": {name: summary(kinds[name]) for name in sorted(kinds)},
+        "memory": errors("mem_kind", "gib_error"),
         "out_of_memory": sum(not one["ran"] for one in each),
         "called_fitting": sum(not one["ran"] and one["fit"] == WORDS[FITS] for one in each),
         "ran": sum(one["ran"] for one in each),
@@ -120,7 +107,6 @@ def summaries(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print what `judge` found."""
     heads = f"{'predicted s':>12s} {'interval':>19s} {'measured s':>11s} {'error %':>8s} {'GiB':>7s} {'meas.':>7s}"
     print(f"{'run':40s} {heads}")
     for one in found["rows"]:
@@ -159,15 +145,9 @@ def print_line(name: str, one: dict[str, float]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Print a file's errors; return 0."""
-    files = [one for one in argv if not one.startswith("-")]
-    if len(files) != 1 or set(argv) - {*files, "--json"}:
-        raise LabError("usage: python -m labkit.plan.validate FILE.csv [--json]")
-    found = judge(read(files[0]))
-    if "--json" in argv:
-        print(json.dumps(found, indent=1))
-    else:
-        show(found)
+    if len(argv) != 1:
+        raise LabError("usage: python -m labkit.plan.validate FILE.csv")
+    show(judge(read(argv[0])))
     return 0
 
 

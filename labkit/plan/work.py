@@ -41,7 +41,6 @@ class Layer(NamedTuple):
 
 
 def rate(c: Cases, k: Constants, low: bool) -> Array:
-    """Return the FLOP/s of a large product, in BF16 or, if `low`, in the linears' format."""
     # Chips since Hopper are held by their power, so that a board of fewer watts clocks lower; earlier ones come near
     # their peak.
     clock = np.where(c.recent > 0, np.cbrt(np.minimum(c.watts, FULL_POWER) / FULL_POWER), 1.0)
@@ -145,7 +144,6 @@ def sums_apart(c: Cases) -> Array:
 
 
 def layer(c: Cases, k: Constants) -> Layer:
-    """Return all of a layer's parts."""
     gemm_f, gemm_b = linears(c, k)
     attention_f, attention_b = attention(c, k)
     cast_f, cast_b = casts(c, k)

@@ -30,7 +30,6 @@ def about(kind: str, device: str, leader: bool = True) -> dict[str, Any]:
 
 
 def save(record: dict[str, Any], path: Path, indent: int | None = 1) -> None:
-    """Write a record; its folder is made."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, json.dumps(jsonable(record), indent=indent) + "\n")

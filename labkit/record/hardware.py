@@ -32,7 +32,6 @@ def describe() -> dict:
 
 
 def cpu_model() -> str | None:
-    """The processor's marketing name, or None."""
     if sys.platform == "darwin":
         return sysctl("machdep.cpu.brand_string")
     found = re.search(r"^model name\s*:\s*(.+)$", read_system("/proc/cpuinfo"), re.M)

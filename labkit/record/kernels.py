@@ -51,13 +51,15 @@ class Kernel:
 
 @dataclass
 class Breakdown:
-    """Of one step. `classes_ms` add up to `span_ms`; `top` are the longest kernels: {"name", "class", "ms", "calls"}."""
+    """Of one step. `classes_ms` add up to `span_ms`; `top` are the longest kernels: {"name", "class", "ms", "calls"};
+    `evidence`: what ran on the device for certain."""
 
     span_ms: float
     classes_ms: dict[str, float]
     hidden_communication_ms: float
     steps: int
     top: list[dict]
+    evidence: dict[str, bool]
 
 
 def classify(name: str) -> str:
@@ -104,16 +106,9 @@ def breakdown(
         for name, spent in sorted(names.items(), key=lambda item: -sum(item[1]))[:top]
     ]
     classes = {kind: time * per_ms for kind, time in times.items()}
-    return Breakdown((span[1] - span[0]) * per_ms, classes, hidden * per_ms, steps, longest)
-
-
-def evidence(found: Breakdown) -> dict[str, bool]:
-    """What the kernels prove about the run: did FP8 products run on the device, and BF16 ones?"""
-    return {
-        "fp8_gemm": found.classes_ms["GEMM fp8"] > 0,
-        "bf16_gemm": found.classes_ms["GEMM bf16"] > 0,
-        "quantize": found.classes_ms["quantize/cast"] > 0,
-    }
+    proofs = {"fp8_gemm": "GEMM fp8", "bf16_gemm": "GEMM bf16", "quantize": "quantize/cast"}
+    evidence = {name: classes[kind] > 0 for name, kind in proofs.items()}
+    return Breakdown((span[1] - span[0]) * per_ms, classes, hidden * per_ms, steps, longest, evidence)
 
 
 def device_kernels(profiler) -> list[Kernel]:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ class Stopwatch:
         self._begin: Any = None
 
     def start(self) -> None:
-        """Begin to measure here."""
         self._begin = self._mark()
 
     def lap(self) -> float:
@@ -198,15 +197,12 @@ def reset_peak(device: Any = "cpu") -> None:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """FLOP/s per GPU under each FLOP convention; `mfu` by (convention, peak), empty where the peak is unknown."""
+    """FLOP/s per GPU under each FLOP convention; `mfu` by convention and peak, empty where the peak is unknown."""
 
     flops_per_s: dict[str, float]
-    mfu: dict[tuple[str, str], float]
+    mfu: dict[str, float]
     gpu: str | None
     note: str
-
-    def to_json(self) -> dict:
-        return {**asdict(self), "mfu": {f"{c} FLOPs / {p} peak": v for (c, p), v in self.mfu.items()}}
 
 
 def efficiency(tokens_per_s: float, flops_per_token: dict[str, float], gpu: str | None, gpus: int = 1) -> Efficiency:
@@ -220,6 +216,8 @@ def efficiency(tokens_per_s: float, flops_per_token: dict[str, float], gpu: str 
     if chip is None:
         return Efficiency(rate, {}, gpu, f"peak unknown for {gpu!r}, MFU not given")
     peaks = {"bf16": chip.tflops * 1e12} | ({"fp8": chip.fp8_tflops * 1e12} if chip.fp8_tflops else {})
-    shares = {(name, kind): flops / peak for name, flops in rate.items() for kind, peak in peaks.items()}
+    shares = {
+        f"{name} FLOPs / {kind} peak": flops / peak for name, flops in rate.items() for kind, peak in peaks.items()
+    }
     known = ", ".join(f"{kind} {peak / 1e12:,.0f} TFLOP/s" for kind, peak in peaks.items())
     return Efficiency(rate, shares, gpu, f"dense peaks of {gpu}: {known}")

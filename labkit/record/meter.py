@@ -69,12 +69,11 @@ def of_gpu(device: Any) -> Meter | None:
 
 
 def of_uuid(uuid: str) -> Meter | None:
-    """The meter of the GPU of this identifier, with or without NVML's "GPU-" before it."""
     try:
         import pynvml as nvml
 
         nvml.nvmlInit()
-        gpu = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+        gpu = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")  # torch leaves "GPU-" out
 
         def read() -> Sample:
             clock = nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)

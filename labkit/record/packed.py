@@ -46,7 +46,6 @@ def pack(folder: Path) -> int:
 
 
 def packed(run: Path) -> bytes:
-    """The file's bytes."""
     steps, events = ((run / name).read_bytes() if (run / name).exists() else b"" for name in LINES)
     head = {
         "run": json.loads((run / "run.json").read_bytes()),

@@ -42,22 +42,18 @@ class RunData:
 
     @cached_property
     def training(self) -> TrainRun:
-        """run.json of one training, typed."""
         return TrainRun.model_validate(self.run)
 
     @cached_property
     def comparison(self) -> CompareRun:
-        """run.json of a comparison, typed."""
         return CompareRun.model_validate(self.run)
 
     @cached_property
     def lines(self) -> list[Step]:
-        """The lines of steps.jsonl, typed."""
         return [Step.model_validate(line) for line in self.steps]
 
     @cached_property
     def happened(self) -> list[Event]:
-        """The lines of events.jsonl, typed."""
         return [Event.model_validate(line) for line in self.events]
 
     @property
@@ -67,7 +63,6 @@ class RunData:
 
     @property
     def status(self) -> str:
-        """See `status_of`."""
         return status_of(self.run, self.alive)
 
     def series(self, name: str) -> list[tuple[int, float]]:

@@ -142,7 +142,6 @@ class RunRecord:
         self._write_run({**load_run(self.path), **fields})
 
     def results(self, **fields: Any) -> None:
-        """Merge into run.json["results"]."""
         self.update(results={**load_run(self.path).get("results", {}), **fields})
 
     def finish(self, status: str = "finished", **fields: Any) -> None:

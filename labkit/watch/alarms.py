@@ -141,7 +141,6 @@ def _rising(record: Record, begin: int, name: str, most: float, what: str, twice
 
 
 def loud_events(record: Record, begin: int) -> Iterator[Alarm]:
-    """The run itself recorded a trouble."""
     for event in record.events[begin:]:
         again = event.get("kind") == "nonfinite" and event.get("action") == "skip" and event.get("row") != 1
         if event.get("kind") in LOUD and not again:  # of a row of bad steps, the first, and what was done about it

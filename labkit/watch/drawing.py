@@ -3,6 +3,7 @@
 All curves share one x axis of steps. A y axis cuts off what lies far above the values in sight; the title counts those.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -69,8 +70,6 @@ CHARTS: dict[str, tuple[str, bool, tuple[Line, ...]]] = {
 
 
 class Chart:
-    """One figure with curves over the steps."""
-
     def __init__(self, title: str, x_range: Range1d, marks: ColumnDataSource) -> None:
         unit, self.log, self.lines = CHARTS[title]
         self.title = title
@@ -88,32 +87,27 @@ class Chart:
                 look = {"color": line.color, "fill_color": PAPER, "size": 5, "marker": "diamond"}
                 self.figure.scatter("x", "y", source=source, **look, **named)
         if named:
-            legend = self.figure.legend[0]
-            legend.update(location="top_right", orientation="horizontal", padding=2)
-            legend.update(background_fill_alpha=0.7, border_line_alpha=0)
+            place = {"location": "top_right", "orientation": "horizontal", "padding": 2}
+            self.figure.legend[0].update(**place, background_fill_alpha=0.7, border_line_alpha=0)
         tips = [("step", "@x{0,0}"), (title.lower(), "@y{0.[0000]}" if not self.log else "@y{0.000e}")]
         self.figure.add_tools(HoverTool(renderers=drawn, tooltips=tips, mode="vline"))
 
     def update(self, record: Record, first: float, last: float) -> None:
         """Draw what lies between the steps `first` and `last`."""
-        seen, bad, some = [], 0, False
+        seen, bad = [], 0
         x = record["step"]
         inside = (x >= first) & (x <= last)
         for line in self.lines:
             y = record[line.field] * line.scale
-            if line.field == "loss":
+            if line.field in ("loss", "grad_norm"):
                 bad = int((~np.isfinite(y[inside])).sum())
-            elif line.field == "grad_norm":
-                bad = int((~np.isfinite(y[inside]) | (y[inside] <= 0)).sum())
             px, py = outline(x, np.where(y > 0, y, np.nan) if self.log else y, first, last)
             self.sources[line.field].data = {"x": px, "y": py}
-            here = py[(px >= first) & (px <= last)]
-            some |= bool(len(here))
-            seen.append(here)
-        low, high, above = _bounds(np.concatenate(seen), self.log)
+            seen += list(py[(px >= first) & (px <= last)])
+        low, high, above = _bounds(np.array(seen), self.log)
         self.figure.y_range.update(start=low, end=high)
-        notes = [] if some else ["not recorded"] if len(record) else ["no step yet"]
-        notes += [f"{bad} steps not finite"] if bad and some else []
+        notes = [] if seen else ["not recorded"] if len(record) else ["no step yet"]
+        notes += [f"{bad} steps not finite"] if bad and seen else []
         notes += [f"{above} points above the picture"] if above else []
         self.figure.title.text = self.title + "".join(f"  ({note})" for note in notes)
 
@@ -150,22 +144,22 @@ class Heat:
                 image = np.log2(image)
         image[~np.isfinite(image)] = np.nan
         count = len(wanted)
-        rows = np.arange(count)[::-1].astype(float)  # the first on top
+        rows = [float(row) for row in reversed(range(count))]  # the first on top
         fine = image[np.isfinite(image)]
         low, high = (float(fine.min()), float(fine.max())) if len(fine) else (0.0, 1.0)
         self.mapper.update(low=low, high=high if high > low else low + 1)
         self.source.data = {
             "image": [row[None, :] for row in image],
             "x": [edges[0]] * count,
-            "y": list(rows),
+            "y": rows,
             "dw": [edges[-1] - edges[0]] * count,
             "dh": [1.0] * count,
             "name": wanted,
         }
         every = -(-count // TICKS)
-        shown = {int(rows[i]): wanted[i] for i in range(0, count, every)}
-        self.figure.yaxis.ticker = FixedTicker(ticks=[row + 0.5 for row in shown])
-        self.figure.yaxis.major_label_overrides = {row + 0.5: _short(name) for row, name in shown.items()}
+        shown = {row + 0.5: _short(name) for row, name in list(zip(rows, wanted))[::every]}
+        self.figure.yaxis.ticker = FixedTicker(ticks=list(shown))
+        self.figure.yaxis.major_label_overrides = shown
         self.figure.y_range.update(start=0, end=count)
         self.figure.title.text = title
 
@@ -245,7 +239,6 @@ def _figure(title: str, x_range: Any, height: int = 230, **more: Any) -> Any:
 
 
 def _lanes(x_range: Range1d) -> tuple[Any, ColumnDataSource]:
-    """Make the figure of events and alarms, in three lanes."""
     source = ColumnDataSource({key: [] for key in ("x", "lane", "kind", "message", "color")})
     made = _figure("Alarms and events", x_range, y_range=list(LANES[::-1]), height=150)
     drawn = made.scatter("x", "lane", source=source, color="color", marker="triangle", size=10, alpha=0.8)
@@ -280,13 +273,11 @@ def _bounds(y: np.ndarray, log: bool) -> tuple[float, float, int]:
     return low - room, high + room, above
 
 
-def _natural(name: str) -> list[Any]:
+def _natural(name: str) -> list[str]:
     """Return a key that sorts layers.2 before layers.10."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in name.split(".")]
+    return [part.zfill(6) if part.isdecimal() else part for part in name.split(".")]
 
 
 def _short(name: str) -> str:
     """Shorten layers.0.attn.wq.input to 0.attn.wq: the slot is in the title, and every name begins with layers."""
-    parts = name.split(".")
-    parts = parts[:-1] if parts[-1] in SLOTS else parts
-    return ".".join(parts[1:] if parts[0] == "layers" and len(parts) > 1 else parts)
+    return re.sub(rf"^layers\.|\.({'|'.join(SLOTS)})$", "", name)

@@ -16,6 +16,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.record.files import explained
 from labkit.record.read import RunData, as_dict, read_run
+from labkit.watch.tables import numbers
 
 WRITERS = ("tensorboard", "wandb")  # packages
 
@@ -47,36 +48,25 @@ def scalars(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
         if isinstance(value, (bool, int, float)) and key != "step":
             yield key, float(value)
     for key in ("memory", "aside", "rank_seconds", "grad_norms"):
-        value = line.get(key)
-        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        for name, number in inner:
-            if isinstance(number, (int, float)):
-                yield f"{'grad_norm' if key == 'grad_norms' else key}/{name}", float(number)
+        for name, number in numbers(line.get(key)).items():
+            yield f"{'grad_norm' if key == 'grad_norms' else key}/{name}", number
     for tensor, stat in as_dict(line.get("scales")).items():
-        for quantity, number in as_dict(stat).items():
-            if isinstance(number, (int, float)):
-                yield f"{quantity}/{tensor}", float(number)
+        for quantity, number in numbers(stat).items():
+            yield f"{quantity}/{tensor}", number
 
 
 def _write_tensorboard(data: RunData, out: Path) -> str:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.types_pb2 import DT_STRING
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    from torch.utils.tensorboard import SummaryWriter
 
-    about = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     # A step line has its seconds and no time of day: the run's start, and what training has taken since.
-    writer, now = EventFileWriter(str(out)), _time_of(data.run.get("started"))
+    writer, now = SummaryWriter(str(out)), _time_of(data.run.get("started"))
     for line in data.steps:
         now += as_number(line.get("seconds"))
-        values = [Summary.Value(tag=name, simple_value=number) for name, number in scalars(line)]
-        writer.add_event(Event(wall_time=now, step=int(line["step"]), summary=Summary(value=values)))
+        for name, number in scalars(line):
+            writer.add_scalar(name, number, int(line["step"]), now)
     for event in data.events:
-        text = TensorProto(dtype=DT_STRING, string_val=[str(event.get("message", "")).encode()])
-        value = Summary.Value(tag=f"event/{event.get('kind')}", metadata=about, tensor=text)
         when, step = _time_of(event.get("time")), int(as_number(event.get("step")))
-        writer.add_event(Event(wall_time=when, step=step, summary=Summary(value=[value])))
+        writer.add_text(f"event/{event.get('kind')}", str(event.get("message", "")), step, when)
     writer.close()
     return f"{len(data.events)} events for TensorBoard in {out}: tensorboard --logdir {out}"
 
@@ -84,31 +74,22 @@ def _write_tensorboard(data: RunData, out: Path) -> str:
 def _write_wandb(data: RunData, out: Path) -> str:
     import wandb
 
-    settings = wandb.Settings(
-        mode="offline",
-        silent=True,
-        console="off",
-        x_disable_stats=True,
-        x_disable_meta=True,
-        disable_git=True,
-        disable_code=True,
-        save_code=False,
-    )
+    # Nothing of this machine beside what the record says of it.
+    quiet = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_meta": True}
+    settings = wandb.Settings(mode="offline", **quiet, disable_git=True, disable_code=True, save_code=False)
     about = {key: data.run.get(key) for key in ("status", "seeds", "versions", "hardware", "command")}
     project = os.environ.get("WANDB_PROJECT", "distributed-training-labs")
-    run = wandb.init(
-        project=project, name=data.path.name, dir=str(out), config={**data.config, "run": about}, settings=settings
-    )
-    by_step: dict[int, list[dict[str, Any]]] = {}
+    config = {**data.config, "run": about}
+    run = wandb.init(project=project, name=data.path.name, dir=str(out), config=config, settings=settings)
+    events: dict[int, dict[str, str]] = {}
     for event in data.events:
-        by_step.setdefault(int(as_number(event.get("step"))), []).append(event)
+        at = events.setdefault(int(as_number(event.get("step"))), {})
+        at[f"event/{event.get('kind')}"] = str(event.get("message", ""))
     for line in data.steps:
-        step = int(line["step"])
-        events = {f"event/{event.get('kind')}": str(event.get("message", "")) for event in by_step.pop(step, ())}
-        run.log({**dict(scalars(line)), **events}, step=step)
+        run.log({**dict(scalars(line)), **events.pop(int(line["step"]), {})}, step=int(line["step"]))
     # What happened at steps that the record no longer has, or at none.
     run.summary["other_events"] = [
-        f"step {at}: {e.get('kind')}: {e.get('message', '')}" for at, es in by_step.items() for e in es
+        f"step {step}: {kind}: {text}" for step in events for kind, text in events[step].items()
     ]
     run.finish()
     wandb.teardown()  # until it has ended, the last lines are not on the disk

@@ -123,7 +123,6 @@ class Record:
 
     @property
     def status(self) -> str:
-        """See `status_of`."""
         return status_of(self.run, self.alive)
 
 

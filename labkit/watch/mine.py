@@ -26,7 +26,6 @@ class Mine:
         self.over = False
 
     def __call__(self, record: Record) -> Iterator[Alarm]:
-        """Yield what is new."""
         if self.over:
             return
         try:
@@ -41,7 +40,6 @@ class Mine:
 
 
 def make_rules() -> list[Any]:
-    """Make all parts anew, for one record."""
     return [Mine(name, part) for name, part in PARTS.items()]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import panel as pn
 
 from labkit.errors import LabError
-from labkit.record.read import as_dict
+from labkit.record.schema import TrainRun
 from labkit.watch.drawing import HEAT, SLOTS, Board
 from labkit.watch.folder import Record
 from labkit.watch.past import Alarm, median
@@ -66,12 +66,9 @@ class Page:
         self._moving = False
         names = source.names()
         self.run = pn.widgets.Select(name="Run", options=[AT_WORK, *names], width=240, visible=len(names) > 1)
+        style = {"button_type": "primary", "button_style": "outline"}
         self.stretch = pn.widgets.RadioButtonGroup(
-            name="Steps",
-            options=[WHOLE, *STRETCHES, ZOOMED],
-            value=WHOLE,
-            button_type="primary",
-            button_style="outline",
+            name="Steps", options=[WHOLE, *STRETCHES, ZOOMED], value=WHOLE, **style
         )
         self.quantity = pn.widgets.Select(name="Heat map", options=list(HEAT), width=130)
         self.slot = pn.widgets.Select(name="of each linear's", options=list(SLOTS), value="grad", width=130)
@@ -88,7 +85,6 @@ class Page:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read what is new, and draw it."""
         try:
             names = self.source.names()
             name, record, alarms = self.source.poll("" if self.run.value == AT_WORK else self.run.value)
@@ -122,10 +118,8 @@ class Page:
 
     def _zoomed(self, attr: str, old: float, new: float) -> None:
         if not self._moving:
-            if self.stretch.value == ZOOMED:
-                self.refresh()
-            else:
-                self.stretch.value = ZOOMED
+            self.stretch.value = ZOOMED
+            self.refresh()
 
     def _lay_out(self) -> Any:
         board = self.board
@@ -173,7 +167,6 @@ def live(source: Source) -> Any:
 
 
 def document(source: Source) -> Any:
-    """Make the same as a browser's document."""
     template = pn.Template(DOCUMENT)
     template.add_panel("page", live(source))
     return template
@@ -183,8 +176,7 @@ def _write_head(name: str, record: Record) -> str:
     status = record.status
     grade = {"finished": "good", "running": "good", "failed": "bad", "interrupted": "bad"}.get(status, "")
     words = [f"<b>{html.escape(name)}</b>", f'<span class="lab-status {grade}">{html.escape(status)}</span>']
-    steps = as_dict(record.run.get("config")).get("steps")
-    steps = steps if isinstance(steps, int) and 0 < steps < 1_000_000_000 else None
+    steps = TrainRun.model_validate(record.run).config.steps
     if len(record):
         last = float(record["step"][-1])
         words.append(f"step {last:,.0f}" + (f" of {steps:,}" if steps else ""))

@@ -42,7 +42,6 @@ def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], A
 
 
 def import_panel() -> Any:
-    """Import Panel; LabError if it is not installed."""
     try:
         import panel
     except ModuleNotFoundError as error:

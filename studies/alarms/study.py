@@ -2,9 +2,9 @@
 
     python -m studies.alarms.study runs/alarms                     go on with what is missing, then report
     python -m studies.alarms.study runs/alarms --seeds 3           only the first three seeds, of three runs each
-    python -m studies.alarms.study runs/alarms --judge             only report, from the runs that are there
+    python -m studies.alarms.study runs/alarms --seeds 0           only report, from the runs that are there
     python -m studies.alarms.study runs/tuning --tuning            runs of other seeds, to find thresholds on
-    ... --judge --record results/DATE-alarms.json                what is committed
+    ... --record results/DATE-alarms.json                          what is committed
 
 Each seed is trained once clean, and twice with a fault that begins at a step drawn from the seed. Harm begins at the
 first evaluation whose held-out loss is 2 % above the clean run's, or no number; a fault without harm counts as clean.
@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -132,7 +132,6 @@ def save(out: Path, found: dict[str, Any], name: str) -> None:
 
 
 def load(out: Path, trial: Trial) -> dict[str, Any] | None:
-    """Load a run that is done; None if it is not."""
     file = out / f"{trial.name}.json.gz"
     return restore(json.loads(gzip.decompress(file.read_bytes()))) if file.exists() else None
 
@@ -158,7 +157,7 @@ def harm_at(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> int | N
 
 
 def over(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> bool:
-    """Say whether the harm was done AFTER steps ago."""
+    # Ends a faulty run: the harm was done AFTER steps ago.
     harm = harm_at(found, clean)
     return harm is not None and found[-1]["step"] >= harm + AFTER
 
@@ -166,28 +165,20 @@ def over(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> bool:
 def rows(out: Path, tuning: bool = False) -> list[dict[str, Any]]:
     """A row for each run: what it is, the "harm"'s step, each alarm's first step, the folklore's."""
     found: list[dict[str, Any]] = []
-    clean: dict[str, Any] = {}
+    clean: list[dict[str, Any]] = []
     for trial in trials(tuning):
         if (one := load(out, trial)) is None:
             continue
+        lines = one["lines"]
         if trial.fault is None:
-            clean = one
+            clean = lines
         rang: dict[str, int] = {}
         for step, kind in list_alarms(one):
-            if step >= trial.begin or kind not in rang:
-                rang.setdefault(kind if step >= trial.begin else f"{kind}, before the fault", step)
-        found.append(
-            {
-                "run": trial.name,
-                "fault": trial.fault,
-                "begin": trial.begin,
-                "strength": round(trial.strength, 3),
-                "harm": None if trial.fault is None else harm_at(one["lines"], clean["lines"]),
-                "rang": rang,
-                "drops": drops(one["lines"]),
-                "bad": next((line["step"] for line in one["lines"] if line.get("skipped")), None),
-            }
-        )
+            rang.setdefault(kind if step >= trial.begin else f"{kind}, before the fault", step)
+        row = {"run": trial.name, "fault": trial.fault, "begin": trial.begin, "strength": round(trial.strength, 3)}
+        row |= {"harm": None if trial.fault is None else harm_at(lines, clean), "rang": rang, "drops": drops(lines)}
+        row["bad"] = next((line["step"] for line in lines if line.get("skipped")), None)
+        found.append(row)
     return found
 
 
@@ -202,7 +193,6 @@ def drops(lines: list[dict[str, Any]]) -> list[int]:
 
 
 def judge(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Summarise what came of these runs."""
     quiet = [row for row in found if row["harm"] is None]
     harmful = [row for row in found if row["harm"] is not None]
     per = {}
@@ -218,8 +208,10 @@ def judge(found: list[dict[str, Any]]) -> dict[str, Any]:
             "median_lead": median(leads) if leads else None,
             "kinds": dict(Counter(kind for row in its for kind, step in row["rang"].items() if step in in_time(row))),
         }
-    without = [row for row in harmful if in_time(row, "learning rate")]
     bad = [row for row in found if row["bad"] is not None]
+    # The folklore: a drop between the fault and the harm; a drop within SOON steps before the first NaN.
+    dropped = [row for row in harmful if any(row["begin"] <= step <= row["harm"] for step in row["drops"])]
+    announced = [row for row in bad if any(row["bad"] - SOON <= step < row["bad"] for step in row["drops"])]
     return {
         "runs": len(found),
         "clean_runs": sum(row["fault"] is None for row in found),
@@ -228,18 +220,14 @@ def judge(found: list[dict[str, Any]]) -> dict[str, Any]:
         "caught": sum(bool(in_time(row)) for row in harmful),
         "caught_before_the_evaluation": sum(min(in_time(row), default=row["harm"]) < row["harm"] for row in harmful),
         "harm_in_the_fault's_step": sum(row["harm"] == row["begin"] for row in harmful),
-        "caught_without_the_learning_rate": len(without),
+        "caught_without_the_learning_rate": sum(bool(in_time(row, "learning rate")) for row in harmful),
         "clean": len(quiet),
         "false": [{"run": row["run"], "rang": row["rang"]} for row in quiet if row["rang"]],
         "folklore": {
             "clean_with_a_drop": sum(bool(row["drops"]) for row in quiet),
-            "harmful_with_a_drop_in_time": sum(
-                any(row["begin"] <= step <= row["harm"] for step in row["drops"]) for row in harmful
-            ),
+            "harmful_with_a_drop_in_time": len(dropped),
             "not_finite": len(bad),
-            "not_finite_after_a_drop": sum(
-                any(row["bad"] - SOON <= step < row["bad"] for step in row["drops"]) for row in bad
-            ),
+            "not_finite_after_a_drop": len(announced),
         },
     }
 
@@ -264,23 +252,18 @@ def main() -> None:
     words.add_argument("out", type=Path)
     words.add_argument("--tuning", action="store_true", help="other runs, to find thresholds on")
     words.add_argument("--seeds", type=int, default=CLEAN, help="only so many clean runs, and their faults")
-    words.add_argument("--share", default="0/1", help="of several at a time: which one, of how many")
-    words.add_argument("--judge", action="store_true", help="run nothing")
     words.add_argument("--record", type=Path, help="write what came of it into this file")
     given = words.parse_args()
     writable(given.out)
     if given.record:
         writable(given.record.parent)
-    mine, of = map(int, given.share.split("/"))
-    plan: dict[int, list[Trial]] = {}
-    for trial in trials(given.tuning):
-        plan.setdefault(trial.seed, []).append(trial)
-    for at, (seed, wanted) in enumerate(list(plan.items())[: given.seeds]):
-        if given.judge or at % of != mine or all(load(given.out, trial) for trial in wanted):
-            continue
-        for trial, found in zip(wanted, run_ranks(run, wanted, size=1, backend="threads", timeout=None)[0]):
-            save(given.out, found, trial.name)
-        print(f"seed {seed}: {at + 1} of {given.seeds}", flush=True)
+    plan = groupby(trials(given.tuning), key=lambda trial: trial.seed)
+    for seed, group in islice(plan, given.seeds):
+        wanted = list(group)
+        if not all(load(given.out, trial) for trial in wanted):
+            for trial, found in zip(wanted, run_ranks(run, wanted, size=1, backend="threads", timeout=None)[0]):
+                save(given.out, found, trial.name)
+            print(f"seed {seed} is done", flush=True)
     found = rows(given.out, given.tuning)
     print(json.dumps(judge(found), indent=1))
     if given.record:

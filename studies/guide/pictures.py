@@ -20,7 +20,6 @@ NO_FIT = "#dfe3e8"
 
 
 def kind_of_cut(plan: dict[str, int]) -> int:
-    """The row of CUTS."""
     if plan["tp"] > 1 or plan["pp"] > 1:
         return (plan["tp"] > 1) + 2 * (plan["pp"] > 1)
     return 4 if plan["cp"] > 1 or plan["ep"] > 1 else 0

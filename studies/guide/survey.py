@@ -24,7 +24,7 @@ import numpy as np
 from labkit.errors import LabError, run_command
 from labkit.plan import explain, fit
 from labkit.plan.cases import FULL
-from labkit.plan.constants import accuracy, constants, start
+from labkit.plan.constants import Constants, accuracy, constants
 from labkit.plan.footprint import GIB, WORDS
 from labkit.plan.model import find_model
 from labkit.plan.request import Request, count_sequences, find_cluster
@@ -64,14 +64,12 @@ WORTH_TP = 0.10  # of the products' time: what rule 3 lets tensor-parallel messa
 
 
 def make_request(model: str, gpus: int, fabric: str, precision: str) -> Request:
-    """Return a cell's request."""
     of, tokens = FABRICS[fabric], "4M" if gpus <= 256 else "16M"  # what pre-training takes on so many GPUs
     cluster = Request(gpus=gpus, gpu=of.gpu, per_node=min(of.per_node, gpus), ib=of.ib)
     return replace(cluster, model=model, batch_tokens=tokens, precision=precision)
 
 
 def find_plans(request: Request, gbs: int | None = None) -> Found:
-    """Return the planner's search for a request."""
     model = find_model(request.model)
     model = model.replace(seq=request.seq) if request.seq else model
     gbs = gbs or count_sequences(request.batch_tokens, model)
@@ -117,10 +115,9 @@ def rules(found: Found, row: int) -> dict[str, Any]:
     near, far = k.wire * found.cluster.intra, k.network * found.cluster.inter * node
     narrow = np.inf if found.cluster.gpus <= node else far
     hides = flops / min(near, narrow)  # tokens a GPU and step: 4 bytes a parameter over the wire, 4 FLOPs in backward
-    least = float(found.seconds[row])
 
     def obeyed(which: np.ndarray) -> float | None:
-        return float(found.seconds[which].min() / least - 1) if which.any() else None
+        return float(found.seconds[which].min() / float(found.seconds[row]) - 1) if which.any() else None
 
     least_cut = float(cut[kept].min()) if kept.any() else np.inf
     widest = 1 + WORTH_TP * 4.5 * float(c.hidden[row]) * near / (k.tp_left * flops)
@@ -152,7 +149,8 @@ def published() -> list[dict[str, Any]]:
     with (HERE / "published.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for one in rows:
-        cluster = Request(gpus=int(one["gpus"]), gpu=one["gpu"], per_node=int(one["per_node"]), ib=float(one["ib"]))
+        where = (one["gpu"], float(one["ib"]))
+        cluster = Request(gpus=int(one["gpus"]), gpu=where[0], per_node=int(one["per_node"]), ib=where[1])
         request = replace(cluster, model=one["model"], precision=one["precision"], seq=int(one["seq"]))
         found = find_plans(request, int(one["gbs"]))
         order = ranked(found, "time")
@@ -165,25 +163,25 @@ def published() -> list[dict[str, Any]]:
         dp = int(one["gpus"]) // (size["tp"] * size["pp"] * size["cp"])
         theirs = {**size, "dp": dp, "zero": int(one["zero"] or 1), "recompute": 0}
         row = min(map(int, np.flatnonzero(same)), key=lambda i: found.seconds[i], default=None)
-        here = (one["gpu"], float(one["ib"]))
         flops = float(found.cases.model_flops[best] / found.cases.peak[best])
         out.append(
             {
                 **{key: one[key] for key in ("model", "gpu", "precision", "source")},
                 "gpus": int(one["gpus"]),
-                "fabric": next((name for name, of in FABRICS.items() if (of.gpu, of.ib) == here), None),
+                "fabric": next((name for name, of in FABRICS.items() if (of.gpu, of.ib) == where), None),
                 "theirs": short(theirs),
                 "mfu": float(one["tok_s_gpu"]) * flops if one["tok_s_gpu"] else float(one["mfu"]),
                 "seen": one["seen"] == "yes",
                 "ours": short(found.plan(best)),
                 "our_mfu": float(found.mfu()[best]),
-                "their_mfu": float(found.mfu()[row]) if row is not None else None,
-                "fit": WORDS[int(found.fit[row])] if row is not None else None,
-                "needs": float(found.room.least[row]) / GIB if row is not None else None,
-                "gain": float(found.seconds[row] / found.seconds[best] - 1) if row is not None else None,
+                **dict.fromkeys(("their_mfu", "fit", "needs", "gain")),
                 "mark": mark(found, best, row),
             }
         )
+        if row is not None:
+            gain = float(found.seconds[row] / found.seconds[best] - 1)
+            out[-1] |= {"their_mfu": float(found.mfu()[row]), "fit": WORDS[int(found.fit[row])], "gain": gain}
+            out[-1]["needs"] = float(found.room.least[row]) / GIB
     return out
 
 
@@ -245,9 +243,8 @@ def again() -> dict[str, Any]:
 
 
 def errors() -> list[dict[str, Any]]:
-    """Return every run with a time, by constants that have not seen its stack."""
     data = fit.load_data()
-    off = fit.left_out(data, data.stacks, start())
+    off = fit.left_out(data, data.stacks, Constants())
     return [
         {"id": row["id"], "stack": stack, "measured": float(np.exp(log)), "off": round(float(one), 4)}
         for row, stack, log, one in zip(data.runs.rows, data.stacks, data.wanted, off)
@@ -255,7 +252,6 @@ def errors() -> list[dict[str, Any]]:
 
 
 def everything(say=print) -> dict[str, Any]:
-    """Return the whole file."""
     cells = []
     for model in MODELS:
         for gpus in GPUS:
@@ -277,7 +273,6 @@ def everything(say=print) -> dict[str, Any]:
 
 
 def load() -> dict[str, Any]:
-    """Load what is kept."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 

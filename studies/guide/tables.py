@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from labkit.plan.anatomy import draw_bars
-from labkit.plan.constants import ABOUT, accuracy, constants
+from labkit.plan.constants import accuracy, constants
 from labkit.plan.footprint import MAY, NOT, WORDS
 from labkit.plan.machine import CHIPS, alone
 from labkit.plan.model import find_model
@@ -28,13 +28,11 @@ AMPLE = 10  # rounds of micro-batches for each stage that waits: a bubble of a t
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
-    """Write a table in Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def cell_of(model: str, gpus: int, fabric: str, precision: str) -> dict[str, Any]:
-    """Find an answer of the matrix."""
     key = (model, gpus, fabric, precision)
     return next(c for c in record["cells"] if (c["model"], c["gpus"], c["fabric"], c["precision"]) == key)
 
@@ -53,7 +51,6 @@ def mark_of(cell: dict[str, Any]) -> str:
 
 
 def matrix(model: str) -> str:
-    """Write the table of one model."""
 
     def write(cell: dict[str, Any]) -> str:
         if not cell["plan"]:
@@ -69,7 +66,7 @@ def matrix(model: str) -> str:
 
 
 def fitting() -> list[dict[str, Any]]:
-    """List the fields of the matrix in which something fits."""
+    # The fields of the matrix in which something fits.
     return [cell for cell in record["cells"] if cell["plan"]]
 
 
@@ -98,7 +95,7 @@ def kept(rule: int) -> tuple[int, int, list[dict[str, Any]]]:
 
 
 def above(cell: dict[str, Any]) -> bool:
-    """Say whether a field has the tokens that rule 2 needs."""
+    # Has a field the tokens that rule 2 needs?
     of = cell["rules"]
     return of["tokens"] * cell["plan"]["pp"] >= HIDING * of["hides"]
 
@@ -128,7 +125,6 @@ def unseen() -> str:
 
 
 def kept_words(rule: int) -> str:
-    """ "213 of 230"."""
     yes, of, _ = kept(rule)
     return f"{yes} of {of}"
 
@@ -140,7 +136,6 @@ def broken(rule: int) -> dict[str, int]:
 
 
 def others() -> str:
-    """Write the table of the published plans beside the planner's."""
     heads = ["run", "its plan", "measured MFU %", "predicted", "too large: GiB"]
     heads += ["the planner's own", "predicted", "same?", "source"]
     rows = []
@@ -203,7 +198,6 @@ def widths() -> str:
 
 
 def short_step() -> str:
-    """Describe rule 4's counterexample."""
     one = record["short"]
     of, long = one["rules"], cell_of(one["model"], one["gpus"], STANDARD, "bf16")
     return (
@@ -228,12 +222,7 @@ def typical_ties() -> int:
     return int(np.median([cell["ties"] for cell in fitting()]))
 
 
-def fitted_names() -> list[str]:
-    return [f"`{name}`" for name, about in ABOUT.items() if about.width]
-
-
 def describe(model: str) -> str:
-    """Describe a model in a line."""
     m = find_model(model)
     experts = f", {m.experts} experts of which a token takes {m.topk}" if m.experts else ""
     return f"{m.layers} layers of width {m.hidden:,}, {m.heads} heads on {m.kv_heads}{experts}; sequences of {m.seq:,}."

@@ -28,8 +28,6 @@ MANTISSA = 23  # bits of FP32's
 
 @dataclass(frozen=True)
 class Fault:
-    """A mistake of some dose."""
-
     kind: str  # one of KINDS
     dose: float = 0.0  # in the fault's own unit, 0 where it has none
     blocks: int = 4  # so many of the first ones have it; the others are right

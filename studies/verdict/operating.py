@@ -1,7 +1,6 @@
 """How often the verdict says each of its words, by how large the gap really is: measured on a pool of real trainings.
 
     python -m studies.verdict.operating POOL OUT       writes the record OUT
-    python -m studies.verdict.show OUT                 prints its rates
 
 A comparison is drawn from the pool (studies.verdict.pool) as it would have been run, and judged by
 labkit.compare.statistic; the pool's means are the true gap. Every rate is computed again on pools drawn from the pool;
@@ -30,8 +29,6 @@ COSTS = 0.5  # per cent: from here on a fault must be found
 
 @dataclass(frozen=True)
 class Design:
-    """A way to compare."""
-
     base: int  # BF16 runs
     first: int  # runs of each candidate
     more: int = 0  # of one that is undecided after them

@@ -1,10 +1,10 @@
 """Many trainings of one small decoder, so that gaps can be known instead of assumed.
 
-    python -m studies.verdict.pool FILE [--at-once 2] [--minutes 45]
+    python -m studies.verdict.pool FILE [--at-once 2]
 
 BF16 is trained 48 times, correct FP8 24 times, and FP8 8 times with each fault at each dose (studies.verdict.faults),
-each from initial weights perturbed at random by one BF16 rounding step. The file is JSON lines: a first one with hardware, versions
-and settings, then a run each. The same command goes on.
+each from initial weights perturbed at random by one BF16 rounding step. The file is JSON lines: a first one with
+hardware, versions and settings, then a run each. Ctrl-C stops it, and the same command goes on.
 """
 
 import argparse
@@ -85,8 +85,8 @@ def train_job(job: Job) -> list[dict[str, Any]]:
     seeds = list(range(first, first + TOGETHER))
     heldout = train_together(config, build_corpus(config.data), fault, seeds)
     seconds = round((time.process_time() - begin) / TOGETHER, 2)
-    rounded = [{step: round(loss, 6) for step, loss in losses.items()} for losses in heldout]
     what = {**describe(fault), "core_seconds": seconds}
+    rounded = [{step: round(loss, 6) for step, loss in losses.items()} for losses in heldout]
     return [{**what, "seed": seed, "heldout": losses} for seed, losses in zip(seeds, rounded)]
 
 
@@ -107,8 +107,7 @@ def lacking(runs: list[dict[str, Any]]) -> list[Job]:
     return [job for job in jobs() if any((describe(job[0]), job[1] + i) not in have for i in range(TOGETHER))]
 
 
-def train_all(file: Path, at_once: int, until: float) -> None:
-    """Train what the file lacks. until: on time.monotonic's clock; a job that has not begun by then is left."""
+def train_all(file: Path, at_once: int) -> None:
     writable(file.parent)
     if not file.exists():
         head = {**about("pool", "python -m studies.verdict.pool"), "train": TRAIN}
@@ -120,24 +119,18 @@ def train_all(file: Path, at_once: int, until: float) -> None:
     ):
         waiting = {pool.submit(train_job, job): job for job in todo}
         for number, done in enumerate(as_completed(waiting), 1):
-            if done.cancelled():
-                continue
             out.writelines(json.dumps(line) + "\n" for line in done.result())
             out.flush()
             fault, first = waiting[done]
             print(f"{number} of {len(todo)}: {describe(fault)}, seeds from {first}", flush=True)
-            if time.monotonic() > until:
-                for job in waiting:
-                    job.cancel()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.verdict.pool", description="Train the pool's runs.")
     parser.add_argument("file", type=Path, help="JSON lines; made, or gone on with")
     parser.add_argument("--at-once", type=int, default=2, help="jobs at a time, a thread each")
-    parser.add_argument("--minutes", type=float, default=600.0, help="begin no job after so many")
     a = parser.parse_args()
-    train_all(a.file, a.at_once, time.monotonic() + 60 * a.minutes)
+    train_all(a.file, a.at_once)
 
 
 if __name__ == "__main__":

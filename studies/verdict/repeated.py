@@ -2,7 +2,6 @@
 
     python -m studies.verdict.repeated OUT FOLDER[,FOLDER...] ...      writes the record OUT
     python -m studies.verdict.repeated OUT RECORD FOLDER ...           goes on from an earlier record
-    python -m studies.verdict.show OUT                                 prints what it says
 
 Each FOLDER is what `lab compare --part safety` left; those with commas between them count as one call. RECORD, a name
 that ends in .json, stands for the calls that it was made from. Repetitions are what somebody who rents that GPU for
@@ -31,7 +30,7 @@ from labkit.train.config import TrainConfig
 from studies.verdict.operating import CHOSEN, DESIGNS, Scene, simulate_ranges, std
 from studies.writing import as_lines
 
-BF16 = "bf16"
+KIND, BF16 = "verdict repeats", "bf16"
 CANDIDATES = ("te-current", "fine")  # of every repetition: correct FP8, and FP8 that is a little wrong
 PRESET = "h100"  # whose standard deviation is used
 FEW = 5  # runs; from fewer no rate is computed
@@ -47,8 +46,6 @@ FREE = {
 
 @dataclass(frozen=True)
 class Run:
-    """A finished training."""
-
     call: int  # number of its folder
     kind: str  # its arm without "-2"
     seed: int
@@ -62,8 +59,6 @@ class Run:
 
 @dataclass(frozen=True)
 class Repetition:
-    """One candidate, judged once."""
-
     kind: str
     base: int  # the call of the BF16 runs
     call: int  # the call of its own runs
@@ -99,29 +94,19 @@ def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, An
 
 
 def training_of(config: TrainConfig) -> dict[str, Any]:
-    """Return what the runs of one training have in common."""
-    training: dict[str, Any] = jsonable({**config.model_dump(), **FREE})
-    return training
+    return jsonable({**config.model_dump(), **FREE})
 
 
 def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[Any]]:
-    """The runs of an earlier record, calls numbered from `first` on, their training, what is known. LabError: no
-    record."""
-    try:
-        found = restore(json.loads(record.read_text(encoding="utf-8")))
-        steps, about = [int(step) for step in found["steps"]], list(found["calls"])
-        numbers = range(first, first + len(about))
-        runs = [
-            Run(numbers[call], str(kind), int(seed), dict(zip(steps, map(float, y), strict=True)))
-            for call, kind, seed, *y in found["heldout"]
-        ]
-        settings = {key: value for key, value in found["train"].items() if key not in FREE}
-        text = {"corpus": settings.pop("corpus", None)}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        runs, steps = [], []
-    if not runs or not steps:
+    """The runs of an earlier record, calls numbered from `first` on, their training, what is known."""
+    found = restore(json.loads(record.read_text(encoding="utf-8")))
+    if found.get("kind") != KIND:
         raise LabError(f"{record}: no record that `python -m studies.verdict.repeated` wrote")
-    return runs, training_of(strict_validate(TrainConfig, settings, str(record))) | text, about
+    steps = found["steps"]
+    runs = [Run(first + call, kind, seed, dict(zip(steps, y))) for call, kind, seed, *y in found["heldout"]]
+    settings = {key: value for key, value in found["train"].items() if key not in FREE}
+    text = {"corpus": settings.pop("corpus", None)}
+    return runs, training_of(strict_validate(TrainConfig, settings, str(record))) | text, found["calls"]
 
 
 def repetitions(runs: Sequence[Run], prior: Spread | None) -> list[Repetition]:
@@ -172,8 +157,9 @@ def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
         runs += own
         known += new
     repeat = load_preset(PRESET).repeat
-    prior = spread_of(repeat) if repeat else None
-    assert prior, "the preset has a standard deviation"
+    assert repeat
+    prior = spread_of(repeat)
+    assert prior
     steps = sorted(runs[0].held)
     ys = {kind: np.array([run.y for run in runs if run.kind == kind]) for kind in dict.fromkeys(r.kind for r in runs)}
     rng, base = np.random.default_rng(seed), ys[BF16]
@@ -190,11 +176,11 @@ def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
         kinds.append(row)
     again = []
     for one in repetitions(runs, prior):
-        made = {"runs": one.answer.runs, "word": one.answer.word, "value": one.answer.gap}
-        ends = {"low": one.answer.low, "high": one.answer.high}
-        again.append({"kind": one.kind, "base": one.base, "call": one.call, **made, **ends})
+        answer = one.answer
+        found = {"runs": answer.runs, "word": answer.word, "value": answer.gap, "low": answer.low, "high": answer.high}
+        again.append({"kind": one.kind, "base": one.base, "call": one.call, **found})
     return {
-        "kind": "verdict repeats",
+        "kind": KIND,
         "command": "python -m studies.verdict.repeated OUT "
         + " ".join(",".join(folder.name for folder in folders) for folders in calls),
         "calls": known,
@@ -241,10 +227,9 @@ def _of_bf16(quads: dict[int, list[Run]], prior: Spread | None) -> list[Repetiti
 
 def _describe(whole: RunData) -> dict[str, Any]:
     """Return what a page says of a call: when, on what, with which versions, by which command, and its answer."""
-    machine = whole.run.get("hardware") or {}
-    about = {key: whole.run.get(key) for key in ("started", "command", "versions")}
-    gpus = [gpu.get("name") for gpu in machine.get("gpus") or []]
-    return {**about, "gpu": gpus[0] if gpus else None, "said": whole.results["verdict"]["sentence"]}
+    about = {key: whole.run[key] for key in ("started", "command", "versions")}
+    gpu = whole.run["hardware"]["gpus"][0]["name"]
+    return {**about, "gpu": gpu, "said": whole.results["verdict"]["sentence"]}
 
 
 if __name__ == "__main__":

@@ -1,10 +1,5 @@
-"""How the studies of the verdict are shown: pictures, tables, sentences.
+"""How the studies of the verdict are shown on the pages: pictures, tables, sentences."""
 
-python -m studies.verdict.show RECORD       prints the tables of what studies.verdict.operating or repeated wrote
-"""
-
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +9,6 @@ from labkit.compare.repeats import interval
 from labkit.compare.statistic import ACCEPTED
 from labkit.compare.table import FURTHER, of_answers
 from labkit.compare.terminal import markdown_table
-from labkit.errors import run_command
 from labkit.record import plotting as plot
 from labkit.record.read import RunData
 from studies.verdict.operating import CHOSEN, COSTS, DESIGNS, GAPS, WORDS
@@ -33,16 +27,13 @@ def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
         fig = figure(plot.WIDTH, 3.6)
         ax = fig.subplots()
         fig.subplots_adjust(left=0.085, right=0.8, top=0.9, bottom=0.14)
-        ends = []
         for word, style in looks.items():
             line = [(point["gap"], 100 * point[word]) for point in found["curve"]]
             ax.plot(*plot.xy(line), **style.line())
             at = {"different": 0.4, "same": 0.1, "undecided": 0.25}[word]
-            x, y = min(line, key=lambda p: abs(p[0] - at))
-            ends.append((x, y, word, style.color))
-        for x, y, word, color in ends:
+            place = min(line, key=lambda p: abs(p[0] - at))
             below = {"xytext": (4, -13 if word == "different" else 6), "textcoords": "offset points"}
-            ax.annotate(word, (x, y), color=color, fontsize=9, **below)
+            ax.annotate(word, place, color=style.color, fontsize=9, **below)
         edge, seen, color = GAPS[-1] * 1.06, set(), looks["different"].color
         drawn = sorted((row for row in found["kinds"] if "rates" in row), key=lambda row: abs(row["gap"]))
         inside = sum(abs(row["gap"]) < edge for row in drawn)
@@ -86,19 +77,16 @@ def kinds_table(found: dict[str, Any]) -> str:
         blocks = f", {row['blocks']} of {layers} blocks" if 0 < row["blocks"] < layers else ""
         dose = "" if row["kind"] == "e5m2" else f" {row['dose']:.3g}"
         what = NAMES.get(row["kind"], f"{row['kind']}{dose}{blocks}")
-        rates = [_rate(row["rates"], word) for word in (*WORDS, "covered")] if "rates" in row else [""] * 4
+        cells = [""] * 6
+        if rates := row.get("rates"):
+            cells = [_rate(rates, word) for word in (*WORDS, "covered")]
+            cells += [f"{rates['steps']:+.1f}", f"{100 * rates['steps covered']:.1f}"]
         gap = f"{row['gap']:+.2f} ± {row['error']:.2f}"
-        steps = (
-            [f"{row['rates']['steps']:+.1f}", f"{100 * row['rates']['steps covered']:.1f}"]
-            if "rates" in row
-            else [""] * 2
-        )
-        rows.append([what, str(row["runs"]), gap, f"{row['spread']:.2f}", *rates, *steps])
+        rows.append([what, str(row["runs"]), gap, f"{row['spread']:.2f}", *cells])
     return markdown_table(heads, rows)
 
 
 def designs_table(found: dict[str, Any]) -> str:
-    """Write each design's rates, as Markdown."""
     none, edge, half = (f"FP8 at {gap:g} %" for gap in (0.0, ACCEPTED, COSTS))
     columns = {
         "BF16: different %": ("BF16", "different"),
@@ -171,7 +159,6 @@ def at_equal_loss(found: dict[str, Any], timed: RunData) -> str:
 
 
 def equal_rows(found: dict[str, Any], timed: RunData) -> dict[str, list[str]]:
-    """Find the rows of that table, by the kind of run."""
     rows = {}
     for kind, arm in arm_rows(timed).items():
         row = next((row for row in found["kinds"] if row["kind"] == kind and row.get("error")), None)
@@ -208,7 +195,6 @@ def repeats_table(found: dict[str, Any]) -> str:
 
 
 def row_of(found: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Find an arm's row in the record."""
     return next(row for row in found["kinds"] if row["kind"] == kind)
 
 
@@ -231,12 +217,10 @@ def said(found: dict[str, Any], kind: str) -> str:
 
 
 def repeated_times(found: dict[str, Any], kind: str) -> int:
-    """Count an arm's repetitions."""
     return sum(one["kind"] == kind for one in found["repetitions"])
 
 
 def repetitions_table(found: dict[str, Any]) -> str:
-    """Write every repetition, as Markdown."""
     rows = [
         [
             ARMS[one["kind"]],
@@ -249,7 +233,6 @@ def repetitions_table(found: dict[str, Any]) -> str:
 
 
 def calls_table(found: dict[str, Any]) -> str:
-    """Write where the runs come from, as Markdown."""
     rows = []
     for number, parts in enumerate(found["calls"]):
         runs = [kind for at, kind, *_ in found["heldout"] if at == number]
@@ -257,15 +240,3 @@ def calls_table(found: dict[str, Any]) -> str:
         commands = "; ".join(f"`{part['command']}`" for part in parts)
         rows.append([str(number + 1), str(parts[0]["started"])[:10], parts[0]["gpu"], counts, commands])
     return markdown_table(["call", "day", "GPU", "runs", "commands"], rows)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m studies.verdict.show", description="A record's tables.")
-    parser.add_argument("record", type=Path, help="what studies.verdict.operating or studies.verdict.repeated wrote")
-    found = json.loads(parser.parse_args().record.read_text(encoding="utf-8"))
-    tables = (kinds_table, designs_table) if "curve" in found else (repetitions_table, repeats_table)
-    print(*(table(found) for table in tables), sep="\n\n")
-
-
-if __name__ == "__main__":
-    run_command("show", main)

@@ -20,13 +20,13 @@ KERNELS = {"span_ms": 900.0, "classes_ms": {"GEMM fp8": 700.0, "idle": 200.0}, "
 
 def row(name: str, **more) -> TimedRow:
     step = TOKENS / RATES[name]
-    shown = efficiency(RATES[name], {"causal": 7e9, "full": 8e9}, "NVIDIA H200").to_json()
+    shown = efficiency(RATES[name], {"causal": 7e9, "full": 8e9}, "NVIDIA H200")
     times = {"tokens_per_s": RATES[name], "step_p10": 0.9 * step, "step_p50": step, "step_p90": 1.2 * step}
     about = {"label": synthetic.LABELS[name], "role": "baseline" if name == "bf16" else "candidate", "library": "plain"}
     shape = {"batch": 20, "seq_len": 4096, "tokens_step": TOKENS, "width": 2048, "steps": 30, "converted": 0}
     memory = {"peak": 60 * 2**30}
-    rest = {"kernels": None, "memory": memory, "flops_per_s": shown["flops_per_s"], "mfu": shown["mfu"]}
-    return TimedRow.model_validate({**about, **times, **shape, **rest, "mfu_note": shown["note"], **more})
+    rest = {"kernels": None, "memory": memory, "flops_per_s": shown.flops_per_s, "mfu": shown.mfu}
+    return TimedRow.model_validate({**about, **times, **shape, **rest, "mfu_note": shown.note, **more})
 
 
 def speed(**of_fp8) -> SpeedResults:

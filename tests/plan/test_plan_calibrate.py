@@ -37,10 +37,6 @@ def mine(tmp_path):
     return str(path)
 
 
-def test_a_machine_survives_its_file(mine):
-    assert machine_file.load(mine) == MINE
-
-
 def test_a_file_is_planned_with(mine):
     cluster = find_cluster(Request(gpu=mine, gpus=8))
     assert (cluster.per_node, cluster.intra, cluster.inter) == (4, 450e9, 20e9)

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.plan import work
 from labkit.plan.cases import Cases
-from labkit.plan.constants import ABOUT, DATA, Constants, accuracy, constants, start
-from labkit.plan.footprint import GIB, LEAN, PLAIN, held_parameters, memory, room
-from labkit.plan.links import CAPACITY
+from labkit.plan.constants import DATA, WIDTHS, Constants, accuracy, constants
+from labkit.plan.footprint import GIB, LEAN, PLAIN, memory, room
 from labkit.plan.machine import CHIPS, columns_of, find_chip
 from labkit.plan.rows import number, read, runs
 from labkit.plan.step import step
@@ -35,12 +33,6 @@ def one(name: str, **changes) -> Cases:
 
 def parts(c: Cases) -> dict[str, float]:
     return {key: float(value[0]) for key, value in step(c, constants())._asdict().items()}
-
-
-def kept_of(name: str) -> float:
-    """Return the share of its peak that a chip keeps in attention."""
-    c = one("dgxc-l8b-bf16-8", gpu=name, peak_tflops_bf16=CHIPS[name].tflops)
-    return float(1 / (work.attention(c, constants())[0] * c.peak)[0])
 
 
 def predicted(rows) -> dict[str, tuple[float, ...]]:
@@ -77,24 +69,6 @@ def test_a_ring_of_ranks_on_two_nodes_waits_for_their_cards():
     slower = one("vtrain-3.6B-64-t16d4p1m8", inter_bw_GBps_per_gpu=12.5, intra_bw_GBps_per_gpu_unidir=200)
     assert 1.02 * of[0] < parts(slower)["tensor"] < 1.2 * of[0]  # it is there, and mostly hidden
     assert len(set(inside)) == 1
-
-
-def test_a_pipeline_in_chunks_hides_its_gradients_behind_more_than_the_last_micro_batch():
-    plain, chunks = (parts(one("dgxc-n340b-fp8-256", vp=vp))["data"] for vp in (1, 12))
-    assert chunks < 0.9 * plain
-
-
-@pytest.mark.parametrize(
-    "attn, zero, apart",
-    [("flash", 1, 0), ("unfused", 1, 1), ("sdpa-flash", 1, 1), ("sdpa-flash", 0, 0), ("cudnn", 3, 0)],
-)
-def test_gradients_summed_apart_cost_a_micro_batch_their_traffic(attn, zero, apart):
-    """What a step of small micro-batches takes more than one of whole ones: bytes of each parameter, where they count."""
-    plan = dict(attn=attn, zero=zero, tp=1, pp=1, cp=1, dp=8, gpus=8, gbs=64, seq=8192)
-    one_more = {mbs: parts(one("dgxc-l8b-bf16-8", mbs=mbs, **plan))["elementwise"] for mbs in (4, 8)}
-    c = one("dgxc-l8b-bf16-8", mbs=8, **plan)
-    seconds = work.SUMMED * held_parameters(c)[0] / (work.REACHED * c.hbm[0])
-    assert one_more[4] - one_more[8] == pytest.approx(apart * seconds, rel=1e-6, abs=1e-12)
 
 
 @pytest.mark.parametrize("pp, gbs", [(2, 16), (4, 16), (8, 64)])
@@ -172,7 +146,7 @@ def test_fp8_halves_products_and_pays_for_casts():
     assert before["casts"] == 0 < after["casts"]
 
 
-@pytest.mark.parametrize("field", sorted(set(SHOWN[0]) - {"id"}))
+@pytest.mark.parametrize("field", sorted(set(SHOWN[0]) - {"id", "layers", "hidden", "gpus", "gbs"}))
 def test_a_blank_widens_and_never_fails(field):
     """Of every kind of row, each field in turn: a prediction is there, and holds the interval that it had where the
     blank may have been what it was."""
@@ -191,44 +165,6 @@ def test_a_choice_is_tried_both_ways():
     assert sorted(one("bs181-tp8pp6mbs4", zero="1/3?", pp=1, dp=8).zero.tolist()) == [1, 3]
 
 
-def test_a_short_step_holds_fewer_micro_batches_in_flight():
-    few, many = (memory(one("bs181-tp8pp6mbs4", gbs=gbs)).activations[0] for gbs in (64, 2048))
-    assert few < 0.5 * many
-
-
-def test_the_loss_by_plain_torch_moves_more():
-    fused, plain = (work.head(one("dgxc-l8b-bf16-8", attn=attn), constants())[0] for attn in ("flash", "sdpa-flash"))
-    assert 1.02 * fused < plain < 1.2 * fused
-
-
-def test_an_expert_computes_all_of_its_room():
-    dense, mixed = (parts(one("dgxc-l8b-bf16-8", cp=1, dp=8, **more)) for more in ({}, dict(experts=2, topk=1, ep=1)))
-    of_mlp = 3 * 14336 / (3 * 14336 + 2.5 * 4096 + 128256 / 32)
-    assert mixed["gemm"] / dense["gemm"] == pytest.approx(1 + (CAPACITY - 1) * of_mlp, rel=0.03)
-
-
-@pytest.mark.parametrize("attn, laps", [("unfused", 8 + 2), ("sdpa-flash", 4 + 2), ("flash", 2 + 2)])
-def test_zero_1_sends_what_its_software_sends(attn, laps):
-    """Bytes of a parameter: DeepSpeed sums FP32 gradients on all ranks, plain torch on their owner, NVIDIA's in BF16."""
-    of, fused = (parts(one("bs181-tp8pp6mbs4", attn=which))["data"] for which in (attn, "flash"))
-    assert of / fused == pytest.approx(laps / 4, rel=1e-3)
-
-
-def test_attention_keeps_less_of_a_peak_that_exponentials_do_not_follow():
-    of = {name: kept_of(name) for name in ("h20", "h100", "gb200")}
-    assert of["h20"] > of["h100"] > 1.15 * of["gb200"]
-
-
-def test_shared_experts_are_seen_in_the_active_parameters():
-    shape = dict(hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, layers=32, tied_emb=0, mlp_gated=1)
-    mixtral = dict(shape, experts=8, topk=2, ep=8, dp=8, gbs=64, params_b=46.7)
-    whole = [one("dgxc-l8b-bf16-8", **mixtral, active_params_b=active) for active in (12.88, "?", 12.88 + 5.637)]
-    assert float(whole[0].topk[0]) == pytest.approx(2, abs=0.01)
-    assert float(whole[1].topk[0]) == 2
-    assert float(whole[2].topk[0]) == pytest.approx(3, abs=0.01)
-    assert parts(whole[2])["gemm"] > 1.3 * parts(whole[0])["gemm"]
-
-
 def test_several_wrong_fields_at_once_fail_nothing():
     """Whatever stands in ten fields of a row, it is predicted by finite numbers or left out with a sentence."""
     rng, wrong = random.Random(1), ("", "?", "0", "-1", "nan", "inf", "abc", "0/1?", "1e9", "yes", "none")
@@ -238,14 +174,14 @@ def test_several_wrong_fields_at_once_fail_nothing():
     found = runs(rows)
     seconds = found.spread(step(found.cases, constants()).total)[0]
     assert np.all(np.isfinite(seconds) & (seconds > 0)) and np.all(np.isfinite(memory(found.cases).total))
-    assert len(found.rows) + len(found.left_out) == len(rows) and len(found.rows) > 80
+    assert len(found.rows) + len(found.left_out) == len(rows) and len(found.rows) > 50
 
 
 def test_a_row_of_which_nothing_is_known_is_shown_and_the_others_stay():
-    lost = {**SHOWN[0], "id": "lost", "hidden": "?", "layers": "", "params_b": "", "active_params_b": "?"}
+    lost = {**SHOWN[0], "id": "lost", "hidden": "?"}
     found = runs([lost, SHOWN[1]])
     assert [each["id"] for each in found.rows] == ["korth-22B-selective"]
-    assert len(found.left_out) == 1 and "lost: neither hidden and layers" in found.left_out[0]
+    assert len(found.left_out) == 1 and "lost: hidden must be" in found.left_out[0]
 
 
 def test_own_runs_are_what_the_records_say():
@@ -291,14 +227,9 @@ def test_memory_comes_within_five_per_cent_where_torch_measured_it():
     assert np.abs(off).max() < 0.05
 
 
-def test_constants_are_few_and_each_says_what_it_is():
-    assert list(ABOUT) == list(Constants._fields)
-    for name, about in ABOUT.items():
-        assert about.unit and about.meaning and about.origin, name
-        assert (about.width > 0) == (about.origin == "fitted"), name
-        if not about.width:
-            assert getattr(constants(), name) == getattr(start(), name), name
-    assert sum(about.width > 0 for about in ABOUT.values()) <= 6
+def test_what_is_not_fitted_is_what_was_set():
+    names = set(Constants._fields) - set(WIDTHS)
+    assert {name: getattr(constants(), name) for name in names} == {name: getattr(Constants(), name) for name in names}
 
 
 def test_errors_on_record_are_within_the_aims_of_unseen_stacks():
@@ -332,15 +263,6 @@ def test_under_a_pipeline_fsdp_gathers_once_and_keeps_the_stage():
     assert many <= few and alone[1] == pytest.approx(2 * alone[0], rel=0.05)
     held, cut = (memory(one("titan-405b-512-1f1b", **more)) for more in ({}, dict(pp=1, gpus=64, layers=16)))
     assert held.gathered.min() > cut.gathered.max() and held.gradients.min() > cut.gradients.max()
-
-
-def test_an_interleaved_pipelines_messages_travel_beside_its_products():
-    plan = dict(pp=8, vp=1, gpus=512, dp=8)
-    plain, interleaved = (parts(one("dgxc-n340b-fp8-256", **{**plan, "vp": vp}))["pipeline"] for vp in (1, 2))
-    assert interleaved < 2 * plain  # twice the messages, most of their time hidden
-    slow = {key: float(row("dgxc-n340b-fp8-256")[key]) / 1000 for key in LINKS}
-    once, twice = (parts(one("dgxc-n340b-fp8-256", **{**plan, "vp": vp}, **slow))["pipeline"] for vp in (1, 2))
-    assert once < twice  # but not where they take longer than the products
 
 
 def test_software_decides_the_range_of_memory():

@@ -1,14 +1,13 @@
 """`python -m labkit.plan.validate` and the fit behind it."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
 
 from labkit.errors import LabError
 from labkit.plan import fit, validate
-from labkit.plan.constants import ABOUT, DATA, accuracy, constants, share_of_stack, start
+from labkit.plan.constants import DATA, WIDTHS, Constants, accuracy, constants, share_of_stack
 from labkit.plan.rows import read
 
 SHOWN = read(DATA / "shown.csv")
@@ -27,8 +26,7 @@ def test_it_prints_every_run_and_the_errors(tmp_path, capsys):
     out = capsys.readouterr().out
     assert all(each["id"][:40] in out for each in SHOWN)
     assert "all " in out and "sweep VTRAIN-3.6B-64: 26 plans, Kendall's tau" in out
-    assert validate.main([str(DATA / "shown.csv"), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = validate.judge(SHOWN)
     timed = [each for each in said["rows"] if each["measured_s"]]
     errors = np.abs([each["predicted_s"] / each["measured_s"] - 1 for each in timed])
     assert said["time"] == pytest.approx(
@@ -63,16 +61,6 @@ def test_one_step_shown_scales_the_others_by_what_is_more_than_noise():
     assert fit.one_row_shown(off, list("aabbb"), sigma) < 0.05
 
 
-def test_kendall_and_regret():
-    order = np.array([3.0, 1.0, 2.0, 5.0])
-    assert validate.kendall(order, order * 2) == 1
-    assert validate.kendall(order, -order) == -1
-    assert validate.kendall(np.array([1.0, 2, 3]), np.array([1.0, 3, 2])) == pytest.approx(1 / 3)
-    # ties: tau-b of (1, 1, 2) and (1, 2, 3) is 2 / sqrt(2 * 3)
-    assert validate.kendall(np.array([1.0, 1, 2]), np.array([1.0, 2, 3])) == pytest.approx(2 / 6**0.5)
-    assert validate.regret(np.array([1.0, 2.0]), np.array([3.0, 2.0])) == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize(
     "text, shown",
     [
@@ -100,11 +88,10 @@ def test_a_row_with_little_in_it_is_predicted(tmp_path):
 def test_a_fit_finds_constants_that_made_the_rows():
     """Rows whose times the model itself made, by other constants: the fit finds these."""
     found, _, stacks = fit.load_data()
-    names = [name for name, about in ABOUT.items() if about.width]
-    other = start()._replace(**{name: getattr(start(), name) * 1.06 for name in names})
+    other = Constants()._replace(**{name: getattr(Constants(), name) * 1.06 for name in WIDTHS})
     # weights so large that the priors no longer matter
-    k = fit.fit(found, fit.predict(found, other), 1e4 * fit.votes(stacks, np.ones(len(stacks))), start())
-    for name in names:
+    k = fit.fit(found, fit.predict(found, other), 1e4 * fit.votes(stacks, np.ones(len(stacks))), Constants())
+    for name in WIDTHS:
         assert getattr(k, name) == pytest.approx(getattr(other, name), rel=0.01)
 
 
@@ -113,13 +100,13 @@ def test_a_row_of_weight_nothing_is_not_seen():
     seen = np.array([stack != "torchtitan" for stack in stacks])
     wild = np.where(seen, wanted, wanted + 3)
     weights = fit.votes(stacks, seen)
-    assert fit.fit(found, wanted, weights, start(), 2) == fit.fit(found, wild, weights, start(), 2)
+    assert fit.fit(found, wanted, weights, Constants(), 2) == fit.fit(found, wild, weights, Constants(), 2)
     assert [sum(weights[[s == stack for s in stacks]]) for stack in ("NeMo/Megatron-Core", "torchtitan")] == [1.0, 0.0]
 
 
 def test_what_is_committed_is_what_the_fit_gives():
     found, wanted, stacks = fit.load_data()
-    k = fit.fit(found, wanted, fit.votes(stacks, np.ones(len(stacks))), start())
+    k = fit.fit(found, wanted, fit.votes(stacks, np.ones(len(stacks))), Constants())
     for name, value in constants()._asdict().items():
         assert getattr(k, name) == pytest.approx(value, rel=2e-3), name
     seen = np.abs(np.exp(fit.predict(found, k) - wanted) - 1)

@@ -67,14 +67,6 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
     assert (tmp_path / ("run" + PACKED)).read_bytes() == first
 
 
-def test_a_torn_line_is_counted_in_a_packed_run_too(tmp_path):
-    run = record(tmp_path / "run")
-    with open(run / "steps.jsonl", "ab") as file:
-        file.write(b'{"step": 4, "lo')
-    pack(run)
-    assert read_run(run).truncated == 1 and len(read_run(run).steps) == 3
-
-
 def test_a_run_that_goes_on_is_not_packed_and_nothing_is_touched(tmp_path):
     done = record(tmp_path / "done")
     going = RunRecord.create(tmp_path / "going", kind="train", hardware={"gpus": []})

@@ -50,7 +50,7 @@ def test_tensorboard_reads_every_number_back(run, tmp_path):
     )
     assert len(read.Scalars("rank_seconds/1")) == 20 and len(read.Scalars("grad_norm/layers.0")) == 4
     assert read.Scalars("memory/peak_bytes")[0].value == 5 << 30
-    (event,) = read.Tensors("event/nonfinite")
+    (event,) = read.Tensors("event/nonfinite/text_summary")
     assert event.step == 12 and event.tensor_proto.string_val == [b"the loss is not finite"]
     began = 1795255200.0  # 2026-11-21 10:00 UTC
     assert began < loss[0].wall_time < loss[-1].wall_time < began + 4 and event.wall_time == began + 30

@@ -10,7 +10,6 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.record.run import RunRecord
-from labkit.watch.alarms import Judge
 from labkit.watch.folder import Folder, Tail, at_work, runs_in
 from labkit.watch.source import Source
 from labkit.watch.tables import BINS, Column, Grid, cells, outline
@@ -166,14 +165,3 @@ def test_columns_and_grids_grow():
     assert list(column.values) == list(range(1000)) and grid.values.shape == (1000, 3)
     assert list(grid.names) == ["a", "b0", "b1"] and np.isnan(grid.values[:500, 1:]).all()
     assert list(grid.values[:, 0]) == list(range(1000)) and np.isinf(grid.values[500, 1])
-
-
-def test_a_judge_keeps_up_with_a_folder(tmp_path):
-    write(tmp_path / "r", lines(300))
-    folder, judge = Folder(tmp_path / "r"), Judge()
-    folder._steps.most = 3000
-    folder.poll()
-    while folder.record.behind:
-        folder._polled = -math.inf
-        judge.judge(folder.poll())
-    assert len(folder.record) == 300 and judge.judge(folder.record) == []

@@ -1,24 +1,12 @@
 """The study of the alarms: its plan, its bookkeeping on made-up runs, and one short real training of each fault."""
 
 import math
-from collections import Counter
 
 import pytest
 
 from labkit.comm.ranks import run_ranks
 from studies.alarms import study
 from tests.watch.lines import lines
-
-
-def test_the_plan_pairs_every_fault_with_a_clean_run_before_it():
-    plan = list(study.trials())
-    assert Counter(trial.fault is None for trial in plan) == {True: study.CLEAN, False: study.FAULTY}
-    assert plan == list(study.trials()) and len({trial.name for trial in plan}) == len(plan)
-    clean = set()
-    for trial in plan:
-        clean |= {trial.seed} if trial.fault is None else set()
-        assert trial.seed in clean and (trial.fault is None or 100 <= trial.begin < 200)
-    assert set(Counter(trial.fault for trial in plan if trial.fault).values()) == {study.FAULTY // len(study.FAULTS)}
 
 
 def made(out, trial, rings=None, harm=None, nan=None):
