@@ -65,7 +65,7 @@ def test_one_step_shown_scales_the_others_by_what_is_more_than_noise():
     "text, shown",
     [
         ("", "holds no runs"),
-        ("id,gpus\na,8\n", "has no column hidden, layers, gbs"),
+        ("id,gpus\na,8\n", "has no column layers, hidden, gbs"),
         ("id,gpus,hidden,layers,gbs\na,8,?,?,1\n", "no row can be read"),
         ("id,gpus,hidden,layers,gbs\na,8,4096,32,64\n", "unknown, and peak_tflops_bf16 is no number"),
     ],

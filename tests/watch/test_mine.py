@@ -42,11 +42,6 @@ def rang(monkeypatch, part, *polls):
     return found
 
 
-def test_what_is_new_rings_once_however_often_one_polls(monkeypatch):
-    found = rang(monkeypatch, f"{__name__}:Rings", 15, 15, 30)
-    assert [[step for step, _ in each] for each in found] == [[10], [10], [10, 20, 30]]
-
-
 def test_one_that_fails_is_reported_and_not_called_again(monkeypatch):
     found = rang(monkeypatch, f"{__name__}:Fails", 15, 25, 35)
     assert found[0] == [(10, "the tenth")]
