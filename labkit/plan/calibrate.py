@@ -181,11 +181,10 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
     scale = scale or (GPU if cuda else CPU)
     name = torch.cuda.get_device_name() if cuda else cpu_model() or "CPU"
     known = find_chip(name) if cuda else None
-    first = is_first()
-    if first:
+    if is_first():
         say(f"{name}: {'about a minute' if cuda else 'some seconds'}.")
     here, within, between = measure_links(device, scale.message)
-    if not first:
+    if not is_first():
         return None
     torch.manual_seed(1)
 
@@ -198,14 +197,13 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
     seconds = time_products(scale.shapes, device, scale)
     shapes, times = list(seconds), list(seconds.values())
     best = max(2 * m * n * d / s for (m, n, d), s in seconds.items()) / T
-    recent = bool(known.recent if known else cuda and torch.cuda.get_device_capability() >= (9, 0))
-    sms = torch.cuda.get_device_properties(0).multi_processor_count if cuda else torch.get_num_threads()
-    memory = torch.cuda.get_device_properties(0).total_memory if cuda else memory_bytes()[0]
-    link_gbs = known.nvlink if known else within.gbs if within else PCIE5
-    chip = Chip(
-        known.tflops if known else best, 0.0, known.memory_gb if known else memory / (BOARD * GIB), rate / REACHED, sms, FULL_POWER,
-        recent, link_gbs,
-    )  # fmt: skip
+    recent, sms, memory = False, torch.get_num_threads(), memory_bytes()[0]
+    if cuda:
+        about = torch.cuda.get_device_properties(0)
+        recent, sms, memory = about.major >= 9, about.multi_processor_count, about.total_memory
+    chip = known or Chip(best, 0, memory / (BOARD * GIB), 0, sms, 0, recent, within.gbs if within else PCIE5)
+    chip = chip._replace(fp8_tflops=0.0, hbm=rate / REACHED, sms=sms, watts=FULL_POWER)
+    recent, link_gbs = chip.recent, chip.nvlink
     k, error = fit_products(chip, shapes, times, constants())
     share = k.gemm_recent if recent else k.gemm_older
     heads, positions = scale.attention

@@ -132,12 +132,6 @@ class Cases:
         weights = self.layers * active + self.vocab * self.hidden
         return 6 * weights + 12 * self.layers * self.d_q * self.seq
 
-    def take(self, rows: NDArray) -> "Cases":
-        return Cases(**{name: one[rows] if one.size > 1 else one for name, one in self.columns().items()})
-
-    def columns(self) -> dict[str, Array]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 COLUMNS = tuple(field.name for field in fields(Cases))
 

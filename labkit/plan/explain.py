@@ -7,6 +7,7 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.plan import footprint
 from labkit.plan.cases import FORMATS, FULL
+from labkit.plan.constants import accuracy
 from labkit.plan.footprint import FITS, GIB
 from labkit.plan.search import PLAN, Found, ties
 from labkit.plan.step import Step
@@ -35,11 +36,14 @@ BINDING = {
     "bubble": "the bubble",
     "host": "CPU launches",
 }
-OTHERS = {
+# What is alike in a neighbour: of a degree some other degrees, of ZeRO and the format all but what follows from memory.
+LIKE = {
     "tp": ("pp", "cp", "ep", "format"),
     "pp": ("tp", "cp", "ep", "format"),
     "cp": ("tp", "pp", "format"),
     "ep": ("tp", "pp"),
+    "zero": ("dp", "tp", "pp", "cp", "ep", "format"),
+    "format": ("dp", "tp", "pp", "cp", "ep", "zero"),
 }
 
 
@@ -98,12 +102,8 @@ def neighbours(found: Found, best: int) -> list[str]:
     here = found.plan(best)
     for key in ("tp", "pp", "cp", "ep", "vp", "zero", "mbs", "recompute", "format"):
         column = getattr(found.cases, key)
-        held = OTHERS.get(key, tuple(other for other in PLAN if other not in (key, "mbs", "vp", "recompute")))
-        if key in ("mbs", "recompute", "vp"):
-            held = tuple(other for other in PLAN if other != key)
-        same = np.ones(len(column), dtype=bool)
-        for other in held:
-            same &= getattr(found.cases, other) == here[other]
+        held = LIKE.get(key, [other for other in PLAN if other != key])
+        same = np.all([getattr(found.cases, other) == here[other] for other in held], axis=0)
         values = sorted({int(value) for value in column[same]})
         below = [value for value in values if value < here[key]][-1:]
         above = [value for value in values if value > here[key]][:1]
@@ -115,10 +115,10 @@ def neighbours(found: Found, best: int) -> list[str]:
 
 def why_not(found: Found, best: int, rows: np.ndarray, key: str, value: int) -> str:
     """Say what is wrong with the best of `rows`, which have another value of `key`."""
-    label = {"recompute": "computing activations again" if value else "keeping all activations"}.get(key)
-    label = label or (
-        FORMATS[value].upper() if key == "format" else f"ZeRO {value}" if key == "zero" else f"{key} {value}"
-    )
+    again = "computing activations again" if value else "keeping all activations"
+    label = {"recompute": again, "zero": f"ZeRO {value}"}.get(key, f"{key} {value}")
+    if key == "format":
+        label = FORMATS[value].upper()
     able = rows[found.fits[rows]]
     if not able.size:
         row = int(rows[np.argmin(found.room.least[rows])])
@@ -182,8 +182,8 @@ def compare_lines(found: Found, a: int, b: int) -> list[tuple[str, float, float]
     return [of_step, *there, of_memory, *[line for line in kinds if max(line[1:]) > 0.005]]
 
 
-def as_json(found: Found, rows: list[int], sigma: float) -> list[dict[str, Any]]:
-    tied = ties(found, rows)
+def as_json(found: Found, rows: list[int]) -> list[dict[str, Any]]:
+    tied, sigma = ties(found, rows), accuracy()["interval"]
     return [
         {
             "plan": found.plan(row),

@@ -20,7 +20,7 @@ from labkit.plan.search import Found, Goal, ranked, search, ties
 
 SHOWN = 10
 KINDS = ("weights", "grads", "optim", "gathered", "activ", "logits")  # as Memory has them
-LEFT = ("", "loses most to", "% of step", "GiB")  # heads of the columns that are no numbers, or number the plans
+LEFT = ("", "loses most to", "% of step", "GiB")  # heads of columns that are no numbers, or number the plans
 COLUMNS = (
     ("GEMM", ("gemm",)),
     ("attn", ("attention",)),
@@ -38,7 +38,7 @@ COLUMNS = (
 
 def plan(request: Request, console: Console | None = None) -> int:
     """Print the best plans, and return 0. LabError with one sentence where nothing can be answered."""
-    console = console or Console(width=None)
+    console = console or Console()
     model, cluster = find_model(request.model, request.seq), find_cluster(request)
     gbs = count_sequences(request.batch_tokens, model)
     precisions = choose_precisions(request, model, cluster.chip)
@@ -79,11 +79,12 @@ def scale(found: Found, request: Request) -> tuple[float, list[str]]:
         return 1.0, []
     row = explain.choose(found, request.of or "1", ranked(found, "time"))
     seconds = float(found.seconds[row])
-    factor = float(np.exp(share_of_stack(float(np.log(request.measured / seconds)), accuracy()["interval"])))
+    interval = accuracy()["interval"]
+    factor = float(np.exp(share_of_stack(float(np.log(request.measured / seconds)), interval)))
     return factor, [
         f"{explain.name(found.plan(row))} took {request.measured:.4g} s and was predicted to take {seconds:.4g} s: all "
-        f"steps are scaled by {factor:.3f}. Of a difference within {100 * accuracy()['interval']:.0f} % little is taken "
-        "over, since a single run is off by as much; of a larger one nearly all."
+        f"steps are scaled by {factor:.3f}. Of a difference within {100 * interval:.0f} % little is taken over, since "
+        "a single run is off by as much; of a larger one nearly all."
     ]
 
 
@@ -206,7 +207,7 @@ def as_json(found: Found, request: Request, rows: list[int]) -> dict[str, Any]:
         "gpus": found.cluster.gpus,
         "gpu": request.gpu,
         "goal": request.goal,
-        "plans": explain.as_json(found, rows, accuracy()["interval"]),
+        "plans": explain.as_json(found, rows),
         "tried": len(found.seconds),
         "fit": int((found.fit == FITS).sum()),
         "may_fit": int((found.fit == MAY).sum()),

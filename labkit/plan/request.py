@@ -47,25 +47,21 @@ class Request:
 
 def find_cluster(request: Request) -> Cluster:
     """Return the cluster. LabError: one that makes no sense, or a GPU that is neither known nor described."""
-    per_node, ib = PER_NODE, IB
+    chip, per_node, ib = find_chip(request.gpu), PER_NODE, IB
     if request.gpu.endswith(".toml"):
         mine = machine_file.load(Path(request.gpu))
-        chip: Chip | None = mine.chip()
-        per_node, ib = mine.per_node, mine.network_gbs or IB
-    else:
-        chip = find_chip(request.gpu)
+        chip, per_node, ib = mine.chip(), mine.per_node, mine.network_gbs or IB
     per_node = per_node if request.per_node is None else request.per_node
     ib = ib if request.ib is None else request.ib
-    given = (request.peak, request.fp8_peak, request.memory, request.hbm)
     if chip is None:
-        if None in given:
+        peak, fp8_peak, memory, hbm = request.peak, request.fp8_peak, request.memory, request.hbm
+        if peak is None or fp8_peak is None or memory is None or hbm is None:
             raise LabError(
                 f"--gpu '{request.gpu}' is not known (known: {', '.join(CHIPS)}): describe it by four numbers, --peak "
                 "and --fp8-peak (dense TFLOP/s; 0 without FP8), --memory (GB) and --hbm (GB/s), or measure it: "
                 "`lab plan --calibrate` writes a file for --gpu"
             )
-        numbers = [float(one) for one in given if one is not None]
-        chip = described(numbers[0], numbers[1], numbers[2], numbers[3] * G)
+        chip = described(peak, fp8_peak, memory, hbm * G)
     else:
         chip = chip._replace(
             tflops=request.peak or chip.tflops,

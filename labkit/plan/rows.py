@@ -30,7 +30,6 @@ from labkit.plan.cases import (
 from labkit.plan.machine import columns_of, described, find_chip
 
 Row = dict[str, str]
-MOST = 64  # combinations of a row; beyond it the last fields take their first value
 G = 1e9
 NEEDED = ("layers", "hidden", "gpus", "gbs")
 UNKNOWN = ("", "?", "n/a", "na", "none?", "unknown", "-", "nan")
@@ -81,11 +80,6 @@ def runs(rows: list[Row]) -> Runs:
         except LabError as error:
             left_out.append(str(error))
             continue
-        many = 1
-        for name, values in options.items():
-            many *= len(values)
-            if many > MOST:
-                options[name] = values[:1]
         for combination in itertools.product(*options.values()):
             for name, value in zip(options, combination):
                 made[name].append(value)

@@ -174,12 +174,6 @@ def _read_lines(file: Path) -> tuple[list[dict], int]:
 
 
 def _lines(content: bytes) -> tuple[list[dict], int]:
-    lines, torn = [], 0
-    for line in content.split(b"\n"):
-        if line.strip():
-            value = parse(line)
-            if value is None:
-                torn += 1
-            else:
-                lines.append(restore(value))
-    return lines, torn
+    """The lines, and how many of them could not be read."""
+    lines = [parse(line) for line in content.split(b"\n") if line.strip()]
+    return [restore(line) for line in lines if line is not None], lines.count(None)

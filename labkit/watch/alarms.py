@@ -14,6 +14,7 @@ condition. Thresholds are ratios to the run's own recent past; the first rows of
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -106,17 +107,8 @@ def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
         yield Alarm("scale collapse", int(sparse.steps.values[row]), reason)
 
 
-def rising_underflow(record: Record, begin: int) -> Iterator[Alarm]:
-    """UNDERFLOW percentage points more of a tensor's values become zero than before, at the second rise in a row."""
-    yield from _rising(record, begin, "underflow", UNDERFLOW, "become zero", twice=True)
-
-
-def rising_overflow(record: Record, begin: int) -> Iterator[Alarm]:
-    """OVERFLOW percentage points more of a tensor's values saturate than in the probes before."""
-    yield from _rising(record, begin, "overflow", OVERFLOW, "saturate", twice=False)
-
-
-def _rising(record: Record, begin: int, name: str, most: float, what: str, twice: bool) -> Iterator[Alarm]:
+def rising(record: Record, begin: int, name: str, most: float, what: str, twice: bool) -> Iterator[Alarm]:
+    """`most` percentage points more of a tensor's values saturate or become zero than before; twice: at a second rise."""
     sparse = record.scales[name]
     share, first = sparse.grid.values, max(0, begin - REARM)
     usual, _, known = past.usual(share, first, SHARES)
@@ -165,7 +157,11 @@ def silence(record: Record) -> Iterator[Alarm]:
 
 
 OVER_STEPS: tuple[Rule, ...] = (*OF_TRAINING, throughput_drop)
-OVER_SCALES: tuple[Rule, ...] = (scale_collapse, rising_underflow, rising_overflow)
+OVER_SCALES: tuple[Rule, ...] = (
+    scale_collapse,
+    partial(rising, name="underflow", most=UNDERFLOW, what="become zero", twice=True),
+    partial(rising, name="overflow", most=OVERFLOW, what="saturate", twice=False),
+)
 
 
 def alarms(record: Record) -> list[Alarm]:

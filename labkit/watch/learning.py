@@ -30,18 +30,9 @@ NORMS, MOVED, MOVED_SIGMAS = 12, 0.4, 5.0  # norms of the weights; of the usual 
 EVALS, LITTLE, HIGH_RATE = 6, 1e-3, 0.3  # held-out losses; a share of the loss; of the largest learning rate so far
 
 
-class Spike(NamedTuple):
-    """A row that rings: its value, the median before it, standard deviations between, and odd steps lately."""
-
-    row: int
-    now: float
-    usual: float
-    sigmas: float
-    lately: int
-
-
-def find_spikes(record: Record, begin: int, field: str, limits: Limits) -> Iterator[Spike]:
-    """Yield the rows at which a column is far above the median of the WINDOW steps before."""
+def find_spikes(record: Record, begin: int, field: str, limits: Limits) -> Iterator[tuple]:
+    """Yield the rows at which a column is far above the median of the WINDOW steps before: (row, its value, that
+    median, standard deviations between them, odd steps lately)."""
     values = past.log2(record[field])
     first = max(0, begin - REARM)
     reach = max(0, first - limits.lately + 1)
@@ -55,7 +46,7 @@ def find_spikes(record: Record, begin: int, field: str, limits: Limits) -> Itera
     for row in past.onsets(rings[first - reach :], first, begin):
         at = row - reach
         sigmas = above[at] / deviation[at] if deviation[at] else np.inf
-        yield Spike(row, 2 ** values[row], 2 ** usual[at], sigmas, int(lately[at]))
+        yield row, 2 ** values[row], 2 ** usual[at], sigmas, int(lately[at])
 
 
 def gradient_spike(record: Record, begin: int) -> Iterator[Alarm]:

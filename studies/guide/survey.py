@@ -106,8 +106,7 @@ def cell(model: str, gpus: int, fabric: str, precision: str) -> dict[str, Any]:
 def rules(found: Found, row: int) -> dict[str, Any]:
     """Return what the five rules of the guide need of a cell: what each predicts, and what the best plan has."""
     c, k, plan, of = found.cases, constants(), found.plan(row), explain.parts(found.step, row)
-    here = c.take(np.array([row]))
-    flops = float(rate(here, k, True)[0])
+    flops = float(rate(c, k, True)[row])
     kept = found.fits & (c.recompute != FULL) & (c.zero < 3)
     cut = c.tp * c.pp * c.cp
     per_gpu = float(c.gbs[row] * c.seq[row] / c.gpus[row])

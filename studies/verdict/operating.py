@@ -8,8 +8,8 @@ the range reported holds 90 % of those rates. Of each kind it is also measured h
 steps (labkit.compare.equal_loss) holds their true number, the mean gap over BF16's mean slope.
 """
 
-import argparse
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,11 +114,10 @@ def simulate(rng: np.random.Generator, design: Design, scene: Scene, comparisons
     where BF16's runs have slopes the same of the further steps."""
     true = scene.there if scene.gap is None else scene.gap
     found = list(judged(rng, design, scene, comparisons))
-    gaps = [(answer.low, answer.high) for answer, _ in found]
     words = [answer.word for answer, _ in found]
     rates = {word: words.count(word) / comparisons for word in WORDS}
-    rates |= {"covered": share_that_holds(true, gaps), "runs": sum(answer.runs for answer, _ in found) / comparisons}
-    rates["half_width"] = median_half_width(gaps)
+    rates["covered"], half_width = held_by([(answer.low, answer.high) for answer, _ in found], true)
+    rates |= {"runs": sum(answer.runs for answer, _ in found) / comparisons, "half_width": half_width}
     if scene.sloped is None:
         return rates
     steps, ends = true / float(scene.sloped[:, 1].mean()), []
@@ -126,16 +125,14 @@ def simulate(rng: np.random.Generator, design: Design, scene: Scene, comparisons
         curves = [{1: math.exp(own / 100), 2: 1.0} for own in base[:, 1]]  # two evaluations have any slope
         further = further_steps(curves, 1, answer.gap, answer.low, answer.high)
         ends.append((further.low, further.high) if further else (math.inf, math.inf))
-    held, width = share_that_holds(steps, ends), median_half_width(ends)
+    held, width = held_by(ends, steps)
     return {**rates, "steps": steps, "steps covered": held, "steps half_width": width}
 
 
-def share_that_holds(true: float, intervals: list[tuple[float, float]]) -> float:
-    return sum(low <= true <= high for low, high in intervals) / len(intervals)
-
-
-def median_half_width(intervals: list[tuple[float, float]]) -> float:
-    return float(np.median([(high - low) / 2 if high < math.inf else high for low, high in intervals]))
+def held_by(intervals: list[tuple[float, float]], true: float) -> tuple[float, float]:
+    """Return (the share of these intervals that holds the true value, the median of half their widths)."""
+    widths = [(high - low) / 2 if high < math.inf else high for low, high in intervals]
+    return sum(low <= true <= high for low, high in intervals) / len(intervals), float(np.median(widths))
 
 
 def simulate_ranges(rng: np.random.Generator, design: Design, scene: Scene) -> dict[str, Any]:
@@ -150,6 +147,11 @@ def simulate_ranges(rng: np.random.Generator, design: Design, scene: Scene) -> d
 def std(ys: np.ndarray) -> float:
     """Return the standard deviation of n - 1."""
     return float(np.std(ys, ddof=1))
+
+
+def standard_error(own: np.ndarray, base: np.ndarray) -> float:
+    """Return that of the difference of two means."""
+    return math.hypot(std(own) / len(own) ** 0.5, std(base) / len(base) ** 0.5)
 
 
 def study(about: dict[str, Any], runs: list[dict[str, Any]], seed: int = 0) -> dict[str, Any]:
@@ -175,14 +177,13 @@ def study(about: dict[str, Any], runs: list[dict[str, Any]], seed: int = 0) -> d
     }
     for (kind, dose, blocks), values in ys.items():
         gap = float(values.mean() - every.mean())
-        error = math.hypot(std(values) / len(values) ** 0.5, std(every) / len(every) ** 0.5)
-        row = {"kind": kind, "dose": dose, "blocks": blocks, "runs": len(values), "gap": gap, "error": error}
-        row["spread"] = std(values)
-        if (kind, dose, blocks) == BF16:
-            row["rates"] = simulate_ranges(rng, chosen, Scene(bf16, bf16, bf16, records, sloped=sloped))
-        elif np.isfinite(values).all():
-            own = fp8 if (kind, dose, blocks) == CORRECT else values
-            row["rates"] = simulate_ranges(rng, chosen, Scene(bf16, own, fp8, records, sloped=sloped))
+        row = {"kind": kind, "dose": dose, "blocks": blocks, "runs": len(values), "gap": gap}
+        row |= {"error": standard_error(values, every), "spread": std(values)}
+        if np.isfinite(values).all():
+            # Half of the runs of BF16 and of correct FP8 serve as records, the other half is drawn from.
+            own = {BF16: bf16, CORRECT: fp8}.get((kind, dose, blocks), values)
+            scene = Scene(bf16, own, bf16 if own is bf16 else fp8, records, sloped=sloped)
+            row["rates"] = simulate_ranges(rng, chosen, scene)
         out["kinds"].append(row)
     for name, design in DESIGNS.items():
         row = {"design": name, "BF16": simulate_ranges(rng, design, Scene(bf16, bf16, bf16, records))}
@@ -197,12 +198,8 @@ def study(about: dict[str, Any], runs: list[dict[str, Any]], seed: int = 0) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m studies.verdict.operating", description="Error rates on a pool.")
-    parser.add_argument("pool", type=Path, help="what studies.verdict.pool wrote")
-    parser.add_argument("out", type=Path, help="JSON: the rates, and the held-out losses that they come from")
-    a = parser.parse_args()
-    found = study(*read_pool(a.pool))
-    a.out.write_text(as_lines(found), encoding="utf-8")
+    pool, out = map(Path, sys.argv[1:])
+    out.write_text(as_lines(study(*read_pool(pool))), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ that ends in .json, stands for the calls that it was made from. Repetitions are 
 that hour would read; rates come from comparisons drawn from all runs, as in studies.verdict.operating.
 """
 
-import argparse
 import json
-import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from labkit.record.clean import jsonable, restore
 from labkit.record.read import RunData, read_run
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
-from studies.verdict.operating import CHOSEN, DESIGNS, Scene, simulate_ranges, std
+from studies.verdict.operating import CHOSEN, DESIGNS, Scene, simulate_ranges, standard_error, std
 from studies.writing import as_lines
 
 KIND, BF16 = "verdict repeats", "bf16"
@@ -168,8 +167,7 @@ def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
         row: dict[str, Any] = {"kind": kind, "runs": len(values), "gap": float(values.mean() - base.mean())}
         if len(values) >= FEW:
             row["spread"] = std(values)
-            error = math.hypot(row["spread"] / len(values) ** 0.5, std(base) / len(base) ** 0.5)
-            row["error"] = 0.0 if kind == BF16 else error
+            row["error"] = 0.0 if kind == BF16 else standard_error(values, base)
             companion = base if kind == BF16 else ys.get(CANDIDATES[0], base)
             scene = Scene(base, values, companion, (prior.baseline, prior.candidate))
             row["rates"] = simulate_ranges(rng, DESIGNS[CHOSEN], scene)
@@ -194,14 +192,9 @@ def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m studies.verdict.repeated", description="Repeated verdicts.")
-    parser.add_argument("out", type=Path, help="JSON: the verdicts, the rates, and the held-out losses")
-    parser.add_argument(
-        "calls", nargs="+", help="comparisons, as `lab compare` left them, of one call with commas; or a record"
-    )
-    a = parser.parse_args()
-    found = study([list(map(Path, call.split(","))) for call in a.calls])
-    a.out.write_text(as_lines(found), encoding="utf-8")
+    out, *calls = sys.argv[1:]
+    found = study([list(map(Path, call.split(","))) for call in calls])
+    Path(out).write_text(as_lines(found), encoding="utf-8")
 
 
 # ---- parts
