@@ -30,7 +30,7 @@ class Tracker:
     def __call__(self, record: Any) -> Iterator[tuple[int, str]]:
         """(step, reason) of what is new in the record."""
         tables = probes_of(record)
-        names, steps = record.scales["scale"].names, record.scales["scale"].steps.values
+        names, steps = record.scales["scale"].names, record.scales["scale"].steps
         if self.columns is None and len(steps):
             self.columns = kept(names)
         for row in range(self.seen, len(steps)):
@@ -78,7 +78,7 @@ def probes_of(record: Any) -> list[np.ndarray]:
 def run_of(record: Any, first: int, end: int) -> Run:
     """Rows `first` to `end` of the page's record as C.4 has them."""
     step = record["step"][first:end]
-    probes, ranks = record.scales["scale"].steps.values, record.ranks.steps.values
+    probes, ranks = record.scales["scale"].steps, record.ranks.steps
     some = (probes >= step[0]) & (probes <= step[-1])
     columns, rows = kept(record.scales["scale"].names), np.searchsorted(step, probes[some])
     work = record.ranks.grid.values[(ranks >= step[0]) & (ranks <= step[-1])]

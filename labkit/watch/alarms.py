@@ -75,7 +75,7 @@ def slow_rank(record: Record, begin: int) -> Iterator[Alarm]:
         name = record.ranks.names[rank]
         yield Alarm(
             "slow rank",
-            int(record.ranks.steps.values[row]),
+            int(record.ranks.steps[row]),
             f"rank {name} works {own * 1e3:,.0f} ms a step, and the others {others * 1e3:,.0f} ms: they wait for it",
         )
 
@@ -104,7 +104,7 @@ def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
         name, now, was = sparse.names[worst], scale[row, worst], 2 ** usual[at, worst]
         how = "is no scale" if void[at, worst] else f"was {was:.3g} in the probes before"
         reason = f"the scale of {name} is {now:.3g}, and {how}{_count_others((void | far)[at])}"
-        yield Alarm("scale collapse", int(sparse.steps.values[row]), reason)
+        yield Alarm("scale collapse", int(sparse.steps[row]), reason)
 
 
 def rising(record: Record, begin: int, name: str, most: float, what: str, twice: bool) -> Iterator[Alarm]:
@@ -123,7 +123,7 @@ def rising(record: Record, begin: int, name: str, most: float, what: str, twice:
         worst = int(np.where(rings[at], share[row] - usual[at], -np.inf).argmax())
         yield Alarm(
             name,
-            int(sparse.steps.values[row]),
+            int(sparse.steps[row]),
             f"{share[row, worst]:.1f} % of the values of {sparse.names[worst]} {what}, and {usual[at, worst]:.1f} % in "
             f"the probes before{_count_others(rings[at])}",
         )

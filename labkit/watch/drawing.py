@@ -26,6 +26,7 @@ COLUMNS = 240  # of a heat map
 MARKS = 300  # events and alarms drawn, the newest
 TICKS = 14  # names beside a heat map
 LANES = ("alarms", "trouble", "other events")
+LANE_KEYS = ("x", "lane", "kind", "message", "color")
 TOOLS = "xpan,xbox_zoom,xzoom_in,xzoom_out,save"
 SLOTS = ("input", "weight", "grad", "output")
 
@@ -130,7 +131,7 @@ class Heat:
 
     def update(self, title: str, sparse: Sparse, wanted: list[str], quantity: Quantity, view: Range1d) -> None:
         """Draw the columns `wanted` of `sparse` between the ends of `view`."""
-        steps = sparse.steps.values
+        steps = sparse.steps
         inside = slice(int(np.searchsorted(steps, view.start)), int(np.searchsorted(steps, view.end, "right")))
         steps, at = steps[inside], [sparse.grid.names[name] for name in wanted]
         if not len(steps) or not wanted:
@@ -171,9 +172,11 @@ class Board:
         self.view = Range1d(0, 10)
         self.marks = ColumnDataSource({"x": [], "color": []})
         self.charts = {title: Chart(title, self.view, self.marks) for title in CHARTS}
-        self.lanes, self.lane_source = _lanes(self.view)
+        self.lane_source = ColumnDataSource({key: [] for key in LANE_KEYS})
+        self.lanes = _lanes(self.view, self.lane_source)
         self.scales, self.blocks = Heat(self.view), Heat(self.view)
-        self.classes, self.class_source = _bars()
+        self.class_source = ColumnDataSource({"name": [], "value": [], "words": []})
+        self.classes = _bars(self.class_source)
 
     def update(self, record: Record, alarms: list[Alarm], quantity: str, slot: str, blocks: bool) -> None:
         """Draw this record, between the ends of `view`."""
@@ -200,8 +203,7 @@ class Board:
                 rows.append((step, lane, kind, str(event.get("message", ""))[:300], color))
         routine = [row for row in rows if row[1] == LANES[2]][-MARKS:]
         loud_rows = [row for row in rows if row[1] != LANES[2]][-MARKS:]
-        keys = ("x", "lane", "kind", "message", "color")
-        self.lane_source.data = {key: [row[i] for row in routine + loud_rows] for i, key in enumerate(keys)}
+        self.lane_source.data = {key: [row[i] for row in routine + loud_rows] for i, key in enumerate(LANE_KEYS)}
         self.marks.data = {"x": [row[0] for row in loud_rows], "color": [row[4] for row in loud_rows]}
 
     def _draw_time(self, record: Record) -> None:
@@ -238,23 +240,21 @@ def _figure(title: str, x_range: Any, height: int = 230, **more: Any) -> Any:
     return made
 
 
-def _lanes(x_range: Range1d) -> tuple[Any, ColumnDataSource]:
-    source = ColumnDataSource({key: [] for key in ("x", "lane", "kind", "message", "color")})
+def _lanes(x_range: Range1d, source: ColumnDataSource) -> Any:
     made = _figure("Alarms and events", x_range, y_range=list(LANES[::-1]), height=150)
     drawn = made.scatter("x", "lane", source=source, color="color", marker="triangle", size=10, alpha=0.8)
     tips = [("step", "@x{0,0}"), ("what", "@kind"), ("why", "@message")]
     made.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
-    return made, source
+    return made
 
 
-def _bars() -> tuple[Any, ColumnDataSource]:
-    source = ColumnDataSource({"name": [], "value": [], "words": []})
+def _bars(source: ColumnDataSource) -> Any:
     made = _figure("", Range1d(0, 1), y_range=["training"], tools="save")
     made.hbar(y="name", right="value", height=0.7, source=source, color=BLUE)
     look: dict[str, Any] = {"x_offset": 6, "anchor": "center_left", "text_color": INK, "text_font_size": "12px"}
     made.text(x="value", y="name", text="words", source=source, **look)
     made.xgrid.visible = False
-    return made, source
+    return made
 
 
 def _bounds(y: np.ndarray, log: bool) -> tuple[float, float, int]:

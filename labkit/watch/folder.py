@@ -3,16 +3,19 @@
 import os
 import threading
 import time
+from array import array
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from labkit.errors import LabError
 from labkit.record.clean import restore
 from labkit.record.read import PACKED, as_dict, is_alive, load_run, parse, read_run, runs_below, status_of
-from labkit.watch.tables import Column, Grid, number, numbers
+from labkit.watch.tables import Floats, Grid, number, numbers
 
 # A step line's numbers, one column each. `memory` is its peak_bytes.
 FIELDS = ("step", "loss", "lr", "grad_norm", "tokens", "seconds", "tokens_per_s", "memory", "heldout", "param_norm")
@@ -69,12 +72,16 @@ class Sparse:
     """Rows of a grid that stand in some of the step lines only: `steps` and `grid` have one row each."""
 
     def __init__(self) -> None:
-        self.steps, self.grid = Column(), Grid()
+        self._steps, self.grid = array("d"), Grid()
 
     def append(self, step: float, row: dict[str, float]) -> None:
         if row:
-            self.steps.append(step)
+            self._steps.append(step)
             self.grid.append(row)
+
+    @property
+    def steps(self) -> Floats:
+        return np.array(self._steps)
 
     @property
     def names(self) -> list[str]:
@@ -90,7 +97,7 @@ class Record:
     silence: float | None = None  # seconds since anything was written; None: not known
     behind: int = 0  # bytes that were not read yet
     torn: int = 0  # lines that could not be read
-    columns: dict[str, Column] = field(default_factory=lambda: {name: Column() for name in FIELDS})
+    columns: dict[str, array] = field(default_factory=lambda: {name: array("d") for name in FIELDS})
     scales: dict[str, Sparse] = field(default_factory=lambda: {name: Sparse() for name in QUANTITIES})
     grad_norms: Sparse = field(default_factory=Sparse)  # of each block
     ranks: Sparse = field(default_factory=Sparse)  # seconds of own work, of each rank
@@ -116,10 +123,10 @@ class Record:
 
     def __getitem__(self, name: str) -> Any:
         """A column of the step lines, [steps]."""
-        return self.columns[name].values
+        return np.array(self.columns[name])
 
     def __len__(self) -> int:
-        return self.columns["step"].size
+        return len(self.columns["step"])
 
     @property
     def status(self) -> str:
@@ -153,14 +160,10 @@ class Folder:
         lines, anew = self._steps.read()
         events, other = self._events.read()
         if anew or other:
-            self.generation += 1
             # Both are read again: an alarm must not stand on half of an old record.
-            if not anew:
-                self._steps = Tail(self._steps.file)
-                lines, _ = self._steps.read()
-            if not other:
-                self._events = Tail(self._events.file)
-                events, _ = self._events.read()
+            self.generation += 1
+            self._steps, self._events = Tail(self._steps.file), Tail(self._events.file)
+            lines, events = self._steps.read()[0], self._events.read()[0]
             self.record = Record(run=self.record.run)
         with suppress(LabError):  # it is being replaced, or its disk is away for a moment: what we have stays
             self.record.run = load_run(self.path)
@@ -172,11 +175,14 @@ class Folder:
         # alone; from then on our own clock counts from when something changed.
         now = time.monotonic()
         written = max((tail.written for tail in (self._steps, self._events) if tail.written is not None), default=None)
-        if written is not None and self._grew is None:
+        if written is None:
+            self.record.silence = None
+            return
+        if self._grew is None:
             self._grew = written, now - max(0.0, time.time() - written)
-        elif written is not None and self._grew and written != self._grew[0]:
+        elif written != self._grew[0]:
             self._grew = written, now
-        self.record.silence = now - self._grew[1] if written is not None and self._grew else None
+        self.record.silence = now - self._grew[1]
 
 
 def runs_in(path: Path) -> dict[str, Path]:

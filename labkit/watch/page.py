@@ -199,12 +199,10 @@ def _list_alarms(alarms: list[Alarm], steps: int) -> str:
     if not alarms:
         said = f"No alarm in {steps:,} steps." if steps else "No alarm; nothing to judge yet."
         return f'<div class="lab-alarms"><div class="calm">{said}</div></div>'
-    items = [
-        f"<li>&#9888; <b>{html.escape(alarm.kind)}</b>"
-        + (f" at step {alarm.step:,}" if alarm.step is not None else "")
-        + f": {html.escape(alarm.reason)}</li>"
-        for alarm in reversed(alarms)
-    ]
+    items = []
+    for alarm in reversed(alarms):
+        where = f" at step {alarm.step:,}" if alarm.step is not None else ""
+        items.append(f"<li>&#9888; <b>{html.escape(alarm.kind)}</b>{where}: {html.escape(alarm.reason)}</li>")
     more = "".join(items[SHOWN:])
     folded = f"<details><summary>{len(items) - SHOWN} earlier alarms</summary><ul>{more}</ul></details>" if more else ""
     return f'<div class="lab-alarms"><ul>{"".join(items[:SHOWN])}</ul>{folded}</div>'

@@ -13,23 +13,6 @@ BINS = 2000
 Floats = NDArray[np.float64]
 
 
-class Column:
-    """A list of floats that numpy can see without a copy. NaN where there was no number."""
-
-    def __init__(self, dtype: Any = np.float64) -> None:
-        self._room, self.size = np.empty(256, dtype), 0
-
-    def append(self, value: float) -> None:
-        if self.size == len(self._room):
-            self._room = np.concatenate([self._room, np.empty_like(self._room)])
-        self._room[self.size] = value
-        self.size += 1
-
-    @property
-    def values(self) -> Floats:
-        return self._room[: self.size]
-
-
 class Grid:
     """Rows that come one by one, each {name: float}; a name that appears later is NaN in the rows before."""
 

@@ -157,7 +157,7 @@ def test_torch_versions(imagined, version, ok, words):
     assert check.ok is ok and words in check.detail and ("newer" in check.detail) == ("newer" in words)
 
 
-@pytest.mark.parametrize("error", [OSError("libtorch_cpu.so: cannot open"), ImportError("numpy.core"), SystemExit(1)])
+@pytest.mark.parametrize("error", [OSError("libtorch_cpu.so: cannot open"), SystemExit(1)])
 def test_torch_that_does_not_import(imagined, monkeypatch, error):
     imagined(listed=[H200])
 

@@ -4,10 +4,8 @@ studies/guide/guide.json, and its pictures' words: tests/test_results.py.)"""
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from labkit.plan.cases import FULL
 from labkit.plan.constants import constants
 from studies.guide import survey
 from studies.guide import tables as guide
@@ -75,15 +73,3 @@ def test_a_rule_is_counted_where_it_speaks(rule):
     assert yes + len(broken) == of <= len(guide.fitting()) and f"{yes} of {of}" in PAGE
     assert yes >= of * 2 / 3
     assert sum(guide.broken(rule).values()) == len(broken)
-
-
-def test_rules_say_what_the_plans_are():
-    """Their numbers are the search's own: a few recomputed from its columns."""
-    request = survey.make_request("70b", 64, "IB 50", "bf16")
-    found = survey.find_plans(request)
-    kept = found.fits & (found.cases.recompute != FULL) & (found.cases.zero < 3)
-    cut = found.cases.tp * found.cases.pp * found.cases.cp
-    of = guide.cell_of("70b", 64, "IB 50", "bf16")["rules"]
-    assert of["least_cut"] == cut[kept].min() and of["tokens"] == 4 * 2**20 // 64
-    best = int(np.argmin(np.where(found.fits, found.seconds, np.inf)))
-    assert of["dp_share"] == pytest.approx(float(found.step.data[best] / found.seconds[best]), abs=1e-4)

@@ -22,24 +22,6 @@ def test_stopwatch_times_each_step_from_the_end_of_the_one_before(monkeypatch):
     assert [watch.lap(), watch.lap()] == [0.5, 0.25]
 
 
-def test_a_launch_is_timed_on_the_host_without_waiting_and_without_the_first_round(monkeypatch):
-    """Each launch takes 5 us, those of the first round 50, and a wait for the GPU 1 s."""
-    now, launched = [0.0], [0]
-
-    def launch(one):
-        launched[0] += 1
-        now[0] += 5e-6 if launched[0] > 200 else 5e-5
-
-    def wait(device):
-        now[0] += 1.0
-
-    monkeypatch.setattr(torch, "zeros", lambda size, device: SimpleNamespace(add_=launch))
-    monkeypatch.setattr(torch.cuda, "synchronize", wait)
-    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert measure.launch_us("cuda:0") == pytest.approx(5.0) and launched[0] == 7 * 200
-    assert measure.launch_us("cpu") is None
-
-
 def test_stopwatch_on_cuda_waits_for_the_event_and_tells_seconds(monkeypatch):
     # No GPU needed: what matters is that events are recorded, waited for before they are read, and that CUDA's
     # milliseconds become seconds.
@@ -59,8 +41,6 @@ def test_stopwatch_on_cuda_waits_for_the_event_and_tells_seconds(monkeypatch):
         def elapsed_time(self, end):
             assert end.waited, "read before the GPU got there"
             return end.at - self.at
-
-    import torch
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)

@@ -12,7 +12,7 @@ from labkit.errors import LabError
 from labkit.record.run import RunRecord
 from labkit.watch.folder import Folder, Tail, at_work, runs_in
 from labkit.watch.source import Source
-from labkit.watch.tables import BINS, Column, Grid, cells, outline
+from labkit.watch.tables import BINS, cells, outline
 from tests.watch.lines import lines, write
 
 
@@ -155,13 +155,3 @@ def test_cells_tell_the_worst():
     edges = cells(steps, values, 240, "max")[0]
     assert edges[column] <= steps[1234] <= edges[column + 1]
     assert cells(steps[:1], values[:1], 240, "max")[1].shape == (3, 1)
-
-
-def test_columns_and_grids_grow():
-    column, grid = Column(), Grid()
-    for i in range(1000):
-        column.append(i)
-        grid.append({"a": i} if i < 500 else {"a": i, f"b{i % 2}": 2e300})
-    assert list(column.values) == list(range(1000)) and grid.values.shape == (1000, 3)
-    assert list(grid.names) == ["a", "b0", "b1"] and np.isnan(grid.values[:500, 1:]).all()
-    assert list(grid.values[:, 0]) == list(range(1000)) and np.isinf(grid.values[500, 1])
