@@ -1,7 +1,5 @@
 """`python -m labkit.plan.validate` and the fit behind it."""
 
-import csv
-
 import numpy as np
 import pytest
 
@@ -13,15 +11,7 @@ from labkit.plan.rows import read
 SHOWN = read(DATA / "shown.csv")
 
 
-def write(path, rows):
-    with path.open("w", newline="") as file:
-        out = csv.DictWriter(file, list(rows[0]))
-        out.writeheader()
-        out.writerows(rows)
-    return str(path)
-
-
-def test_it_prints_every_run_and_the_errors(tmp_path, capsys):
+def test_it_prints_every_run_and_the_errors(capsys):
     assert validate.main([str(DATA / "shown.csv")]) == 0
     out = capsys.readouterr().out
     assert all(each["id"][:40] in out for each in SHOWN)
@@ -37,7 +27,7 @@ def test_it_prints_every_run_and_the_errors(tmp_path, capsys):
     assert sweep["tau"] > 0.65 and sweep["regret"] < 0.03
 
 
-def test_plans_that_ran_out_of_memory_are_counted(tmp_path):
+def test_plans_that_ran_out_of_memory_are_counted():
     ran, small = SHOWN[2], {**SHOWN[2], "id": "small", "gpu_mem_gb": "20", "fits": "no", "step_s": ""}
     wrong = {**SHOWN[2], "id": "wrong", "fits": "OOM", "step_s": "?"}
     said = validate.judge([ran, small, wrong])
@@ -78,7 +68,7 @@ def test_files_that_cannot_be_used(text, shown, tmp_path):
         assert "\n" not in str(said.value)
 
 
-def test_a_row_with_little_in_it_is_predicted(tmp_path):
+def test_a_row_with_little_in_it_is_predicted():
     """Only sizes, GPU and batch: wide, and there."""
     thin = dict(id="thin", gpu="H100", gpus="64", hidden="8192", layers="80", gbs="128", tp="8", pp="4")
     said = validate.judge([{**dict.fromkeys(SHOWN[0], ""), **thin}])["rows"][0]

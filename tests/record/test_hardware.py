@@ -102,30 +102,19 @@ def test_a_driver_that_does_not_answer_is_no_gpu(cards, monkeypatch, call):
     assert hardware.gpus() == []
 
 
-@pytest.fixture
-def container(monkeypatch):
-    """A machine of 8 threads and 16 GB, 9 of them free; cgroup files as given."""
-
-    def make(**files):
-        texts = {"/sys/fs/cgroup/" + key.replace("_", "."): text for key, text in files.items()}
-        monkeypatch.setattr(hardware, "read_system", lambda path: texts.get(path, ""))
-        memory = SimpleNamespace(total=16 * 10**9, available=9 * 10**9)
-        monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-
-    return make
-
-
-def test_a_containers_limits_count(container):
-    container(cpu_max="250000 100000\n", memory_max="4294967296\n")
+def test_a_containers_limits_count_where_there_are_any(monkeypatch):
+    """A machine of 8 threads and 16 GB, 9 of them free."""
+    root, texts = "/sys/fs/cgroup", {}
+    monkeypatch.setattr(hardware, "read_system", lambda path: texts.get(path, ""))
+    memory = SimpleNamespace(total=16 * 10**9, available=9 * 10**9)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for none in ({}, {f"{root}/cpu.max": "max 100000\n", f"{root}/memory.max": "max\n"}):
+        texts = none
+        assert (hardware.usable_threads(), hardware.memory_bytes()) == (8, (16 * 10**9, 9 * 10**9))
+    texts = {f"{root}/cpu.max": "250000 100000\n", f"{root}/memory.max": "4294967296\n"}
     assert hardware.usable_threads() == 3  # 2.5 processors: three threads can be busy
     assert hardware.memory_bytes() == (2**32, 2**32)
-
-
-@pytest.mark.parametrize("files", [{}, {"cpu_max": "max 100000\n", "memory_max": "max\n"}])
-def test_without_a_containers_limits_the_machine_counts(container, files):
-    container(**files)
-    assert (hardware.usable_threads(), hardware.memory_bytes()) == (8, (16 * 10**9, 9 * 10**9))
 
 
 def test_a_processors_name_is_on_one_line(monkeypatch):
