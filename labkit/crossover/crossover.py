@@ -138,9 +138,7 @@ def summarise(record: dict[str, Any], arm: str) -> str:
     have = records.cells(record)
     if arm == BASE:
         fast = [(shape.flops / cell.took, shape) for (shape, a), cell in have.items() if a == BASE and cell.seconds]
-        if not fast:
-            return f"{ARMS[arm][2]}: not measured"
-        rate, shape = max(fast)
+        rate, shape = max(fast, default=(0.0, "no shape"))
         return f"{ARMS[arm][2]}: up to {rate / 1e12:.3g} TFLOP/s (at {shape})"
     pairs = [(gain, shape) for shape, a in have if a == arm and (gain := speedup(*records.pair(have, shape, arm)))]
     if not pairs:

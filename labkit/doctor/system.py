@@ -75,24 +75,22 @@ def _disk() -> Check:
 
 def _temporary() -> Check:
     fix = f"set TMPDIR to a folder that you may write to and that has {gib(TEMPORARY)} free"
-    try:
-        folder = tempfile.gettempdir()
-        free = _free(folder)
-    except OSError as error:
-        return Check("temporary files", False, f"cannot be written: {in_words(error)}", fix)
-    return Check("temporary files", free >= TEMPORARY, f"{gib(free)} free in {folder}", fix)
+    return _space("temporary files", tempfile.gettempdir, TEMPORARY, "", fix)
 
 
 def _shared_memory(folder: str = "/dev/shm") -> Check:
     fix = "in Docker: `docker run --shm-size=8g` or `--ipc=host`; else mount a larger tmpfs there"
     if not os.path.isdir(folder):
         return Check("/dev/shm", None, "not on this system; only NCCL on several GPUs needs it", fix)
+    return _space("/dev/shm", lambda: folder, SHARED, ": NCCL on several GPUs needs more", fix)
+
+
+def _space(name: str, folder: Callable[[], str], least: int, short: str, fix: str) -> Check:
     try:
-        free = _free(folder)
+        free = _free(folder())
     except OSError as error:
-        return Check("/dev/shm", False, f"cannot be written: {in_words(error)}", fix)
-    short = "" if free >= SHARED else ": NCCL on several GPUs needs more"
-    return Check("/dev/shm", free >= SHARED, f"{gib(free)} free{short}", fix)
+        return Check(name, False, f"cannot be written: {in_words(error)}", fix)
+    return Check(name, free >= least, f"{gib(free)} free{short if free < least else ''}", fix)
 
 
 def _free(folder: str | Path) -> int:

@@ -90,20 +90,10 @@ def throughput(seconds: Sequence[float], tokens: float | Sequence[float], warmup
 
 
 def throughput_of(steps: Iterable[dict], warmup: int = 2) -> Throughput:
-    """The same from the step lines of a run: `seconds` of each step, and `tokens`, which is cumulative."""
-    seconds: list[float] = []
-    tokens: list[float] = []
-    before = 0.0
-    for line in steps:
-        so_far = line.get("tokens")
-        if isinstance(so_far, (int, float)):
-            # After a gap in the record the difference spans several steps; then this step's own rate is taken.
-            own = line.get("tokens_per_s", math.nan) * line.get("seconds", math.nan)
-            delta = so_far - before
-            seconds.append(line.get("seconds", math.nan))
-            tokens.append(own if math.isfinite(own) else delta)
-            before = so_far
-    return throughput(seconds, tokens, warmup)
+    """The same from the step lines of a run, each with its seconds and its own rate."""
+    timed = [line for line in steps if "seconds" in line and "tokens_per_s" in line]
+    tokens = [line["seconds"] * line["tokens_per_s"] for line in timed]
+    return throughput([line["seconds"] for line in timed], tokens, warmup)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
