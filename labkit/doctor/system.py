@@ -31,7 +31,7 @@ def basics() -> Iterator[Check]:
 
 
 def _installed(name: str, packages: Sequence[str], fix: str) -> Check:
-    found = {package: next(metadata.Distribution.discover(name=package), None) for package in packages}
+    found = {package: next(iter(metadata.distributions(name=package)), None) for package in packages}
     if absent := [package for package, there in found.items() if there is None]:
         return Check(name, False, f"not installed: {', '.join(absent)}", fix)
     return Check(name, True, ", ".join(f"{package} {there.version}" for package, there in found.items() if there), fix)

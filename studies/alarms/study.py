@@ -175,7 +175,12 @@ def rows(out: Path, tuning: bool = False) -> list[dict[str, Any]]:
         rang: dict[str, int] = {}
         for step, kind in list_alarms(one):
             rang.setdefault(kind if step >= trial.begin else f"{kind}, before the fault", step)
-        row = {"run": trial.name, "fault": trial.fault, "begin": trial.begin, "strength": round(trial.strength, 3)}
+        row: dict[str, Any] = {
+            "run": trial.name,
+            "fault": trial.fault,
+            "begin": trial.begin,
+            "strength": round(trial.strength, 3),
+        }
         row |= {"harm": None if trial.fault is None else harm_at(lines, clean), "rang": rang, "drops": drops(lines)}
         row["bad"] = next((line["step"] for line in lines if line.get("skipped")), None)
         found.append(row)

@@ -31,9 +31,9 @@ def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
             line = [(point["gap"], 100 * point[word]) for point in found["curve"]]
             ax.plot(*plot.xy(line), **style.line())
             at = {"different": 0.4, "same": 0.1, "undecided": 0.25}[word]
-            place = min(line, key=lambda p: abs(p[0] - at))
+            near = min(line, key=lambda p: abs(p[0] - at))
             below = {"xytext": (4, -13 if word == "different" else 6), "textcoords": "offset points"}
-            ax.annotate(word, place, color=style.color, fontsize=9, **below)
+            ax.annotate(word, near, color=style.color, fontsize=9, **below)
         edge, seen, color = GAPS[-1] * 1.06, set(), looks["different"].color
         drawn = sorted((row for row in found["kinds"] if "rates" in row), key=lambda row: abs(row["gap"]))
         inside = sum(abs(row["gap"]) < edge for row in drawn)
