@@ -1,6 +1,6 @@
 """Why this plan and not its neighbours, in sentences made of the model's own numbers."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,30 +12,30 @@ from labkit.plan.footprint import FITS, GIB
 from labkit.plan.search import PLAN, Found, ties
 from labkit.plan.step import Step
 
-WORDS = {
-    "gemm": "its products take longer",
-    "attention": "attention takes longer",
-    "elementwise": "norms and sums move more bytes",
-    "casts": "FP8 casts",
-    "tensor": "tensor-parallel messages",
-    "context": "keys and values around the context ring",
-    "experts": "tokens on their way to experts",
-    "data": "gradients and weights of data parallelism",
-    "pipeline": "rows between stages",
-    "bubble": "the pipeline's bubble",
-    "optimizer": "the optimizer",
-    "host": "the CPU is too slow",
+
+class Part(NamedTuple):
+    """How a part of a step is called: over its column, as a loss (computing itself is none), as the reason of another."""
+
+    head: str
+    loss: str
+    reason: str
+
+
+PARTS = {
+    "gemm": Part("GEMM", "", "its products take longer"),
+    "attention": Part("attn", "", "attention takes longer"),
+    "casts": Part("casts", "", "FP8 casts"),
+    "elementwise": Part("other", "", "norms and sums move more bytes"),
+    "tensor": Part("TP", "TP messages", "tensor-parallel messages"),
+    "context": Part("CP", "CP messages", "keys and values around the context ring"),
+    "experts": Part("EP", "EP messages", "tokens on their way to experts"),
+    "data": Part("DP", "DP messages", "gradients and weights of data parallelism"),
+    "pipeline": Part("PP", "PP messages", "rows between stages"),
+    "bubble": Part("bubble", "the bubble", "the pipeline's bubble"),
+    "optimizer": Part("optim", "", "the optimizer"),
+    "host": Part("other", "CPU launches", "the CPU is too slow"),
 }
 WORTH = 0.03  # share of a step for which a plan is mentioned at all
-BINDING = {
-    "tensor": "TP messages",
-    "context": "CP messages",
-    "experts": "EP messages",
-    "data": "DP messages",
-    "pipeline": "PP messages",
-    "bubble": "the bubble",
-    "host": "CPU launches",
-}
 # What is alike in a neighbour: of a degree some other degrees, of ZeRO and the format all but what follows from memory.
 LIKE = {
     "tp": ("pp", "cp", "ep", "format"),
@@ -63,9 +63,9 @@ def parts(step: Step, row: int) -> dict[str, float]:
 def binding(found: Found, row: int) -> tuple[str, float]:
     """Return (what a plan loses most to, the share of its step that this costs); computing itself is no loss."""
     of = parts(found.step, row)
-    most = max(BINDING, key=lambda key: of[key])
+    most = max((key for key, part in PARTS.items() if part.loss), key=lambda key: of[key])
     share = of[most] / float(found.seconds[row])
-    return (BINDING[most], share) if share >= 0.01 else ("computing", 0.0)
+    return (PARTS[most].loss, share) if share >= 0.01 else ("computing", 0.0)
 
 
 def next_constraint(found: Found, best: int) -> str:
@@ -131,7 +131,7 @@ def why_not(found: Found, best: int, rows: np.ndarray, key: str, value: int) -> 
     mine, theirs = parts(found.step, best), parts(found.step, row)
     sign = 1 if slower >= 0 else -1
     grown = max(mine, key=lambda part: sign * (theirs[part] - mine[part]))
-    reason = WORDS[grown]
+    reason = PARTS[grown].reason
     if found.plan(row)["recompute"] > found.plan(best)["recompute"] and key != "recompute" and grown == "gemm":
         reason = "it fits only if activations are computed again, and products take longer"
     if grown == "tensor" and value > found.cluster.per_node and key == "tp":

@@ -18,7 +18,7 @@ from labkit.plan.constants import DATA, WIDTHS, Constants, share_of_stack
 from labkit.plan.footprint import GIB, room
 from labkit.plan.rows import Row, Runs, number, read, runs
 from labkit.plan.step import step
-from labkit.plan.validate import expected_bytes
+from labkit.plan.validate import expected_bytes, summary
 from labkit.record.files import writable
 
 NOISE, DOUBT = 0.08, 0.10  # of a log: what releases of one stack differ by (5 to 10 %); beyond it a row is doubtful
@@ -107,11 +107,9 @@ def fit_all(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
     row_out = left_out(data, [str(i) for i in range(len(wanted))], k, 2)
     out: dict[str, float] = {}
     for name, off in (("seen", seen), ("stack_out", stack_out), ("row_out", row_out)):
-        size = np.abs(np.exp(off) - 1)
-        for what, value in (("mean", size.mean()), ("median", np.median(size)), ("p90", np.quantile(size, 0.9))):
-            out[f"{name}_{what}"] = float(value)
-        mean, median, p90 = (100 * out[f"{name}_{what}"] for what in ("mean", "median", "p90"))
-        say(f"{name:10s} mean {mean:5.1f} %  median {median:5.1f} %  p90 {p90:5.1f} %")
+        size = summary(np.exp(off) - 1)
+        out |= {f"{name}_{what}": size[what] for what in ("mean", "median", "p90")}
+        say(f"{name:10s} " + "  ".join(f"{what} {100 * size[what]:5.1f} %" for what in ("mean", "median", "p90")))
     by_stack = {name: np.abs(np.exp(stack_out[[one == name for one in stacks]]) - 1) for name in sorted(set(stacks))}
     for name, size in by_stack.items():
         say(f"    stack out, {name:26s} {len(size):3d} rows, mean {100 * size.mean():5.1f} %")

@@ -21,19 +21,7 @@ from labkit.plan.search import Found, Goal, ranked, search, ties
 SHOWN = 10
 KINDS = ("weights", "grads", "optim", "gathered", "activ", "logits")  # as Memory has them
 LEFT = ("", "loses most to", "% of step", "GiB")  # heads of columns that are no numbers, or number the plans
-COLUMNS = (
-    ("GEMM", ("gemm",)),
-    ("attn", ("attention",)),
-    ("casts", ("casts",)),
-    ("other", ("elementwise", "host")),
-    ("TP", ("tensor",)),
-    ("CP", ("context",)),
-    ("EP", ("experts",)),
-    ("DP", ("data",)),
-    ("PP", ("pipeline",)),
-    ("bubble", ("bubble",)),
-    ("optim", ("optimizer",)),
-)
+HEADS = list(dict.fromkeys(part.head for part in explain.PARTS.values()))
 
 
 def plan(request: Request, console: Console | None = None) -> int:
@@ -148,7 +136,7 @@ def show(found: Found, request: Request, order: list[int], console: Console, not
         say(f"The sequences are as long as the file allows, {found.model.seq} tokens: --seq takes another length.")
     degrees = ("dp", "tp", "pp", "vp", "cp", "ep", "zero", "mbs")
     first = _table(("", *degrees, "again", "prec", "step s", "tok/s/GPU", "MFU %"))
-    second = _table(("% of step", *[title for title, _ in COLUMNS]))
+    second = _table(("% of step", *HEADS))
     third = _table(("GiB", "least", "most", *KINDS, "loses most to"))
     for rank, (row, tie) in enumerate(zip(rows, tied), 1):
         p, of, seconds = found.plan(row), explain.parts(found.step, row), float(found.seconds[row])
@@ -161,8 +149,10 @@ def show(found: Found, request: Request, order: list[int], console: Console, not
             f"{speed[row]:,.0f}",
             f"{100 * mfu[row]:.1f}",
         )
-        shares = [100 * sum(of[key] for key in keys) / seconds for _, keys in COLUMNS]
-        second.add_row(str(rank), *[_number(share) for share in shares])
+        shares = dict.fromkeys(HEADS, 0.0)
+        for key, part in explain.PARTS.items():
+            shares[part.head] += 100 * of[key] / seconds
+        second.add_row(str(rank), *map(_number, shares.values()))
         gib = [float(column[row]) / GIB for column in (found.room.least, found.room.most, *found.memory)]
         third.add_row(str(rank), *[_number(one) for one in gib], explain.binding(found, row)[0])
     for table in (first, second, third):

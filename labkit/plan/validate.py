@@ -20,7 +20,7 @@ from labkit.plan.step import step
 NO = ("no", "oom", "false", "0")
 
 
-def summary(errors: list[float]) -> dict[str, float]:
+def summary(errors: Array | list[float]) -> dict[str, float]:
     """Return n, and mean, median and 90 % quantile of |predicted / measured - 1|."""
     size = np.abs(errors)
     p90 = float(np.quantile(size, 0.9))

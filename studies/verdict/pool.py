@@ -1,15 +1,15 @@
 """Many trainings of one small decoder, so that gaps can be known instead of assumed.
 
-    python -m studies.verdict.pool FILE [--at-once 2]
+    python -m studies.verdict.pool FILE
 
 BF16 is trained 48 times, correct FP8 24 times, and FP8 8 times with each fault at each dose (studies.verdict.faults),
 each from initial weights perturbed at random by one BF16 rounding step. The file is JSON lines: a first one with
 hardware, versions and settings, then a run each. Ctrl-C stops it, and the same command goes on.
 """
 
-import argparse
 import json
 import multiprocessing
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
@@ -23,6 +23,7 @@ from studies.writing import about
 
 TOGETHER = 8  # runs trained as one: studies.verdict.together
 BASELINES = 6  # times TOGETHER
+AT_ONCE = 2  # jobs, a thread each
 STEPS, EVERY = 160, 10
 TRAIN: dict[str, Any] = {
     "model": dict(vocab_size=512, d_model=64, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=192, max_seq_len=64),
@@ -107,14 +108,14 @@ def lacking(runs: list[dict[str, Any]]) -> list[Job]:
     return [job for job in jobs() if any((describe(job[0]), job[1] + i) not in have for i in range(TOGETHER))]
 
 
-def train_all(file: Path, at_once: int) -> None:
+def train_all(file: Path) -> None:
     writable(file.parent)
     if not file.exists():
         head = {**about("pool", "python -m studies.verdict.pool"), "train": TRAIN}
         file.write_text(json.dumps(head) + "\n", encoding="utf-8")
     todo = lacking(read_pool(file)[1])
     with (
-        ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool,
+        ProcessPoolExecutor(AT_ONCE, mp_context=multiprocessing.get_context("spawn")) as pool,
         file.open("a", encoding="utf-8") as out,
     ):
         waiting = {pool.submit(train_job, job): job for job in todo}
@@ -126,11 +127,7 @@ def train_all(file: Path, at_once: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m studies.verdict.pool", description="Train the pool's runs.")
-    parser.add_argument("file", type=Path, help="JSON lines; made, or gone on with")
-    parser.add_argument("--at-once", type=int, default=2, help="jobs at a time, a thread each")
-    a = parser.parse_args()
-    train_all(a.file, a.at_once)
+    train_all(Path(sys.argv[1]))
 
 
 if __name__ == "__main__":
