@@ -156,9 +156,8 @@ def choose(found: Found, text: str, order: list[int]) -> int:
     wanted = {part for part in text.lower().split(".") if part}
     like = [row for row in np.argsort(found.seconds).tolist() if wanted <= all_words(found.plan(row))]
     if not like:
-        raise LabError(
-            f"--explain '{text}': no plan of this model on this cluster has it; one is {name(found.plan(order[0]))}"
-        )
+        one = name(found.plan(order[0]))
+        raise LabError(f"--explain '{text}': no plan of this model on this cluster has it; one is {one}")
     return next((row for row in like if found.fits[row]), like[0])
 
 

@@ -39,7 +39,6 @@ def find_model(name: str, seq: int | None = None) -> Model:
     elif is_file(name):
         model = load_model(Path(name), seq)
     else:
-        raise LabError(
-            f"--model '{name}' is not known{nearest(name, MODELS)}; or name a file, NAME.toml or a config.json"
-        )
+        known = nearest(name, MODELS)
+        raise LabError(f"--model '{name}' is not known{known}; or name a file, NAME.toml or a config.json")
     return model if seq is None else model.replace(seq=seq)

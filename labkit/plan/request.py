@@ -74,16 +74,14 @@ def find_cluster(request: Request) -> Cluster:
     nvlink = chip.nvlink if request.nvlink is None else request.nvlink
     for name, value in (("--nvlink", nvlink), ("--ib", ib), ("--memory", chip.memory_gb), ("--peak", chip.tflops)):
         if not 0 < value < 1e6:
-            raise LabError(
-                f"{name} {value:g} makes no sense: it is a number above 0, in GB/s (--memory: GB, --peak: TFLOP/s)"
-            )
+            units = "in GB/s (--memory: GB, --peak: TFLOP/s)"
+            raise LabError(f"{name} {value:g} makes no sense: it is a number above 0, {units}")
     if not 1 <= request.gpus <= LARGEST or per_node < 1:
         raise LabError(f"--gpus lies between 1 and {LARGEST}, and --per-node is at least 1")
     per_node = min(per_node, request.gpus)
     if request.gpus % per_node:
-        raise LabError(
-            f"{request.gpus} GPUs are not whole nodes of {per_node}: give --gpus as a multiple of --per-node"
-        )
+        remedy = "give --gpus as a multiple of --per-node"
+        raise LabError(f"{request.gpus} GPUs are not whole nodes of {per_node}: {remedy}")
     return Cluster(chip, request.gpus, per_node, nvlink * G, ib * G)
 
 
@@ -93,9 +91,8 @@ def count_sequences(text: str, model: Model) -> int:
     tokens = float(match[1]) * UNITS[match[2]] if match else 0
     gbs = int(tokens // model.seq)
     if gbs < 1:
-        raise LabError(
-            f"--batch-tokens '{text}' holds no sequence of {model.seq} tokens: give a number such as 4M or 512K"
-        )
+        remedy = "give a number such as 4M or 512K"
+        raise LabError(f"--batch-tokens '{text}' holds no sequence of {model.seq} tokens: {remedy}")
     return gbs
 
 

@@ -34,11 +34,11 @@ def time_gather(group: Any, nbytes: int, rounds: int) -> float:
     return float(slowest.median())
 
 
-def measure_link(group: Any, message: int) -> Link:
-    """Measure one group whose ranks are alike."""
+def measure_link(group: Any, message: int) -> list[float]:
+    """Measure one group whose ranks are alike: [gbs, alpha] of its `Link`."""
     N = group.size
     small, large = time_gather(group, 4096, 20), time_gather(group, message, 8)
-    return Link((N - 1) / N * message / max(large - small, 1e-9) / G, small / (N - 1))
+    return [(N - 1) / N * message / max(large - small, 1e-9) / G, small / (N - 1)]
 
 
 def links_of_rank(group: Any, per_node: int, message: int) -> list[list[float] | None]:
@@ -48,7 +48,7 @@ def links_of_rank(group: Any, per_node: int, message: int) -> list[list[float] |
     alike = [list(range(i, size, per_node)) for i in range(per_node)]
     within = measure_link(group.split(nodes, "node"), message) if per_node > 1 else None
     between = measure_link(group.split(alike, "alike"), message) if size > per_node else None
-    return [None if one is None else list(one) for one in (within, between)]
+    return [within, between]
 
 
 def measure_links(device: str, message: int) -> tuple[int, Link | None, Link | None]:
