@@ -13,28 +13,23 @@ spoilt, in the first `blocks` blocks of the decoder:
 from collections import deque
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from labkit.errors import LabError
 from labkit.precision.probe import saturating
 from labkit.precision.torchao_backend import float8_utils
 
-KINDS = ("none", "stale", "unscaled", "mantissa", "flush", "e5m2")
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 MANTISSA = 23  # bits of FP32's
 
 
 @dataclass(frozen=True)
 class Fault:
-    kind: str  # one of KINDS
+    kind: Literal["none", "stale", "unscaled", "mantissa", "flush", "e5m2"]
     dose: float = 0.0  # in the fault's own unit, 0 where it has none
     blocks: int = 4  # so many of the first ones have it; the others are right
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise LabError(f"there is no fault '{self.kind}'; there are: {', '.join(KINDS)}")
 
 
 @dataclass

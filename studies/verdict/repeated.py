@@ -23,7 +23,7 @@ from labkit.compare.repeats import spread_of
 from labkit.compare.statistic import Answer, Spread, answers, tail
 from labkit.errors import LabError, run_command
 from labkit.record.clean import jsonable, restore
-from labkit.record.read import RunData, read_run
+from labkit.record.read import RunData, read_run, runs_below
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 from studies.verdict.operating import CHOSEN, DESIGNS, Scene, simulate_ranges, standard_error, std
@@ -70,24 +70,22 @@ def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, An
     shared = None
     for folder in folders:
         about, before = read_run(folder).config.get("arms", {}), len(found)
-        for path in sorted((folder / "arms").iterdir() if (folder / "arms").is_dir() else ()):
-            name = path.name.partition(".")[0]
+        for name in sorted(runs_below(folder / "arms")):
             run = find_run(folder / "arms" / name)
             if run is None or run.status != "finished":
                 continue
-            config, held = strict_validate(TrainConfig, run.config, str(path)), heldout_of(run)
+            config, held = strict_validate(TrainConfig, run.config, str(run.path)), heldout_of(run)
             if max(held, default=0) < config.steps:
                 continue  # a control that was rejected
             # The same settings cut another text into other tokens: losses of two texts are not compared.
             training = training_of(config) | {"corpus": (run.run.get("corpus") or {}).get("hash")}
             if shared not in (None, training):
-                raise LabError(f"{path}: another training, or another text, than that of the runs beside it")
+                raise LabError(f"{run.path}: another training, or another text, than that of the runs beside it")
             shared, arm = training, about.get(name, {})
             kind = BF16 if arm.get("role") == "twin" else arm.get("of") or name
             found.append((str(run.run.get("started")), Run(call, kind, config.perturb_seed, held)))
         if len(found) == before:
-            remedy = "give a folder that `lab compare` made, arms/ and all"
-            raise LabError(f"no arm of {folder} was trained to its end: {remedy}")
+            raise LabError(f"no arm of {folder} was trained to its end: give it with its arms/")
     assert shared is not None
     return [run for _, run in sorted(found, key=lambda each: each[0])], shared
 
