@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -49,6 +50,8 @@ class Arm:
     judged: Judged | None = None
     one_run: bool = False
     gap: float | None = None
+    low: float | None = None  # its interval
+    high: float | None = None
     word: str = ""
     runs: int = 0  # trained for the loss
     further: Further | None = None
@@ -61,7 +64,6 @@ class Arm:
     val_loss: float | None = None
     val_step: int | None = None
     peak_bytes: int | None = None
-    reserved_bytes: int | None = None
     sqnr: Sqnr | None = None  # the lowest
     conversion: Conversion = field(default_factory=Conversion)
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -70,14 +72,6 @@ class Arm:
     nonfinite: int | None = None  # steps whose loss or gradient norm is NaN or infinite, those after a rollback too
     skipped_steps: int = 0
     fp8_steps: int | None = None  # steps whose linears computed in FP8; None: not counted
-
-    @property
-    def low(self) -> float | None:
-        return self.judged.low if self.judged else None
-
-    @property
-    def high(self) -> float | None:
-        return self.judged.high if self.judged else None
 
     @property
     def at_equal_loss(self) -> tuple[float, float, float] | None:
@@ -102,12 +96,12 @@ class Arm:
 
     def row(self) -> ArmRow:
         """What the comparison's record keeps of it."""
-        row = ArmRow(label=self.label, role=self.role, of=self.of, look=self.look, status=self.status, note=self.note)
+        keys = ["label", "role", "of", "look", "status", "note"]
         if self.status != "finished":
-            return row
-        found = {"tokens_per_s": self.speed.tokens_per_s, "sqnr": self.sqnr, "skipped": self.left}
-        same = ("peak_bytes", "val_loss", "converted", "nonfinite")
-        return row.model_copy(update={**found, **{key: getattr(self, key) for key in same}})
+            return ArmRow(**{key: getattr(self, key) for key in keys})
+        keys += ["peak_bytes", "val_loss", "converted", "nonfinite", "sqnr"]
+        known = {key: getattr(self, key) for key in keys}
+        return ArmRow(**known, tokens_per_s=self.speed.tokens_per_s, skipped=self.left)
 
 
 def arm_rows(data: RunData, verdict: Verdict | None = None) -> dict[str, Arm]:
@@ -158,32 +152,23 @@ def is_spared(arm: Arm, arms: Mapping[str, Arm]) -> bool:
 
 def still_needed(call: Call, arms: Mapping[str, Arm]) -> list[Item]:
     """What a call left for another and is not spared."""
-    return [
-        item
-        for item in call.left
-        if item.part == "speed" or item.arm not in arms or not is_spared(arms[item.arm], arms)
-    ]
+    spared = [name for name, arm in arms.items() if is_spared(arm, arms)]
+    return [item for item in call.left if item.part == "speed" or item.arm not in spared]
 
 
 def _about(name: str, row: ArmRow | None, planned: PlannedArm | None, timed: TimedRow | None) -> ArmRow:
     """What the comparison says of an arm; where its results are silent, its preset and its timing."""
-    row, others = row or ArmRow(), [each for each in (planned, timed) if each]
-    found = {
-        key: next((getattr(each, key) for each in (row, *others) if getattr(each, key)), None)
-        for key in ("label", "role")
-    }
-    of = {"of": row.of or planned.of, "look": max(row.look, planned.look)} if planned else {}
-    return row.model_copy(update={**found, **of})
+    row, planned, timed = row or ArmRow(), planned or PlannedArm(), timed or TimedRow()
+    named = {key: getattr(row, key) or getattr(planned, key) or getattr(timed, key) for key in ("label", "role")}
+    return row.model_copy(update={**named, "of": row.of or planned.of, "look": max(row.look, planned.look)})
 
 
 def _arm(name: str, about: ArmRow, data: RunData | None) -> Arm:
     of = data.training if data else None
     label, role = about.label or (of and of.label) or name, about.role or (of and of.role) or "candidate"
-    arm = Arm(name, label, role, about.status, about.note, about.of, about.look, data)
+    known = {key: getattr(about, key) for key in ("val_loss", "peak_bytes", "sqnr", "converted", "nonfinite")}
+    arm = Arm(name, label, role, about.status, about.note, about.of, about.look, data, **known, left=about.skipped)
     arm.speed = replace(arm.speed, tokens_per_s=about.tokens_per_s)
-    for key in ("val_loss", "peak_bytes", "sqnr", "converted", "nonfinite"):
-        setattr(arm, key, getattr(about, key))
-    arm.left = about.skipped
     if data is None or of is None:
         return arm
     if arm.status not in ("failed", "skipped") or data.status == "finished":
@@ -201,7 +186,6 @@ def _arm(name: str, about: ArmRow, data: RunData | None) -> Arm:
         arm.val_loss = held[arm.val_step]
     peaks = [*(line.memory.peak_bytes for line in lines), *results.peak_bytes, about.peak_bytes]
     arm.peak_bytes = max((peak for peak in peaks if peak), default=None)
-    arm.reserved_bytes = max((line.memory.reserved_bytes for line in lines if line.memory.reserved_bytes), default=None)
     arm.sqnr = worst_sqnr(arm.scales()) or arm.sqnr
     arm.conversion, arm.evidence, arm.fp8_steps = of.conversion, of.evidence or results.evidence, results.fp8_steps
     if (modules := of.conversion.converted) is not None:
@@ -225,6 +209,7 @@ def _judge(arm: Arm, verdict: Verdict) -> None:
         arm.gap, arm.word = math.fsum(kept) / len(kept) if kept else None, ONE_RUN.get(judged.word, "")
     else:
         arm.gap, arm.runs = judged.value, judged.runs or 0
+        arm.low, arm.high = judged.low, judged.high
         arm.word = judged.word if arm.role != "baseline" else ""
 
 
@@ -239,10 +224,9 @@ def timed_arms(data: RunData, arms: Mapping[str, Arm]) -> list[Arm]:
 
 def find_run(folder: Path) -> RunData | None:
     """The record in this folder; None if there is none that can be read."""
-    try:
+    with suppress(LabError):
         return read_run(folder)
-    except LabError:
-        return None
+    return None
 
 
 def heldout_of(data: RunData) -> dict[int, float]:
@@ -311,11 +295,6 @@ def split_tensor(tensor: str) -> tuple[int | None, str, str]:
     return (int(found[1]), found[2], role) if found else (None, module, role)
 
 
-def short(tensor: str) -> str:
-    """The linear's own name: "layers.2.ffn.w1.grad" -> "w1"."""
-    return split_tensor(tensor)[1].rpartition(".")[2]
-
-
 def worst_sqnr(probes: Probes) -> Sqnr | None:
     """The lowest SQNR over all probes, of the linears' outputs, else of the tensors cast; None without. NaN is lowest."""
     for wanted in (("output",), QUANTISED):
@@ -331,10 +310,10 @@ def worst_sqnr(probes: Probes) -> Sqnr | None:
     return None
 
 
-def sizes_of(data: RunData, arms: Mapping[str, Arm]) -> tuple[float | None, float | None]:
-    """Return the parameters of the timed model and of the trained one, as far as the runs record them."""
+def measured_on(data: RunData, arms: Mapping[str, Arm]) -> tuple[int | None, float | None, float | None]:
+    """Return (ranks, parameters of the timed model, of the trained one), as far as the runs record them."""
     names = data.comparison.results.speed.arms if data.comparison.results.speed else ()
     timed = [run.training for name in names if (run := find_run(data.path / "speed" / name))]
     trained = [arm.data.training for arm in arms.values() if arm.data]
     counted = [next((run.parameters for run in runs if run.parameters), None) for runs in (timed, trained)]
-    return counted[0], counted[1]
+    return next((run.world.size for run in (*trained, *timed) if run.world), None), counted[0], counted[1]

@@ -8,17 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare import table
-from labkit.compare.arms import (
-    Arm,
-    answers,
-    arm_rows,
-    efficiency_of,
-    find_run,
-    is_spared,
-    sizes_of,
-    still_needed,
-    timed_arms,
-)
+from labkit.compare.arms import Arm, answers, arm_rows, efficiency_of, is_spared, measured_on, still_needed, timed_arms
 from labkit.compare.budget import price_of, spent
 from labkit.compare.speed_verdict import cost_sentence
 from labkit.compare.terminal import parameters
@@ -27,7 +17,7 @@ from labkit.record.files import explained, replace_file
 from labkit.record.kernels import CLASSES
 from labkit.record.plotting import Picture
 from labkit.record.read import RunData, read_run
-from labkit.record.schema import RunFile, TrainRun
+from labkit.record.schema import RunFile, TrainRun, World
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 
@@ -134,9 +124,7 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
         seen_first=next((shown for shown in drawn if shown[0].name == "answer"), None),
         limits=limits(data, arms),
         events=_events(every, data),
-        conversions=[
-            arm for arm in arms.values() if arm.conversion.converted or arm.conversion.skipped or arm.evidence
-        ],
+        conversions=[a for a in arms.values() if a.conversion.converted or a.conversion.skipped or a.evidence],
         environment=_environment(record, next((arm.training for arm in data.arms.values()), TrainRun())),
         config=_pretty(data.config),
         more=_pretty({k: v for k, v in data.run.items() if k not in SHOWN.split()}),
@@ -153,10 +141,9 @@ def recommended(rows: Sequence[Arm], form: str, baseline: str) -> str:
         return ""
     faster = [arm for arm in rows if timed.get(arm.name, 0.0) > 1]
     sound = [arm for arm in faster if arm.word in ("same", "in the band")]
-    if not faster:
-        return f"Recommended here: {baseline}. No {form} recipe is faster."
     if not sound:
-        return f"Recommended here: {baseline}. No recipe that is faster has its loss: none was found the same."
+        none_is = "No recipe that is faster has its loss: none was found the same."
+        return f"Recommended here: {baseline}. {none_is if faster else f'No {form} recipe is faster.'}"
     best = max(sound, key=lambda arm: timed[arm.name])
     word, interval = f"{best.word} in one run" if best.one_run else best.word, table.gap_interval(best)
     gap = f", the loss {word} ({interval})" if interval else ""
@@ -205,11 +192,10 @@ def missing(data: RunData, arms: dict[str, Arm], trouble: Sequence[str] = ()) ->
 
 def limits(data: RunData, arms: dict[str, Arm]) -> list[str]:
     """What this machine and this run can and cannot show: paragraphs."""
-    out, form, repeated = [], data.comparison.config.format, bool(data.comparison.config.repeat)
+    out, form = [], data.comparison.config.format
     if not _on_gpu(data):
         compared = data.is_comparison or any(arm.converted for arm in arms.values())
-        numerics = CPU_FP8 if form == "FP8" else CPU_OTHER.format(form=form)
-        out.append(numerics if compared else CPU)
+        out.append((CPU_FP8 if form == "FP8" else CPU_OTHER.format(form=form)) if compared else CPU)
     elif data.is_comparison:
         out.append(
             f"Speed was measured on {_gpu_name(data) or 'this GPU'}, at this model size and batch. {form} gains "
@@ -219,11 +205,11 @@ def limits(data: RunData, arms: dict[str, Arm]) -> list[str]:
     if data.is_comparison:
         tokens = max((arm.tokens or 0 for arm in arms.values()), default=0)
         same = "A pass means that in this run no difference larger than the band was found"
-        same = "A recipe is the same when its interval lies within what is accepted" if repeated else same
-        out.append(
-            (f"Each arm saw {tokens:,.0f} tokens at most. " if tokens else "")
-            + f"{same}; that does not show that there is no difference in a longer run, a larger model or other data."
-        )
+        if data.comparison.config.repeat:
+            same = "A recipe is the same when its interval lies within what is accepted"
+        seen = f"Each arm saw {tokens:,.0f} tokens at most. " if tokens else ""
+        other = "that does not show that there is no difference in a longer run, a larger model or other data."
+        out.append(f"{seen}{same}; {other}")
     return out
 
 
@@ -235,8 +221,8 @@ def _efficiency(arm: Arm) -> dict | None:
         config = strict_validate(TrainConfig, arm.data.config, "the record")
     except LabError:
         return None
-    world = arm.data.training.world
-    found = efficiency_of(config, arm.speed.tokens_per_s, _gpu_name(arm.data), (world and world.size) or 1)
+    ranks = (arm.data.training.world or World()).size or 1
+    found = efficiency_of(config, arm.speed.tokens_per_s, _gpu_name(arm.data), ranks)
     rates = {k: v / 1e12 for k, v in found.flops_per_s.items()}
     shares = {key.replace(" FLOPs /", ","): share for key, share in found.mfu.items()}
     return {"label": arm.label, "rates": rates, "note": found.note, "mfu": shares}
@@ -271,10 +257,9 @@ def _speed(data: RunData, timed: list[Arm]) -> dict[str, Any]:
 
 def _events(arms: dict[str, Arm], data: RunData) -> list[dict]:
     """Events of all arms in time order; a row of like events of one arm (a hundred skipped steps) becomes one line."""
-    every = [(event, "") for event in data.happened] if data.is_comparison else []
-    for arm in arms.values():
-        label = "" if arm.role == "single" else arm.label
-        every += [(event, label) for event in (arm.data.happened if arm.data else ())]
+    every = [(event, "") for event in data.happened]
+    for arm in arms.values() if data.is_comparison else ():
+        every += [(event, arm.label) for event in (arm.data.happened if arm.data else ())]
     every.sort(key=lambda pair: pair[0].time)
     out: list[dict] = []
     for event, label in every:
@@ -292,27 +277,20 @@ def _environment(run: RunFile, first: TrainRun) -> dict[str, str]:
     """When, versions, hardware, seeds, corpus, ranks. first: the first arm, which fills in what a comparison lacks."""
     hardware, world = run.hardware or first.hardware, run.world or first.world
     rows = {what: _time(getattr(run, what)) or "not recorded" for what in ("started", "finished")}
-    if world:
-        rows["ranks"] = _named(world.model_dump(exclude_none=True))
+    rows["ranks"] = _named(world.model_dump(exclude_none=True)) if world else ""
     if hardware:
         cpu = hardware.cpu
         if cpu.model or cpu.architecture:
             named = f"{cpu.model or cpu.architecture}, {cpu.cores} cores, {cpu.usable_threads} threads usable"
             rows["processor"] = named
-        if hardware.memory_bytes:
-            rows["memory"] = f"{hardware.memory_bytes / 2**30:.1f} GiB"
+        rows["memory"] = f"{hardware.memory_bytes / 2**30:.1f} GiB" if hardware.memory_bytes else ""
         names = [f"{gpu.name} (driver {gpu.driver}, compute capability {gpu.capability})" for gpu in hardware.gpus]
         rows["GPU"] = "; ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or "none"
-        if hardware.os:
-            rows["system"] = hardware.os
-    rows["versions"] = _named(run.versions)
-    if run.seeds:
-        rows["seeds"] = _flat(run.seeds)
-    if corpus := run.corpus or first.corpus:
-        rows["corpus"] = _flat(corpus)
-    if count := run.parameters or first.parameters:
-        rows["parameters"] = f"{count:,.0f}"
-    return rows
+        rows["system"] = hardware.os or ""
+    count = run.parameters or first.parameters
+    rows |= {"versions": _named(run.versions), "seeds": _flat(run.seeds or {})}
+    rows |= {"corpus": _flat(run.corpus or first.corpus), "parameters": f"{count:,.0f}" if count else ""}
+    return {what: text for what, text in rows.items() if text or what == "versions"}
 
 
 # ---- small parts
@@ -334,12 +312,9 @@ def _gpu_name(data: RunData) -> str | None:
 
 def _measured_on(data: RunData, arms: dict[str, Arm]) -> str:
     """The machine and the models, for the top of the page: "1 x NVIDIA H200. Losses of a model of 124 M parameters"."""
-    trained = [arm.data.training for arm in arms.values() if arm.data]
-    names = data.comparison.results.speed.arms if data.comparison.results.speed else ()
-    timed = [run.training for name in names if (run := find_run(data.path / "speed" / name))]
-    ranks = next((run.world.size for run in (*trained, *timed) if run.world), None)
+    ranks, *counted = measured_on(data, arms)
     machine = f"{ranks} x {_gpu_name(data)}" if ranks and _on_gpu(data) and _gpu_name(data) else ""
-    counts = zip(("speed", "losses"), sizes_of(data, arms))
+    counts = zip(("speed", "losses"), counted)
     models = "; ".join(f"{what} of a model of {parameters(count)}" for what, count in counts if count)
     return ". ".join(filter(None, (machine, models[:1].upper() + models[1:])))
 
@@ -358,29 +333,33 @@ def _pretty(value: Any) -> str:
 
 def _flat(value: Any) -> str:
     if not isinstance(value, dict):
-        return _plain(value)
-    return ", ".join(f"{k} ({_flat(v)})" if isinstance(v, dict) else f"{k} {_plain(v)}" for k, v in value.items())
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return ", ".join(f"{k} ({_flat(v)})" if isinstance(v, dict) else f"{k} {_flat(v)}" for k, v in value.items())
 
 
-def _plain(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+def _rounded(value: float, unit: float = 1) -> str:
+    """With one decimal; two digits where that would be nothing, as on a CPU."""
+    return table.number(value / unit, "{:.2g}" if value / unit < 1 else "{:,.1f}")
 
 
-def _or_dash(write: Any) -> Any:
+def _or_dash(write: Any, unit: float = 1) -> Any:
+    """A filter for numbers over `unit`, in a form or by a function; a dash for None."""
+    if isinstance(write, str):
+        return lambda value: table.DASH if value is None else table.number(value / unit, write)
     return lambda value, *more: table.DASH if value is None else write(value, *more)
 
 
 FILTERS = {
-    "loss": _or_dash(table.number("{:.4f}")),
-    "count": _or_dash(table.number("{:,.0f}")),
-    "gib": _or_dash(table.number("{:.2f}\N{NO-BREAK SPACE}GiB", 2**30)),
-    "db": _or_dash(table.decibels),
-    "minutes": _or_dash(table.number("{:.1f}", 60)),
-    "one": _or_dash(table.number("{:,.1f}")),
-    "two": _or_dash(table.number("{:,.2f}")),
+    "loss": _or_dash("{:.4f}"),
+    "count": _or_dash("{:,.0f}"),
+    "gib": _or_dash(table.IN_GIB, 2**30),
+    "db": _or_dash(table.DECIBELS),
+    "minutes": _or_dash("{:.1f}", 60),
+    "one": _or_dash("{:,.1f}"),
+    "two": _or_dash("{:,.2f}"),
     "percent": _or_dash(table.percent),
-    "rounded": _or_dash(lambda value, unit=1: table.rounded(unit)(value)),
+    "rounded": _or_dash(_rounded),
     "breakable": table.breakable,
-    "plain": _plain,
+    "plain": _flat,
     "time": _time,
 }

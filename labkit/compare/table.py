@@ -14,11 +14,12 @@ from labkit.compare.equal_loss import ASSUMED
 from labkit.compare.repeats import interval
 from labkit.compare.terminal import markdown_table, rich_table
 from labkit.record.kernels import CLASSES
-from labkit.record.schema import Band, Kernels, TimedRow
+from labkit.record.schema import Band
 
 GIB = 2**30
 PER_THOUSAND = "ms per 1,000 tokens"  # of a GPU: the one unit of time, whatever an arm's batch
 DASH = "\N{EN DASH}"  # on the page, where nothing is known
+DECIBELS, IN_GIB = "{:.1f}\N{NO-BREAK SPACE}dB", "{:.2f}\N{NO-BREAK SPACE}GiB"
 GAP_WORDS = {
     "reference": "gives the band",
     "inside": "inside the band",
@@ -48,7 +49,7 @@ class Column:
         value = self.value(row) if callable(self.value) else attrgetter(self.value)(row)
         if value is None or isinstance(value, Markup):
             return value or ""
-        return self.form(value) if callable(self.form) else self.form.format(value)
+        return self.form(value) if callable(self.form) else number(value, self.form)
 
 
 def on_terminal(columns: Sequence[Column], rows: Iterable[Any]) -> Table:
@@ -84,26 +85,15 @@ def filled(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
 # ---- how values are written
 
 
-def number(form: str, unit: float = 1) -> Callable[[Any], str]:
-    """A number over `unit` in this form; words for one that is not finite."""
-
-    def write(value: float) -> str:
-        return form.format(value / unit) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
-
-    return write
-
-
-def rounded(unit: float = 1) -> Callable[[float], str]:
-    """With one decimal; two digits where that would be nothing, as on a CPU."""
-    return lambda value: number("{:.2g}" if value / unit < 1 else "{:,.1f}", unit)(value)
+def number(value: Any, form: str) -> str:
+    """A value in this form; words for a number that is not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinite"
+    return form.format(value)
 
 
 def percent(value: float) -> str:
-    return number(f"{{:.{4 if abs(value) < 0.1 else 3}f}}\N{NO-BREAK SPACE}%")(value)
-
-
-def _finite(form: str) -> Callable[[float], str]:
-    return lambda value: form.format(value) if math.isfinite(value) else "inf"
+    return number(value, f"{{:.{4 if abs(value) < 0.1 else 3}f}}\N{NO-BREAK SPACE}%")
 
 
 # ---- both answers, the speed part, the loss's part
@@ -141,19 +131,13 @@ def assumed(rows: Iterable[Arm], baseline: str) -> str:
     return ASSUMED.format(baseline=baseline) if any(row.further for row in rows) else ""
 
 
-def timing(arm: Arm) -> TimedRow:
-    assert arm.timed is not None, "a row of the speed part was timed"
-    return arm.timed
-
-
-def of_speed(rows: Sequence[Arm], baseline: str) -> list[Column]:
+def of_speed(rows: Sequence[Any], baseline: str) -> list[Column]:
     """Rows are arms that were timed."""
-    unit = timing(rows[0]).unit if rows else "tokens/s"
+    unit = rows[0].timed.unit if rows else "tokens/s"
 
-    def peak(arm: Arm) -> str:
-        timed = timing(arm)
-        used = f" ({timed.device_used_bytes / GIB:.1f})" if timed.device_used_bytes else ""
-        return f"{timed.memory['peak'] / GIB:.1f}{used}"
+    def peak(arm: Any) -> str:
+        used = f" ({arm.timed.device_used_bytes / GIB:.1f})" if arm.timed.device_used_bytes else ""
+        return f"{arm.timed.memory['peak'] / GIB:.1f}{used}"
 
     return [
         Column("arm", "timed_label"),
@@ -173,8 +157,8 @@ def of_milliseconds() -> list[Column]:
     narrow = ["GEMM\nbf16", "GEMM\nfp8", "cast", "atten-\ntion", "norm,\nelem.", "opti-\nmizer"]
     narrow += ["comm.", "other", "idle"]
 
-    def of_class(kind: str) -> Callable[[Arm], float]:
-        return lambda arm: timing(arm).per_thousand((timing(arm).kernels or Kernels()).classes_ms.get(kind, 0.0) / 1e3)
+    def of_class(kind: str) -> Callable[[Any], float]:
+        return lambda arm: arm.timed.per_thousand(arm.timed.kernels.classes_ms.get(kind, 0.0) / 1e3)
 
     head = Column(PER_THOUSAND, "timed_label", narrow="ms per 1,000\ntokens")
     return [head, *(Column(kind, of_class(kind), "{:,.2f}", short) for kind, short in zip(CLASSES, narrow))]
@@ -199,22 +183,19 @@ def of_losses(arms: Sequence[Arm], band: Band | None) -> list[Column]:
     def done(value: Callable[[Arm], Any]) -> Callable[[Arm], Any]:
         return lambda arm: value(arm) if arm.status == "finished" else None
 
-    def rate(arm: Arm) -> Any:
-        return arm.speed.tokens_per_s if arm.status == "finished" else arm.status
+    def rate(arm: Arm) -> str | None:
+        rate = arm.speed.tokens_per_s
+        return arm.status if arm.status != "finished" else None if rate is None else f"{rate:,.0f}"
 
+    speed = of_all(arms)
     return [
         Column("arm", "label", narrow="\narm"),
-        Column(
-            speed := of_all(arms),
-            rate,
-            lambda value: value if isinstance(value, str) else f"{value:,.0f}",
-            speed.replace(" of", "\nof") if " " in speed else "\ntokens/s",
-        ),
+        Column(speed, rate, narrow=speed.replace(" of", "\nof") if " " in speed else "\ntokens/s"),
         Column("GiB a rank", done(lambda arm: arm.peak_bytes and arm.peak_bytes / GIB), "{:.2f}", "GiB a\nrank"),
-        Column("held-out loss", done(lambda arm: arm.val_loss), _finite("{:.4f}"), "held-\nout"),
+        Column("held-out loss", done(lambda arm: arm.val_loss), "{:.4f}", "held-\nout"),
         gap,
         *filled([replace(FURTHER, narrow=None)], arms),
-        Column("worst SQNR dB", done(lambda arm: arm.sqnr and arm.sqnr.db), _finite("{:.1f}"), "SQNR\ndB"),
+        Column("worst SQNR dB", done(lambda arm: arm.sqnr and arm.sqnr.db), "{:.1f}", "SQNR\ndB"),
         Column("converted/left", done(lambda arm: f"{arm.converted}/{arm.left}"), narrow="conv./\nleft"),
         Column("NaN events", done(lambda arm: arm.nonfinite), narrow="\nNaN"),
     ]
@@ -228,40 +209,37 @@ def gap_interval(arm: Arm) -> str:
 def _gap(arm: Arm) -> str:
     if arm.status != "finished":
         return ""
-    if arm.role == "baseline":
-        return "baseline"
-    if arm.judged is None:
-        return ""
+    if arm.role == "baseline" or arm.judged is None:
+        return "baseline" if arm.role == "baseline" else ""
     if arm.judged.runs:
         return f"{gap_interval(arm).replace(' %', '')} {arm.judged.word}"
-    value = arm.judged.value
+    value = "" if arm.judged.value is None else number(arm.judged.value, "{:.3f}")
     word = {"inside": "in", "outside": "OUT", "undecided": "?", "reference": "twin"}.get(arm.judged.word, "")
-    return ("" if value is None else _finite("{:.3f}")(value)) + f" {word:>4}"
+    return f"{value} {word:>4}"
 
 
 # ---- the page's, with more beside each number
 
 
-def on_page_speed(rows: Sequence[Arm], baseline: str, price: float | None, share: str) -> list[Column]:
+def on_page_speed(rows: Sequence[Any], baseline: str, price: float | None, share: str) -> list[Column]:
     """Rows are arms that were timed. price: of an hour of the machine; share: which MFU, "" for none."""
 
-    def milliseconds(arm: Arm) -> Markup:
-        timed = timing(arm)
-        low, middle, high = (timed.per_thousand(s) for s in (timed.step_p10, timed.step_p50, timed.step_p90))
-        return with_small(f"{middle:,.2f}", f"{low:,.2f} to {high:,.2f}")
+    def milliseconds(arm: Any) -> Markup:
+        low, high = arm.timed.per_thousand(arm.timed.step_p10), arm.timed.per_thousand(arm.timed.step_p90)
+        return with_small(f"{arm.timed.per_thousand():,.2f}", f"{low:,.2f} to {high:,.2f}")
 
     columns = [
         Column("arm", lambda arm: with_small(arm.timed_label, arm.role)),
-        Column(timing(rows[0]).unit if rows else "tokens/s", "timed.of_one", number("{:,.0f}")),
-        Column(f"times {baseline}", "ratio.baseline", number("{:,.2f}")),
-        Column(f"times its own library's {baseline}", "ratio.library", number("{:,.2f}")),
+        Column(rows[0].timed.unit if rows else "tokens/s", "timed.of_one", "{:,.0f}"),
+        Column(f"times {baseline}", "ratio.baseline", "{:,.2f}"),
+        Column(f"times its own library's {baseline}", "ratio.library", "{:,.2f}"),
         Column(f"{PER_THOUSAND} of a GPU (10 % to 90 %)", milliseconds),
     ]
     if price:
         cost = Column("a billion tokens cost", lambda arm: price / 3600 * 1e9 / arm.timed.tokens_per_s, "{:,.2f}")
         columns.append(cost)
     if share:
-        columns.append(Column("MFU %", lambda arm: 100 * arm.timed.mfu.get(share, 0.0) or None, number("{:,.1f}")))
+        columns.append(Column("MFU %", lambda arm: 100 * arm.timed.mfu.get(share, 0.0) or None, "{:,.1f}"))
     return columns
 
 
@@ -270,37 +248,37 @@ def on_page_losses(arms: Sequence[Arm], against_baseline: bool) -> list[Column]:
 
     def gap(arm: Arm) -> str | Markup:
         judged, word = arm.judged, gap_word(arm)
-        value = "0" if arm.role == "baseline" else None
-        if judged and not value:
-            value = gap_interval(arm) if judged.runs else None if judged.value is None else percent(judged.value)
-        if judged and judged.word in ("outside", "different"):
+        if arm.role == "baseline" or not judged:
+            return with_small("0", word) if arm.role == "baseline" else ""
+        value = gap_interval(arm) if judged.runs else "" if judged.value is None else percent(judged.value)
+        if judged.word in ("outside", "different"):
             value = Markup("<strong>{}</strong>").format(value)
-        return with_small(value or DASH, word) if word else value or ""
+        return with_small(value or DASH, word) if word else value
 
-    def val_loss(arm: Arm) -> str | Markup | None:
-        value = None if arm.val_loss is None else number("{:.4f}")(arm.val_loss)
+    def val_loss(arm: Arm) -> str | Markup:
+        value = "" if arm.val_loss is None else number(arm.val_loss, "{:.4f}")
         early = value and arm.val_step is not None and arm.planned and arm.val_step < arm.planned
         return with_small(value, f"at step {arm.val_step:,}") if early else value
 
     def sqnr(arm: Arm) -> Markup | None:
-        return with_small(decibels(arm.sqnr.db), breakable(arm.sqnr.tensor)) if arm.sqnr else None
+        return with_small(number(arm.sqnr.db, DECIBELS), breakable(arm.sqnr.tensor)) if arm.sqnr else None
+
+    def role(arm: Arm) -> Markup:
+        return with_small(arm.label, arm.role if arm.status == "finished" else f"{arm.role}, {arm.status}")
+
+    def linears(arm: Arm) -> str | None:
+        return None if arm.converted is None else f"{arm.converted} / {arm.left}"
 
     columns = [
-        Column(
-            "arm", lambda arm: with_small(arm.label, arm.role + ("" if arm.status == "finished" else f", {arm.status}"))
-        ),
-        Column(of_all(arms), "speed.tokens_per_s", number("{:,.0f}")),
+        Column("arm", role),
+        Column(of_all(arms), "speed.tokens_per_s", "{:,.0f}"),
         Column("against baseline", "speedup", "{:.2f} \N{MULTIPLICATION SIGN}"),
-        Column("peak memory of a rank", "peak_bytes", number("{:.2f}\N{NO-BREAK SPACE}GiB", GIB)),
+        Column("peak memory of a rank", lambda arm: arm.peak_bytes and arm.peak_bytes / GIB, IN_GIB),
         Column("held-out loss", val_loss),
         Column("gap of the loss", gap),
         Column("lowest SQNR", sqnr),
-        Column(
-            "linears converted / left", lambda arm: None if arm.converted is None else f"{arm.converted} / {arm.left}"
-        ),
-        Column(
-            "steps not finite / skipped", lambda arm: f"{arm.nonfinite} / {arm.skipped_steps}" if arm.steps else None
-        ),
+        Column("linears converted / left", linears),
+        Column("steps not finite / skipped", lambda a: f"{a.nonfinite} / {a.skipped_steps}" if a.steps else None),
     ]
     return [column for column in columns if against_baseline or column.value != "speedup"]
 
@@ -309,12 +287,10 @@ def gap_word(arm: Arm) -> str:
     """How the arm was judged, in words."""
     if arm.role == "baseline":
         return "the baseline"
-    if not arm.judged or not arm.judged.word:
-        return ""
-    word, runs = arm.judged.word, arm.judged.runs
-    if runs:
+    word, runs = (arm.judged.word, arm.judged.runs) if arm.judged else ("", None)
+    if runs and word:
         return f"{word}, {runs} run{'s' if runs > 1 else ''}"
-    return (BROKEN_WORDS if arm.role == "broken" else GAP_WORDS).get(word, "no data")
+    return (BROKEN_WORDS if arm.role == "broken" else GAP_WORDS).get(word, "no data") if word else ""
 
 
 def with_small(text: object, below: object) -> Markup:
@@ -324,6 +300,3 @@ def with_small(text: object, below: object) -> Markup:
 def breakable(tensor: str) -> Markup:
     """A tensor's name, which may be broken at its dots."""
     return Markup(".<wbr>").join(tensor.split("."))
-
-
-decibels = number("{:.1f}\N{NO-BREAK SPACE}dB")

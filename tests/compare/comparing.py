@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labkit.cli import main
 from labkit.compare.preset import Preset, load_preset
+from labkit.record.run import RunRecord
 from tests import warm
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +66,18 @@ batch_size = 4
 """  # what of a training nobody trains: a preset's arms are judged by losses that a test makes up
 BASELINE = '[arms.bf16]\nlabel = "BF16"\nrole = "baseline"\n'
 BROKEN = '[arms.broken]\nlabel = "broken"\nrole = "broken"\ntrain.precision = { backend = "broken-unscaled" }\n'
+
+
+def training(folder: Path, losses: dict[int, float], status: str = "finished", **about: Any) -> Path:
+    """The record of a training with these losses at its steps, held out as well."""
+    record = RunRecord.create(folder, **{"kind": "train", "command": "c", "hardware": {"gpus": []}, **about})
+    for step, loss in losses.items():
+        record.step(step=step, loss=loss, heldout=loss)
+    record.event("note", message="a word")
+    if status != "running":
+        record.finish(status)
+    record.close()
+    return folder
 
 
 def preset(folder: Path, text: str = MICRO) -> Path:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.arms import answers, arm_rows, sizes_of
-from labkit.compare.figures import answer, loss, rates, rounding, scales
+from labkit.compare.arms import answers, arm_rows, measured_on
+from labkit.compare.figures import answer, loss, rates, rounding
 from labkit.compare.terminal import parameters
 from labkit.record.plotting import Picture, styles
 from labkit.record.read import RunData
@@ -25,30 +25,20 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
     look_of = styles({name: arm.role for name, arm in arms.items()})
     todo: list[tuple[Any, ...]] = []
     if data.is_comparison:
-        sizes = tuple(parameters(count).replace(" parameters", "") if count else "" for count in sizes_of(data, every))
+        _, *counts = measured_on(data, every)
+        sizes = tuple(parameters(count).replace(" parameters", "") if count else "" for count in counts)
         todo.append(("the answer", answer.answer, answers(every), folder, "answer", "", record.config.yardstick, sizes))
     todo.append(("the losses", loss.losses, arms, folder))
-    if timed:
-        todo.append(("the milliseconds", rates.milliseconds, timed, folder))
+    todo.append(("the milliseconds", rates.milliseconds, timed, folder))
     if data.is_comparison:
         todo.append(("the paired gap", loss.gap, every, record.results.verdict or Verdict(), folder))
-        todo.append(("speed and memory", rates.cost, arms, folder, " in the safety part" if timed else ""))
-    else:
-        todo.append(("the course of the run", rates.course, arms["run"], folder))
     todo.append(("SQNR", rounding.sqnr, probed, look_of, folder))
-    todo.append(("overflow and underflow", rounding.lost, probed, look_of, folder))
-    for name, arm in probed.items():
-        suffix = "-" + "".join(c if c.isalnum() or c in "-_" else "_" for c in name) if data.is_comparison else ""
-        todo.append((f"the scales of {arm.label}", scales.scales, arm, folder, suffix))
-        todo.append((f"the heat map of {arm.label}", scales.heat, arm, folder, suffix))
     pictures: list[Picture | None] = []
     for what, draw, *given in todo:
         try:
             pictures.append(draw(*given))
-        except OSError:
-            raise
         except Exception as error:
-            if trouble is None:
+            if trouble is None or isinstance(error, OSError):
                 raise
             trouble.append(f"The picture of {what} could not be drawn ({type(error).__name__}: {error}).")
     return [picture for picture in pictures if picture is not None]

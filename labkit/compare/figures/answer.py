@@ -91,25 +91,21 @@ def answer(
 def _gap(ax, y: int, row: Arm, look: plot.Style, reach: float) -> None:
     """One arm's gap, its interval, and its words at the right."""
     if row.role == "baseline":
-        _words(ax, reach, y, f"baseline, {row.runs} runs" if row.runs > 1 else "baseline")
-        return
-    if row.gap is None:
-        _words(ax, reach, y, "not judged")
-        return
-    at = max(-reach, min(reach, row.gap)) if math.isfinite(row.gap) else reach
-    face = {"color": look.color, "marker": look.mark, "markersize": 6, "markerfacecolor": plot.PAPER, "linewidth": 0}
-    if row.low is not None and row.high is not None and math.isfinite(row.low) and abs(row.gap) <= reach:
-        ends = [max(-reach, row.low), min(reach, row.high)]
-        ax.plot(ends, [y, y], color=look.color, linewidth=1.6, solid_capstyle="butt")
-    if abs(row.gap) > reach or math.isinf(row.gap):
-        face |= {"marker": ">" if row.gap > 0 else "<", "markerfacecolor": look.color}
-    ax.plot([at], [y], clip_on=False, zorder=4, **face)
-    _words(ax, reach, y, f"{row.word}\n{gap_interval(row)}" if row.word else gap_interval(row))
-
-
-def _words(ax, x: float, y: int, text: str) -> None:
+        words = f"baseline, {row.runs} runs" if row.runs > 1 else "baseline"
+    elif row.gap is None:
+        words = "not judged"
+    else:
+        words = f"{row.word}\n{gap_interval(row)}" if row.word else gap_interval(row)
+        face = {"marker": look.mark, "markersize": 6, "markerfacecolor": plot.PAPER, "linewidth": 0}
+        if abs(row.gap) > reach:
+            face |= {"marker": ">" if row.gap > 0 else "<", "markerfacecolor": look.color}
+        elif row.low is not None and row.high is not None and math.isfinite(row.low):
+            ends = [max(-reach, row.low), min(reach, row.high)]
+            ax.plot(ends, [y, y], color=look.color, linewidth=1.6, solid_capstyle="butt")
+        at = max(-reach, min(reach, row.gap))
+        ax.plot([at], [y], color=look.color, clip_on=False, zorder=4, **face)
     place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center", "linespacing": 1.05}
-    ax.annotate(text, (x, y), fontsize=8, color=plot.INK, **place)
+    ax.annotate(words, (reach, y), fontsize=8, color=plot.INK, **place)
 
 
 def _alt(rows: list[Arm], baseline: str) -> str:

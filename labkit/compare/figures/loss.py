@@ -41,10 +41,11 @@ def losses(arms: dict[str, Arm], folder: Path) -> plot.Picture | None:
             if held:  # markers of lines that coincide are set apart
                 right.plot(*plot.xy(held), **style.marks(len(held), 2 * shift, 5, **broad))
                 _mark_lost(right, held, high, style, arm.label)
-            where = _last_finite(held) or _last_finite(train)
-            if where and not _lost(held or train, high):
-                early = f" (step {where[0]})" if where[0] < (held or train)[-1][0] or where[0] < last_step else ""
-                ends.append((*where, f"{plot.lines(arm.label)}  {where[1]:.4f}{early}", style.color))
+            shown = held or train
+            if not _lost(shown, high):
+                step, value = shown[-1]
+                early = f" (step {step})" if step < last_step else ""
+                ends.append((step, value, f"{plot.lines(arm.label)}  {value:.4f}{early}", style.color))
         left.set_ylim(low, high)
         left.set_title("training")
         right.set_title("held-out")
@@ -82,13 +83,9 @@ def gap(arms: dict[str, Arm], verdict: Verdict, folder: Path) -> plot.Picture | 
         if logarithmic:
             ax.set_yscale("symlog", linthresh=threshold, linscale=1.1)
             ax.set_ylim(below * (1.5 if below < -threshold * 1.7 else 1), top * 1.9)
-            decades = range(math.ceil(math.log10(threshold) + 0.4), math.floor(math.log10(top * 1.9)) + 1)
-            ticks = [
-                0.0,
-                *edges,
-                *(10.0**d for d in decades),
-                *(-(10.0**d) for d in decades if -(10.0**d) > below * 1.5),
-            ]
+            lowest, highest = math.ceil(math.log10(threshold) + 0.4), math.floor(math.log10(top * 1.9))
+            decades = [10.0**power for power in range(lowest, highest + 1)]
+            ticks = [0.0, *edges, *decades, *(-tick for tick in decades if -tick > below * 1.5)]
             ax.set_yticks(ticks, [_percent(v) for v in ticks])
             ax.set_yticks([], minor=True)
         else:
@@ -125,14 +122,12 @@ def gap(arms: dict[str, Arm], verdict: Verdict, folder: Path) -> plot.Picture | 
         ax.set_title(f"held-out loss relative to {base} (same data)", pad=16)
         ax.set_xlabel("step")
         plot.label_ends(ax, ends)
-        note = (
-            "Above zero is worse than the baseline. All arms start from the same weights, a twin's moved by rounding. "
-        )
+        note = "Above zero is worse than the baseline. "
         if several:
-            note = (
-                "Above zero is worse than the baseline. The runs start from weights that differ by a rounding error. "
-            )
+            note += "The runs start from weights that differ by a rounding error. "
             note += "Marked: each arm's first run; thin: its further ones, and the baseline's. "
+        else:
+            note += "All arms start from the same weights, a twin's moved by rounding. "
         if len(edges) == 2:
             note += f"Shaded: the band, {band.name or 'given with the verdict'}. "
         if logarithmic:
@@ -179,10 +174,6 @@ def _mark_lost(ax: Any, points: Points, top: float, style: plot.Style, label: st
         place = {"xytext": (-8 if left else 8, 2), "ha": "right" if left else "left", "va": "top", **BESIDE}
         words = {"fontsize": 8.5, "color": style.color, "linespacing": 1.1, "zorder": 7}
         ax.annotate(f"{plot.lines(label, 30)}\n{lost[1]}", (lost[0], 1), **place, **words)
-
-
-def _last_finite(points: Points) -> tuple[int, float] | None:
-    return next(((s, v) for s, v in reversed(points) if math.isfinite(v)), None)
 
 
 def _percent(value: float) -> str:

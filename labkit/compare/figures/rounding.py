@@ -1,16 +1,16 @@
-"""What a number format costs: signal to quantisation noise, and what overflows and underflows."""
+"""What a number format costs: signal to quantisation noise."""
 
 import math
 import statistics
 from pathlib import Path
-from typing import Any
 
-from labkit.compare.arms import QUANTISED, Arm, short, split_tensor
+from labkit.compare.arms import QUANTISED, Arm, split_tensor
 from labkit.record import plotting as plot
 
 SHOWN = (*QUANTISED, "output")  # in the SQNR picture
 EXACT = 100.0  # dB: what is cast without any error (all zero, say) stands far above, and flattens the rest
 KIND_MARKS = {"input": "o", "weight": "s", "grad": "^", "output": "d"}
+OFFSETS = {kind: (place - (len(SHOWN) - 1) / 2) * 0.17 for place, kind in enumerate(SHOWN)}  # side by side in a layer
 # What rounding alone gives. A mantissa of m bits rounds x = f 2^e (1 <= f < 2) with variance (2^(e-m))^2 / 12. That
 # is x^2 4^-u / (12 * 4^m) with u = log2 f. A tensor's values span many octaves and its scale may be any number, so u is
 # spread evenly over [0, 1], where 4^-u has the mean 3 / (8 ln 2): SQNR = 12 * 4^m * 8 ln 2 / 3.
@@ -28,6 +28,8 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
     with plot.look() as figure:
+        from matplotlib.lines import Line2D
+
         fig = figure(plot.WIDTH, 0.75 + 2.35 * rows)
         axes = fig.subplots(rows, columns, squeeze=False, sharey=True).ravel()
         plot.margins(fig, 0.62, 0.45, left=0.075, right=0.885, wspace=0.08, hspace=0.45)
@@ -42,7 +44,7 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
                     present.add(kind)
                     marks = {"markersize": 4.2, "markerfacecolor": "none", "markeredgewidth": 0.9}
                     marks |= {"marker": KIND_MARKS[kind], "markeredgecolor": look_of[name].color}
-                    at = [x + _offset(kind) for x, _ in points]
+                    at = [x + OFFSETS[kind] for x, _ in points]
                     ax.plot(at, [max(db, low) for _, db in points], linewidth=0, **marks)
             for db in ROUNDING_DB.values():
                 ax.axhline(db, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
@@ -51,8 +53,9 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
             under = {"bbox": {"facecolor": plot.PAPER, "edgecolor": "none", "pad": 0.8}}
             arrow = {"arrowprops": {"arrowstyle": "-", "color": plot.INK, "linewidth": 0.6, "shrinkB": 3}}
             words = {"va": "center", "fontsize": 8, "color": plot.INK, "linespacing": 1.1}
-            where = (x + _offset(kind), max(db, low))
-            text, unit = f"{short(tensor)}.{kind}\n{db:.1f} dB", {"textcoords": "offset points"}
+            where = (x + OFFSETS[kind], max(db, low))
+            linear = split_tensor(tensor)[1].rpartition(".")[2]
+            text, unit = f"{linear}.{kind}\n{db:.1f} dB", {"textcoords": "offset points"}
             ax.annotate(text, where, **side, **unit, **words, **under, **arrow)
             ax.set_title(arms[name].label, fontsize=9)
             ax.set_xlim(-0.6, last + 0.6)
@@ -73,7 +76,8 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
         kinds = [kind for kind in SHOWN if kind in present]
         place = {"loc": "upper left", "bbox_to_anchor": (0.065, 1.0), "ncols": 4}
         space = {"handletextpad": 0.2, "columnspacing": 1.4, "borderaxespad": 0.2}
-        fig.legend([_key(KIND_MARKS[kind]) for kind in kinds], kinds, **place, **space)
+        hollow = {"linewidth": 0, "markersize": 4.5, "markerfacecolor": "none", "markeredgecolor": plot.INK}
+        fig.legend([Line2D([], [], marker=KIND_MARKS[kind], **hollow) for kind in kinds], kinds, **place, **space)
         note = (
             "Higher is better; 6 dB is one bit. Output: the linear's result against FP32; the rest: the tensor that "
             "was cast, against itself. Dashed: what rounding alone gives, nothing over- or underflowing, "
@@ -88,61 +92,7 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
         return plot.save(fig, folder, "sqnr", "Signal to quantisation noise", alt, note)
 
 
-def lost(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> plot.Picture | None:
-    """Per cent of elements that overflow and underflow, one column a role: the worst tensor of each arm over time."""
-    kinds = [k for k in QUANTISED if any(split_tensor(t)[2] == k for arm in arms.values() for t in arm.scales()[-1][1])]
-    # An empty row would take half of the picture to say one word.
-    keys = [
-        key
-        for key in ("overflow", "underflow")
-        if any(_worst(stats, kind, key) for arm in arms.values() for _, stats in arm.scales() for kind in kinds)
-    ]
-    if not kinds or not keys:
-        return None
-    with plot.look() as figure:
-        fig = figure(plot.WIDTH, 0.75 + 1.6 * len(keys))
-        axes = fig.subplots(len(keys), len(kinds), squeeze=False, sharex=True, sharey="row")
-        plot.margins(fig, 0.3, 0.45, left=0.12, right=0.78, wspace=0.09, hspace=0.2)
-        clauses: list[str] = []
-        ends: dict[int, list[tuple[float, float, str, str]]] = {}
-        for name, arm in arms.items():
-            probes, worst = plot.thin(arm.scales(), 150), {"overflow": 0.0, "underflow": 0.0}
-            for row, key in enumerate(keys):
-                for ax, kind in zip(axes[row], kinds):
-                    line = [(s, v) for s, stats in probes if (v := _worst(stats, kind, key)) is not None]
-                    if line:
-                        ax.plot(*plot.xy(line), **look_of[name].marks(len(line), most=7))
-                        worst[key] = max([worst[key], *plot.finite([v for _, v in line])])
-                        if kind == kinds[-1]:
-                            ends.setdefault(row, []).append((*line[-1], plot.lines(arm.label), look_of[name].color))
-            over, under = (plot.number(worst[key], 2) for key in ("overflow", "underflow"))
-            clauses.append(f"{arm.label} at most {over} % overflow and {under} % underflow")
-        for row, key in enumerate(keys):
-            values = [v for ax in axes[row] for line in ax.get_lines() for v in line.get_ydata()]
-            most = max(plot.finite(values) or [0.0])
-            axes[row][0].set_ylim(-0.04 * most, most * 1.12)
-            axes[row][0].set_ylabel(f"{key}\n(% of elements)")
-        for column, kind in enumerate(kinds):
-            axes[0][column].set_title(kind)
-            axes[-1][column].set_xlabel("step")
-        for row, labels in ends.items():
-            plot.label_ends(axes[row][-1], labels)
-        note = (
-            "The worst tensor of each role at each probe. Overflow: beyond the format's largest value, so it "
-            "saturates. Underflow: was not zero, became zero."
-        )
-        for absent in {"overflow", "underflow"} - set(keys):
-            note += f" No tensor showed any {absent}."
-        alt = f"Worst tensor of each role: {plot.join(clauses)}."
-        return plot.save(fig, folder, "rounding", "Overflow and underflow", alt, note)
-
-
 # ---- parts
-
-
-def _worst(stats: dict, kind: str, key: str) -> float | None:
-    found = [s[key] for t, s in stats.items() if split_tensor(t)[2] == kind and isinstance(s.get(key), (int, float))]
-    return max(found, default=None)
 
 
 def _sqnr_dots(arm: Arm) -> list[tuple[int, str, str, float]]:
@@ -152,13 +102,3 @@ def _sqnr_dots(arm: Arm) -> list[tuple[int, str, str, float]]:
         if kind in SHOWN and plot.finite([stat.get("sqnr")]):
             out.append((layer if layer is not None else -1, tensor, kind, stat["sqnr"]))
     return out
-
-
-def _offset(kind: str) -> float:
-    return (SHOWN.index(kind) - (len(SHOWN) - 1) / 2) * 0.17
-
-
-def _key(mark: str) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], linewidth=0, marker=mark, markersize=4.5, markerfacecolor="none", markeredgecolor=plot.INK)
