@@ -1,7 +1,6 @@
 """What `lab compare` says before it starts: what will run, what will not and why, and what it is predicted to take."""
 
 import time
-from collections.abc import Callable
 
 from rich.console import Console
 from rich.status import Status
@@ -43,8 +42,7 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
             each = [f"{label} {f'{len(all_)} x ' if all_[1:] else ''}{all_[0]:.1f}" for label, all_ in runs.items()]
             say(console, f"  {part}, minutes predicted: {', '.join(each)}")
         if preset.speed and preset.speed.batch and "speed" in parts:
-            tries = f"{batches.OTHERS} tries of it before are in its minutes"
-            say(console, f"  speed: each arm at its largest batch; {tries}")
+            say(console, f"  speed: each arm at its largest batch; {batches.OTHERS} tries before are in its minutes")
         limit = f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""
         say(console, f"Predicted: {predicted(plan, budget)}{limit}")
         if preset.repeat and budget.minutes and plan.requested:
@@ -54,11 +52,11 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
                     say(console, f"  loss judged {what}: {', '.join(preset.arms[name].label for name in names)}")
     if preset.device == "cuda" and plan.memory_gib and preset.yardstick == "BF16":  # what memory.predict knows
         for part in parts:
-            need = memory.predict(plan.config(part, preset.baseline()), plan.world_size)["peak"] / memory.GIB
+            config = plan.config(part, preset.baseline())
+            need = memory.predict(config, plan.world_size)["peak"] / memory.GIB
             warning = "; that may not fit: take a smaller batch" if need > 0.95 * plan.memory_gib else ""
-            again = plan.config(part, preset.baseline()).activation_checkpointing == "block"
-            what = f"{part}, memory predicted for {preset.yardstick}"
-            what += ", each block computed again in the backward" if again else ""
+            again = ", each block computed again in the backward" if config.activation_checkpointing == "block" else ""
+            what = f"{part}, memory predicted for {preset.yardstick}{again}"
             say(console, f"  {what}: {need:.0f} of {plan.memory_gib:.0f} GiB a GPU{warning}")
     if not plan.todo:
         say(console, "Nothing left to train: this is the finished run. --fresh trains it again.")
@@ -84,27 +82,19 @@ def predicted(plan: Plan, budget: Budget) -> str:
 
 def prepare_corpus(plan: Plan, console: Console) -> None:
     """Build the tokens once, here, so that the ranks find them in the cache and nobody waits without a word."""
-    configs = [plan.config(part, arm).data for part, arm in plan.todo]
+    configs, said = [plan.config(part, arm).data for part, arm in plan.todo], time.monotonic()
     for data in {config.model_dump_json(): config for config in configs}.values():
         with console.status("corpus: looking for text") as status:
-            corpus = build_corpus(data, progress=_corpus_progress(console, status))
-        say(
-            console,
-            f"corpus: {len(corpus.train):,} train and {len(corpus.heldout):,} held-out tokens from "
-            f"{len(corpus.files['train']) + len(corpus.files['heldout']):,} files, hash {corpus.hash[:12]}",
-            fold=False,
-        )
 
+            def progress(what: str, share: float, status: Status = status) -> None:
+                """In the status line, or without a terminal in a plain line now and then."""
+                nonlocal said
+                status.update(f"corpus: {what} ({share:.0%})")
+                if not console.is_terminal and time.monotonic() - said > CORPUS_LINE_EVERY:
+                    said = time.monotonic()
+                    say(console, f"corpus: {what} ({share:.0%})")
 
-def _corpus_progress(console: Console, status: Status) -> Callable[[str, float], None]:
-    """Shows what `build_corpus` reports: in the status line, or without a terminal in a plain line now and then."""
-    said = time.monotonic()
-
-    def progress(what: str, share: float) -> None:
-        nonlocal said
-        status.update(f"corpus: {what} ({share:.0%})")
-        if not console.is_terminal and time.monotonic() - said > CORPUS_LINE_EVERY:
-            said = time.monotonic()
-            say(console, f"corpus: {what} ({share:.0%})")
-
-    return progress
+            corpus = build_corpus(data, progress=progress)
+        files = len(corpus.files["train"]) + len(corpus.files["heldout"])
+        size = f"{len(corpus.train):,} train and {len(corpus.heldout):,} held-out tokens from {files:,} files"
+        say(console, f"corpus: {size}, hash {corpus.hash[:12]}", fold=False)

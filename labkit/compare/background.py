@@ -64,9 +64,8 @@ def process_of(out: Path) -> Process | None:
 def going(out: Path) -> bool:
     """Does another process write in this folder, or is about to?"""
     process = process_of(out)
-    if process and process.pid == os.getpid():
-        return False
-    return bool(process and process.alive) or bool(is_alive(out))
+    itself = process and process.pid == os.getpid()
+    return not itself and bool((process and process.alive) or is_alive(out))
 
 
 def refuse_company(out: Path) -> None:
@@ -81,29 +80,23 @@ def refuse_company(out: Path) -> None:
 def died(out: Path) -> Process | None:
     """The last detached run, if it ended without finishing: killed, or by an error of its own."""
     process = process_of(out)
-    over = process and process.pid != os.getpid() and not process.alive and process.exit in (None, CRASHED)
-    return process if over else None
+    if process and process.pid != os.getpid() and not process.alive and process.exit in (None, CRASHED):
+        return process
+    return None
 
 
 def tail(file: Path, most: int) -> bytes:
     """The last `most` bytes of a file that may be growing; b"" if it cannot be read."""
-    try:
-        with open(file, "rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
-            return stream.read()
-    except OSError:
-        return b""
+    with suppress(OSError), open(file, "rb") as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
+        return stream.read()
+    return b""
 
 
 def last_words(out: Path, lines: int = 12) -> str:
     """The last lines of the log; "" if there are none."""
     text = tail(out / LOG, 1 << 14).decode("utf-8", errors="replace")
     return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
-
-
-def ask_to_stop(out: Path) -> None:
-    with explained(f"in {out}"):
-        (out / STOP).touch()
 
 
 def begin(out: Path) -> None:
@@ -122,10 +115,10 @@ def detach(out: Path, words: list[str]) -> Process:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     until = time.monotonic() + STARTED
     while time.monotonic() < until:
-        process = process_of(out)
+        ended, process = child.poll() is not None, process_of(out)
         if process and process.pid == child.pid:
             return process
-        if child.poll() is not None:
+        if ended:
             break
         time.sleep(0.02)
     raise LabError(f"the detached run did not start; its last words: {last_words(out, 3) or 'none'}")

@@ -43,9 +43,9 @@ class Budget:
 
     def factor(self, part: str) -> float:
         """How much longer arms took than predicted, so far: of this part, if any did."""
-        known = [i for i in self.done if i.measured_s is not None and i.predicted_s > 0]
-        known = [i for i in known if i.part == part] or known
-        return sum(i.measured_s or 0.0 for i in known) / sum(i.predicted_s for i in known) if known else 1.0
+        known = [item for item in self.done if item.part == part] or self.done
+        predicted = sum(item.predicted_s for item in known)
+        return sum(item.measured_s or 0.0 for item in known) / predicted if predicted else 1.0
 
     def stop_requested(self) -> bool:
         """Has somebody asked for a pause?"""
@@ -53,10 +53,9 @@ class Budget:
 
     def fits(self, item: Item) -> bool:
         """May this arm be started? If not, it is noted as left for another call."""
-        if self.late(item) or self.stop_requested():
-            self.left.append(item)
-            return False
-        return True
+        late = self.late(item) or self.stop_requested()
+        self.left += [item] if late else []
+        return not late
 
     def late(self, item: Item, after: float = 0.0) -> bool:
         """Would this arm, started in `after` seconds as predicted, end after the deadline?"""
@@ -86,10 +85,9 @@ class Budget:
         """Up to now, for the record."""
         left = [item for item in self.left if item not in self.done]
         items = [item.model_copy(update={"left": item in self.left}) for item in (*self.done, *left)]
-        call = Call(began=self.began, minutes=self.minutes, price_per_hour=self.price, ended=ended, items=items)
-        call.seconds = self.seconds()
-        call.cost = self.cost(call.seconds)
-        return call
+        known = {"began": self.began, "minutes": self.minutes, "price_per_hour": self.price, "ended": ended}
+        seconds = self.seconds()
+        return Call(**known, items=items, seconds=seconds, cost=self.cost(seconds))
 
 
 def price_of(calls: Sequence[Call]) -> float | None:
@@ -99,13 +97,9 @@ def price_of(calls: Sequence[Call]) -> float | None:
 
 def spent(calls: Sequence[Call]) -> str:
     """ "22.4 minutes, 1.12 at 3.00 an hour": of all calls; "" if none is recorded."""
-    calls = [call for call in calls if call.seconds]
-    if not calls:
-        return ""
-    least = "" if all(call.ended for call in calls) else "at least "
-    seconds, price = sum(call.seconds for call in calls), price_of(calls)
-    cost = f", {seconds / 3600 * price:.2f} at {price:.2f} an hour" if price else ""
-    return f"{least}{seconds / 60:.1f} minutes{cost}"
+    seconds = sum(call.seconds for call in calls)
+    least = "" if all(call.ended for call in calls if call.seconds) else "at least "
+    return least + Budget(price=price_of(calls)).describe(seconds) if seconds else ""
 
 
 def predict(
@@ -146,29 +140,31 @@ def predict(
 # ---- how long until the end: of the arm at work by its steps so far, of later arms by their predictions
 
 
+@dataclass
 class Forecast:
     """Of one call. done: arms with measured seconds; later: arms after the one at work; until: since 1970."""
 
-    def __init__(self, done: Sequence[Item], now: Item, later: Sequence[Item], until: float | None = None) -> None:
-        self.done, self.now, self.later, self.until = done, now, later, until
+    done: Sequence[Item]
+    now: Item
+    later: Sequence[Item]
+    until: float | None = None
 
     def left(self, elapsed: float, here: float) -> float:
         """Seconds until the last arm ends, `elapsed` seconds into this one, when it needs `here` more."""
-        known = [(item.measured_s, item.predicted_s) for item in self.done if item.measured_s is not None]
-        measured = elapsed + here + sum(seconds for seconds, _ in known)
-        predicted = self.now.predicted_s + sum(seconds for _, seconds in known)
+        measured = elapsed + here + sum(item.measured_s or 0.0 for item in self.done)
+        predicted = self.now.predicted_s + sum(item.predicted_s for item in self.done)
         later = sum(item.predicted_s for item in self.later)
         whole = here + (later * measured / predicted if predicted > 0 else (elapsed + here) * len(self.later))
         return whole if self.until is None else min(whole, max(0.0, self.until - time.time()))
 
 
+@dataclass
 class Pace:
     """How fast one training comes forward, evaluations included, on the clock of whoever watches it."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.first: tuple[float, int] | None = None  # when the first step was seen, and its number
-        self.newest = 0
+    steps: int
+    first: tuple[float, int] | None = None  # when the first step was seen, and its number
+    newest: int = 0
 
     def left(self, now: float, step: int) -> float | None:
         """Seconds until the last step, when `step` is done at time `now`; None until two steps in a row were seen."""

@@ -53,14 +53,12 @@ class Bundle:
         """What it holds, and what it does not."""
         size = f"{len(self.files)} files, {sum(map(len, self.files.values())) / MiB:.1f} MiB"
         text = f"{self.name}: {self.manifest['run_kind']}, {size}, none missing or altered"
-        left = self.manifest["left_out"]
-        if left:
+        if left := self.manifest["left_out"]:
             each = (f"{what} ({size / MiB:,.0f} MiB)" for what, size in sorted(left.items()))
             text += f"; left behind: {', '.join(each)}"
         said = self.manifest["state"]
-        if said.startswith(PAUSED):
-            return f"{text}. The run is {said}"
-        return text + ("" if said == "whole" else f". But the run is not whole: {said}")
+        how = f". The run is {said}" if said.startswith(PAUSED) else f". But the run is not whole: {said}"
+        return text + ("" if said == "whole" else how)
 
 
 # ---- is a run whole?
@@ -80,10 +78,9 @@ def state(run: Path) -> str:
     for name, record in records.items():
         if record.status == "paused":
             paused = paused or f"{PAUSED} ({_progress(record)}); the same command goes on with it"
-            continue
-        if record.status == "interrupted":
+        elif record.status == "interrupted":
             return f"{name} was stopped or killed ({_progress(record)}); the command that started it goes on with it"
-        if record.status != "finished":
+        elif record.status != "finished":
             return f"{name} has not finished: its status is '{record.status}'"
     ended = ((name, record) for name, record in records.items() if record.status == "finished")
     return next((f"{name} {what}" for name, record in ended for what in lacking(record)), paused or "whole")
@@ -114,7 +111,7 @@ def lacking(record: RunData) -> Iterator[str]:
 def _progress(record: RunData) -> str:
     """How far it came; a comparison has no steps of its own, only its arms have."""
     if record.is_comparison:
-        files = (*record.path.glob("arms/*/run.json"), *record.path.glob("speed/*/run.json"))
+        files = (file for part in ("arms", "speed") for file in record.path.glob(f"{part}/*/run.json"))
         return f"{sum(read_run(file.parent).status == 'finished' for file in files)} arms finished"
     last, steps = _last_step(record), _planned(record)
     return f"step {last}{f' of {steps}' if steps else ''}" if last else "no step yet"
@@ -136,7 +133,7 @@ def _planned(record: RunData) -> int | None:
 def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path, Bundle]:
     """Write the archive (default: RUN.tar.gz beside the folder) and return (its path, what it holds).
 
-    LabError: no run, or none that is whole (unless `as_is`); a file changes meanwhile; something else is at that place.
+    LabError: no run, or none that is whole (unless `as_is`); something else than a bundle of this run is at that place.
     """
     if not run.is_dir():
         raise LabError(f"there is no folder {run}: give a run's folder, for example runs/h100")
@@ -146,7 +143,10 @@ def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path,
     name = scrub(run.resolve().name)
     if "/" in name or name in ("", ".", ".."):
         raise LabError(f"{run} has no name of its own: give the run's folder by its name")
-    files, left = collect(run)
+    try:
+        files, left = collect(run)
+    except OSError as error:
+        raise LabError(f"could not read {run}: {error.strerror or error}") from None
     head = {
         "kind": "labkit bundle",
         "schema": 1,
@@ -157,11 +157,17 @@ def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path,
         "files": {key: {"bytes": len(content), "sha256": _hash(content)} for key, content in sorted(files.items())},
     }
     out = out or run.resolve().parent / f"{run.resolve().name}.tar.gz"
-    _refuse_other(out, name)
-    data = _archive(name, head, files)
+    if out.is_dir():
+        raise LabError(f"{out} is a folder: give the archive a name with --out")
+    ours = False
+    with suppress(LabError):
+        ours = out.exists() and read(out).name == name
+    if out.exists() and not ours:
+        why = f"is there and is no whole bundle of {name}: move it away, or choose another name with --out"
+        raise LabError(f"{out} {why}")
     with explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(out, data)
+        replace_file(out, _archive(name, head, files))
     return out, Bundle(head, files)
 
 
@@ -180,19 +186,8 @@ def collect(run: Path) -> tuple[dict[str, bytes], dict[str, int]]:
         elif size > LARGEST:
             left[scrub(name)] = size
         elif name != MANIFEST:
-            files[name] = cleaned(name, _steady(path))
+            files[name] = cleaned(name, path.read_bytes())
     return files, left
-
-
-def _steady(path: Path) -> bytes:
-    """The file's content; LabError if it changed while it was read."""
-    try:
-        before, content, after = path.stat(), path.read_bytes(), path.stat()
-    except OSError as error:
-        raise LabError(f"could not read {path}: {error.strerror or error}") from None
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(content) != after.st_size:
-        raise LabError(f"{path} changed while it was read: the run goes on, try again when it is done")
-    return content
 
 
 def cleaned(name: str, content: bytes) -> bytes:
@@ -200,17 +195,14 @@ def cleaned(name: str, content: bytes) -> bytes:
     kind = PurePosixPath(name).suffix.lower()
     if kind not in WORDS | PAGES:
         return content
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError:
-        return content
+    text, host = content.decode("utf-8", "surrogateescape"), os.uname().nodename
     if kind in WORDS:
-        return "".join(scrub(line) for line in text.splitlines(keepends=True)).encode()
-    for place in {os.path.expanduser("~"), os.getcwd()}:
-        if len(place) > 1:
+        text = "".join(scrub(line) for line in text.splitlines(keepends=True))
+    else:
+        for place in {os.path.expanduser("~"), os.getcwd()} - {"/"}:
             text = text.replace(place + "/", "~/")
-    host = os.uname().nodename
-    return (text.replace(host, "<host>") if scrub(host) == "<host>" else text).encode()
+        text = text.replace(host, "<host>") if scrub(host) == "<host>" else text
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _archive(name: str, head: dict[str, Any], files: dict[str, bytes]) -> bytes:
@@ -226,18 +218,6 @@ def _archive(name: str, head: dict[str, Any], files: dict[str, bytes]) -> bytes:
             info.size, info.mode = len(content), 0o644
             tar.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
-
-
-def _refuse_other(out: Path, name: str) -> None:
-    """LabError if something else than a bundle of this run lies where the archive is to go."""
-    if out.is_dir():
-        raise LabError(f"{out} is a folder: give the archive a name with --out")
-    if not out.exists():
-        return
-    with suppress(LabError):
-        if read(out).name == name:
-            return
-    raise LabError(f"{out} is there and is no whole bundle of {name}: move it away, or choose another name with --out")
 
 
 # ---- reading
@@ -285,10 +265,9 @@ def verify(file: Path, found: dict[str, bytes]) -> Bundle:
     name = manifests[0].partition("/")[0]
     files = {key.partition("/")[2]: content for key, content in found.items() if key != manifests[0]}
     strange = [key for key in found if not key.startswith(f"{name}/")] + sorted(set(files) - set(head["files"]))
-    absent = sorted(set(head["files"]) - set(files))
     if head["name"] != name or strange:
         raise LabError(f"{file} holds {_shown((strange or [name])[0])}, of which its manifest does not speak")
-    if absent:
+    if absent := sorted(set(head["files"]) - set(files)):
         more = f", and {len(absent) - 1} more" if absent[1:] else ""
         raise LabError(f"{file} is not complete: {absent[0]} is missing{more}")
     for key, about in sorted(head["files"].items()):

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from labkit.compare.repeats import gaps_of
 from labkit.compare.summary import show
 from labkit.compare.terminal import say
 from labkit.errors import LabError
+from labkit.record.files import explained
 from labkit.record.read import RunData, is_alive, parse, read_run
 from labkit.record.schema import Began
 
@@ -29,21 +31,20 @@ TAIL = 1 << 16  # bytes read from the end of steps.jsonl; a line with scales has
 # ---- one training
 
 
+@dataclass
 class TrainingProgress:
     """Shows how far the run in `folder` has come towards `steps` (None: a clock ends it): a bar, or now and then a
     line. ago: seconds since the run began."""
 
-    def __init__(
-        self,
-        console: Console,
-        label: str,
-        folder: Path,
-        steps: int | None,
-        forecast: Forecast | None = None,
-        ago: float = 0.0,
-    ) -> None:
-        self.console, self.label, self.file, self.steps = console, label, folder / "steps.jsonl", steps
-        self.forecast, self.pace, self.begin = forecast, Pace(steps or 0), time.monotonic() - ago
+    console: Console
+    label: str
+    folder: Path
+    steps: int | None
+    forecast: Forecast | None = None
+    ago: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.pace, self.begin = Pace(self.steps or 0), time.monotonic() - self.ago
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
 
@@ -70,7 +71,7 @@ class TrainingProgress:
             task = bar.add_task(self.label, total=self.steps, now="starting ranks", left="")
             while True:
                 ended = self._end.wait(LOOK)
-                if last := last_step(self.file):
+                if last := last_step(self.folder / "steps.jsonl"):
                     bar.update(task, completed=last["step"], now=step_words(last), left=self._left(last))
                 if ended:
                     return
@@ -78,7 +79,7 @@ class TrainingProgress:
     def _lines(self) -> None:
         said_at = None
         while not self._end.wait(LOOK):
-            last, now = last_step(self.file), time.monotonic()
+            last, now = last_step(self.folder / "steps.jsonl"), time.monotonic()
             left = self._left(last) if last else ""
             if now - (said_at or self.begin) < LINE_EVERY and (said_at or not last):
                 continue
@@ -90,12 +91,11 @@ class TrainingProgress:
         """How long the call still takes, in words; "" without a forecast, and at the first step."""
         if not self.forecast:
             return ""
-        now = time.monotonic()
+        elapsed = time.monotonic() - self.begin
+        here = self.pace.left(elapsed, last["step"])
         if not self.steps:  # a window: it ends by the clock, as predicted
-            elapsed = now - self.begin
-            return in_words(self.forecast.left(elapsed, max(0.0, self.forecast.now.predicted_s - elapsed)))
-        here = self.pace.left(now, last["step"])
-        return "" if here is None else in_words(self.forecast.left(now - self.begin, here))
+            here = max(0.0, self.forecast.now.predicted_s - elapsed)
+        return "" if here is None else in_words(self.forecast.left(elapsed, here))
 
 
 def last_step(file: Path) -> dict | None:
@@ -107,8 +107,8 @@ def last_step(file: Path) -> dict | None:
 def step_words(step: dict) -> str:
     """Loss and rate of one step line."""
     loss, speed = step.get("loss"), step.get("tokens_per_s")
-    words = [f"loss {loss:.3f}" if isinstance(loss, (int, float)) else "", f"{speed:,.0f} tok/s" if speed else ""]
-    return " ".join(words)
+    known = isinstance(loss, (int, float))  # it may be "NaN"
+    return (f"loss {loss:.3f} " if known else "") + (f"{speed:,.0f} tok/s" if speed else "")
 
 
 # ---- a comparison
@@ -118,12 +118,10 @@ def arms(out: Path) -> Iterator[tuple[str, str, Path]]:
     """(part, label, folder) of every arm that the comparison is made of, in the order in which they run."""
     config = read_run(out).comparison.config
     labels = {name: arm.label or name for name, arm in config.arms.items()}
-    if "speed" in config.parts:
-        for name in config.speed.arms:
-            yield "speed", labels.get(name, name), out / "speed" / name
-    if "safety" in config.parts:
-        for name, label in labels.items():
-            yield "safety", label, out / "arms" / name
+    for name in config.speed.arms if "speed" in config.parts else ():
+        yield "speed", labels.get(name, name), out / "speed" / name
+    for name, label in labels.items() if "safety" in config.parts else ():
+        yield "safety", label, out / "arms" / name
 
 
 def line(part: str, label: str, folder: Path) -> str:
@@ -143,16 +141,14 @@ def line(part: str, label: str, folder: Path) -> str:
 
 def _outcome(data: RunData) -> str:
     """The last held-out loss and, if the baseline has its own beside it, the gap to it; "" if nothing was evaluated."""
-    own = heldout_of(data)
-    if not own:
+    if not (own := heldout_of(data)):
         return ""
     text = f", held-out loss {own[max(own)]:.4f}"
     for folder in sorted(data.path.parent.iterdir()):
         other = find_run(folder) if folder != data.path else None
         if other and other.training.role == "baseline":
             pairs = gaps_of(own, [heldout_of(other)])
-            late = [gap for step, gap in pairs if step > pairs[-1][0] // 2]
-            if late:
+            if late := [gap for step, gap in pairs if step > pairs[-1][0] // 2]:
                 text += f", {sum(late) / len(late):+.3f} % from the baseline's so far"
     return text
 
@@ -162,32 +158,25 @@ def overview(out: Path, console: Console) -> int:
     run = read_run(out)
     if not run.is_comparison:
         raise LabError(f"{out} holds no comparison: `lab report {out}` draws the page of any run")
-    if background.going(out):
-        _print_arms(out, f"{out} is running{_since(out, run.comparison.call)}.", console)
-        return 0
-    if report_death(out, console):
+    going = background.going(out)
+    if not going and report_death(out, console):
         return 1
-    if run.status != "finished" and not run.comparison.results.verdict:
-        _print_arms(out, f"{out} has not come to an end ({run.status}); the same command goes on:", console)
-        return 1 if run.status == "failed" else 3
-    show(out, console)
-    return {"finished": 0, "failed": 1}.get(run.status, 3)
-
-
-def _print_arms(out: Path, head: str, console: Console) -> None:
-    say(console, head, fold=False)
-    for text in filter(None, (line(*arm) for arm in arms(out))):
-        say(console, f"  {text}")
+    if going or (run.status != "finished" and not run.comparison.results.verdict):
+        unfinished = f"{out} has not come to an end ({run.status}); the same command goes on:"
+        say(console, f"{out} is running{_since(out, run.comparison.call)}." if going else unfinished, fold=False)
+        for text in filter(None, (line(*arm) for arm in arms(out))):
+            say(console, f"  {text}")
+    else:
+        show(out, console)
+    return 0 if going else {"finished": 0, "failed": 1}.get(run.status, 3)
 
 
 def _since(out: Path, call: Began) -> str:
     if not call.began:
         return ""
     text = f", {(time.time() - call.began) / 60:.1f} minutes by now"
-    if call.predicted_s:
-        text += f", {call.predicted_s / 60:.1f} predicted"
-    if call.minutes:
-        text += f", at most {call.minutes:g}"
+    text += f", {call.predicted_s / 60:.1f} predicted" if call.predicted_s else ""
+    text += f", at most {call.minutes:g}" if call.minutes else ""
     process = background.process_of(out)
     return text + (f" (detached, process {process.pid})" if process and process.alive else "")
 
@@ -221,10 +210,8 @@ def follow(out: Path, console: Console) -> int:
 def forecast_of(out: Path, part: str, folder: Path) -> tuple[Forecast | None, float]:
     """(what the call that is at work forecasts, seconds since it began with the arm in `folder`), from its record."""
     run = read_run(out).comparison
-    call, items, arm = run.call, run.call.items, read_run(folder)
-    began = max(
-        call.began or 0.0, datetime.fromisoformat(arm.training.started).timestamp() if arm.training.started else 0.0
-    )
+    call, items, started = run.call, run.call.items, read_run(folder).training.started
+    began = max(call.began or 0.0, datetime.fromisoformat(started).timestamp() if started else 0.0)
     ago = max(0.0, time.time() - began) if began else 0.0
     at = next((i for i, item in enumerate(items) if (item.part, item.arm) == (part, folder.name)), None)
     if at is None:
@@ -238,7 +225,8 @@ def stop(out: Path, console: Console) -> int:
     """Ask the run in `out` to pause, and wait until it has. LabError if nothing runs there."""
     if not background.going(out):
         raise LabError(f"nothing is running in {out}")
-    background.ask_to_stop(out)
+    with explained(f"in {out}"):
+        (out / background.STOP).touch()
     say(console, "Asked to pause. It does so between two steps, which may take a minute while it compiles.")
     try:
         while background.going(out):

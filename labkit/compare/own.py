@@ -40,8 +40,7 @@ def settings(preset: str, path: Path, typed: Iterable[str] = ()) -> list[str]:
     parts = ("speed", "safety") if whole.speed else ("safety",)
     load_decoder(path, max(whole.config_of(part, whole.baseline(), None, 1).seq_len for part in parts))
     out += _rates(base, whole)
-    world = check_device(whole)
-    have = gpu_memory_gib(whole)
+    world, have = check_device(whole), gpu_memory_gib(whole)
     return [*out, *batches(whole, have, world)] if have else out
 
 
@@ -60,8 +59,8 @@ def batches(whole: Preset, have: float, world: int) -> list[str]:
 
 def sequences(config: TrainConfig, have: float, world: int, most: int) -> int:
     """Sequences of a GPU and step that are predicted to fit into `have` GiB: at least 1, at most `most`."""
-    configs = {n: config.replace(batch_size=n * world, accumulation=1) for n in range(most, 1, -1)}
-    return next((n for n, one in configs.items() if _fits(one, have, world)), 1)
+    sizes = range(most, 1, -1)
+    return next((n for n in sizes if _fits(config.replace(batch_size=n * world, accumulation=1), have, world)), 1)
 
 
 def micro_batches(config: TrainConfig, have: float, world: int) -> int:

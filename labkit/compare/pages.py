@@ -24,7 +24,7 @@ from labkit.errors import LabError
 from labkit.record.files import explained, replace_file
 from labkit.record.plotting import DARK, Picture
 from labkit.record.read import RunData, read_run
-from labkit.record.schema import SpeedResults, Verdict
+from labkit.record.schema import Verdict
 
 TEMPLATE = ".j2"
 PACKAGES = {"torch": "torch", "transformer-engine": "Transformer Engine", "torchao": "torchao", "nccl": "NCCL"}
@@ -51,11 +51,11 @@ class Page:
         """One line: date, hardware, versions, commit, command."""
         record = self.load(name) if name.endswith(".json") else self.run(name).run
         versions, hardware = record.get("versions", {}), record.get("hardware", record.get("note", ""))
-        parts = [str(record.get("started") or record["date"])[:10], hardware if isinstance(hardware, str) else ""]
         if isinstance(hardware, dict) and (gpus := hardware["gpus"]):
-            parts[1] = f"{f'{len(gpus)} ' if gpus[1:] else ''}{gpus[0]['name']}, driver {gpus[0]['driver']}"
+            hardware = f"{f'{len(gpus)} ' if gpus[1:] else ''}{gpus[0]['name']}, driver {gpus[0]['driver']}"
         elif isinstance(hardware, dict):
-            parts[1] = f"{hardware['cpu']['model']}, {hardware['cpu']['cores']} cores"
+            hardware = f"{hardware['cpu']['model']}, {hardware['cpu']['cores']} cores"
+        parts = [str(record.get("started") or record["date"])[:10], hardware]
         parts += [f"{said} {versions[key]}" for key, said in PACKAGES.items() if key in versions]
         parts += [f"Python {versions['python']}"] if "python" in versions else []
         parts += [f"commit {versions['commit']}"] if "commit" in versions else []
@@ -73,12 +73,13 @@ class Page:
 
     def figure(self, name: str, what: str) -> str:
         """A comparison's "gap" or "milliseconds", drawn into figures/."""
-        data = self.run(name)
-        arms, verdict = arm_rows(data), data.comparison.results.verdict or Verdict()
+        data, picture = self.run(name), None
+        results = data.comparison.results
         if what == "gap":
-            return self.show(loss.gap(arms, verdict, self.scratch), f"figures/{name}-gap")
-        timed = data.comparison.results.speed or SpeedResults()
-        return self.show(rates.milliseconds(timed.arms.values(), self.scratch), f"figures/{name}-milliseconds")
+            picture = loss.gap(arm_rows(data), results.verdict or Verdict(), self.scratch)
+        elif results.speed:
+            picture = rates.milliseconds(results.speed.arms.values(), self.scratch)
+        return self.show(picture, f"figures/{name}-{what}")
 
     def show(self, picture: Picture | None, name: str) -> str:
         """A drawn picture, kept as NAME.png with its alt text inside; below it how to read it."""
@@ -154,9 +155,8 @@ def _in_few_colours(image: Any) -> Any:
     dots = np.asarray(image).reshape(-1, 3)
     colours, of, counts = np.unique(dots, axis=0, return_inverse=True, return_counts=True)
     every = {tuple(bytes.fromhex(name[1:])) for name in DARK}
-    named = [
-        tuple(colour) for colour, count in zip(colours.tolist(), counts) if count >= DOTS and tuple(colour) in every
-    ]
+    often = {tuple(colour) for colour, count in zip(colours.tolist(), counts) if count >= DOTS}
+    named = sorted(often & every)
     rest = image.quantize(COLOURS - len(named), dither=Image.Dither.NONE).getpalette()[: 3 * (COLOURS - len(named))]
     palette = np.array([*named, *np.reshape(rest, (-1, 3)).tolist()])
     nearest = ((colours[:, None].astype(int) - palette) ** 2).sum(-1).argmin(1)  # Pillow's own search is coarse
@@ -167,11 +167,8 @@ def _in_few_colours(image: Any) -> Any:
 
 def templates(course: Path) -> list[Path]:
     """All templates of pages; those of results/ first, whose figures docs/ and README show."""
-    return [
-        path
-        for tops in (("results/**", "*/results/**"), ("docs", "."))
-        for path in sorted({path for top in tops for path in course.glob(f"{top}/*.md{TEMPLATE}")})
-    ]
+    results = {path for top in ("results", "*/results") for path in course.glob(f"{top}/**/*.md{TEMPLATE}")}
+    return [*sorted(results), *sorted([*course.glob(f"docs/*.md{TEMPLATE}"), *course.glob(f"*.md{TEMPLATE}")])]
 
 
 def command(folder: Path | None, pack: bool, check: bool) -> int:

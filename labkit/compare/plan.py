@@ -24,7 +24,7 @@ from labkit.precision.registry import availability, get_backend, spec_of
 from labkit.record.clean import jsonable
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
-from labkit.record.schema import CompareRun, Item, TrainRun, Try
+from labkit.record.schema import CompareRun, Item, TrainRun, Try, World
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import rows_per_micro_batch
@@ -61,23 +61,36 @@ class Plan:
         have = (self.memory_gib or 0) * needed.GIB if self.preset.window().batch else None
         return Search(first, have, self.tries.get(arm, ()))
 
-    def gate_closed(self, item: Item) -> str:
-        """Why the arm may not be trained now, if it has a gate; "" if it may."""
-        return gate_closed(self.preset, item.arm, self.out) if item.part == "safety" else ""
+    def heldouts(self) -> dict[str, dict[int, float]]:
+        """{step: held-out loss} of each finished run of the safety part."""
+        runs = {name: find_run(self.out / "arms" / name) for name in self.preset.arms}
+        return {name: heldout_of(run) for name, run in runs.items() if run and run.status == "finished"}
 
-    def second_look(self, item: Item) -> str:
-        """ "" for an arm that is no run of a second look; else what becomes of it, as `repeats.second_look` says."""
-        if item.part == "speed" or self.preset.arms[item.arm].look == 1:
+    def gate_closed(self, part: str, arm: str) -> str:
+        """Why the arm may not be trained yet, as a sentence without its end; "" if it may, or has no gate."""
+        gate = self.preset.arms[arm].gate
+        if not gate or part == "speed":
             return ""
-        return repeats.second_look(heldouts(self.preset, self.out), self.preset, item.arm, self.requested)
+        finished, label = self.heldouts(), self.preset.arms[gate].label
+        if gate not in finished:
+            controls = [name for name, about in self.preset.arms.items() if about.role in CONTROLS]
+            why = f"its gate, {label}, has no finished result yet: train that arm first"
+            return f"{why} (`--arms {','.join([*controls, gate])}`)"
+        verdict = repeats.judge(finished, self.preset, [gate])
+        if verdict.word == "pass" and verdict.arms[gate].word == "same":
+            return ""
+        return f"its gate, {label}, is closed. {verdict.sentence}".rstrip(".")
+
+    def second_look(self, part: str, arm: str) -> str:
+        """ "" for an arm that is no run of a second look; else what becomes of it, as `repeats.second_look` says."""
+        if part == "speed" or self.preset.arms[arm].look == 1:
+            return ""
+        return repeats.second_look(self.heldouts(), self.preset, arm, self.requested)
 
     def baselines(self) -> list[dict[int, float]]:
         """{step: held-out loss} of each finished BF16 run; none in a preset without `[repeat]`."""
-        if not self.preset.repeat:
-            return []
-        found = heldouts(self.preset, self.out)
-        base = repeats.families(self.preset.arms)[self.preset.baseline()]
-        return [found[run] for run in base.runs if run in found]
+        base = repeats.families(self.preset.arms)[self.preset.baseline()].runs if self.preset.repeat else []
+        return [losses for run, losses in self.heldouts().items() if run in base]
 
     def items(self) -> list[Item]:
         """In order; a further run of an arm right after another of it has its processes, and other arms' were started
@@ -114,17 +127,16 @@ def fitting(preset: Preset, settings: Iterable[str]) -> Preset:
 def check_part(preset: Preset, part: str | None, named: Iterable[str] = ()) -> tuple[str, ...]:
     """The parts to run; LabError for one that does not exist or that the preset does not have, or for speed alone of an
     arm that it does not time."""
-    if part is not None and part not in PARTS:
+    if part not in (None, *PARTS):
         raise LabError(f"--part takes speed or safety, not '{part}'")
-    if part == "speed":
+    if part == "speed" or (part is None and preset.parts == ["speed"]):
         preset.window()
-        if untimed := [arm for arm in named if arm not in preset.timed and not preset.arms[arm].of]:
-            remedy = f"--set 'speed.arms={json.dumps([*preset.timed, *untimed])}' does"
-            raise LabError(f"preset {preset.name} does not time {', '.join(untimed)}: {remedy}")
+    untimed = [arm for arm in named if arm not in preset.timed and not preset.arms[arm].of]
+    if part == "speed" and untimed:
+        remedy = f"--set 'speed.arms={json.dumps([*preset.timed, *untimed])}' does"
+        raise LabError(f"preset {preset.name} does not time {', '.join(untimed)}: {remedy}")
     if part is not None and part not in preset.parts:
         raise LabError(f"preset {preset.name} is about {preset.parts[0]} alone: leave out --part {part}")
-    if part is None and preset.parts == ["speed"] and not preset.speed:
-        raise LabError(f"preset {preset.name} wants speed alone and has no [speed] section, so there is nothing to do")
     return (part,) if part else tuple(p for p in PARTS if p in preset.parts and (preset.speed or p == "safety"))
 
 
@@ -161,11 +173,7 @@ def make_plan(
     candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
     plan.requested = [name for name in candidates if (name in preset.judged and not explicit) or name in begun]
     plan.todo = [each for each in requested if each[1] not in missing and each not in plan.done]
-    if preset.repeat:
-        found = heldouts(preset, out)
-        looks = [arm for part, arm in plan.todo if part == "safety" and preset.arms[arm].look > 1]
-        spared = [arm for arm in looks if repeats.second_look(found, preset, arm, plan.requested) == "decided"]
-        plan.todo = [each for each in plan.todo if each[1] not in spared]
+    plan.todo = [each for each in plan.todo if plan.second_look(*each) != "decided"]
     return plan
 
 
@@ -277,16 +285,11 @@ def other_settings(out: Path, preset: Preset) -> str:
         there = jsonable(strict_validate(Preset, there, "the record").model_dump())
 
     def without(settings: dict[str, Any]) -> dict[str, Any]:
-        arms = {name: arm for name, arm in settings.get("arms", {}).items() if name in there.get("arms", {})}
-        arms = {name: {**arm, "expect": None} for name, arm in arms.items()}
-        return {
-            **settings,
-            "startup_seconds": None,
-            "again_seconds": None,
-            "ahead_seconds": None,
-            "without_fp8": None,
-            "arms": arms,
-        }
+        """What neither predicts nor came later."""
+        known = there.get("arms", {})
+        arms = {name: {**arm, "expect": None} for name, arm in settings.get("arms", {}).items() if name in known}
+        predicts = dict.fromkeys(("startup_seconds", "again_seconds", "ahead_seconds", "without_fp8"))
+        return {**settings, **predicts, "arms": arms}
 
     return first_difference(without(there), without(here))
 
@@ -304,39 +307,16 @@ def is_done(plan: Plan, part: str, arm: str) -> bool:
         return False
     run = TrainRun.model_validate(found)
     same = jsonable(config.model_dump()) == jsonable(plan.config(part, arm).model_dump())
-    same = same and (part == "safety" or run.results.speed is not None)
-    return run.status == "finished" and same and run.world is not None and run.world.size == plan.world_size
-
-
-def heldouts(preset: Preset, out: Path) -> dict[str, dict[int, float]]:
-    """{step: held-out loss} of each finished run of the safety part."""
-    runs = {name: find_run(out / "arms" / name) for name in preset.arms}
-    return {name: heldout_of(run) for name, run in runs.items() if run and run.status == "finished"}
-
-
-def gate_closed(preset: Preset, arm: str, out: Path) -> str:
-    """Why `arm` of the comparison in `out` may not be trained yet, as a sentence without its end; "" if it may."""
-    gate = preset.arms[arm].gate
-    if not gate:
-        return ""
-    controls = [name for name, about in preset.arms.items() if about.role in CONTROLS]
-    deciding, finished, label = [*controls, gate], heldouts(preset, out), preset.arms[gate].label
-    if gate not in finished:
-        why = f"its gate, {label}, has no finished result yet: train that arm first"
-        return f"{why} (`--arms {','.join(deciding)}`)"
-    verdict = repeats.judge(finished, preset, [gate])
-    if verdict.word == "pass" and verdict.arms[gate].word == "same":
-        return ""
-    return f"its gate, {label}, is closed. {verdict.sentence}".rstrip(".")
+    timed = part == "safety" or run.results.speed is not None
+    return run.status == "finished" and same and timed and (run.world or World()).size == plan.world_size
 
 
 def first_difference(a: Any, b: Any, where: str = "") -> str:
     """Dotted name of the first setting in which two nested tables differ; "" if they are equal."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in sorted(set(a) | set(b)):
-            name = f"{where}.{key}" if where else key
-            found = first_difference(a[key], b[key], name) if key in a and key in b else name
-            if found:
-                return found
-        return ""
-    return "" if a == b else where
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return "" if a == b else where
+    for key in sorted(set(a) | set(b)):
+        name = f"{where}.{key}" if where else key
+        if found := first_difference(a[key], b[key], name) if key in a and key in b else name:
+            return found
+    return ""

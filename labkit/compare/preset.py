@@ -17,7 +17,7 @@ from labkit.errors import LabError
 from labkit.strict import Config, read_file, strict_validate
 from labkit.train.config import TrainConfig
 
-CONTROLS = ("baseline", "twin", "broken")  # roles that a verdict on any candidate rests on
+CONTROLS = ("baseline", "broken")  # roles that a verdict on any candidate rests on
 PRESETS = Path(__file__).parent / "presets"
 ROUNDING = 2.0**-9  # half a unit in bf16's last place, relative: what rounding the weights once may have done
 ALONE = 3  # runs of a candidate where no record tells the spread
@@ -72,9 +72,8 @@ class ArmConfig(Config):
     """[arms.NAME]: one training of the comparison. of, look: which arm's further run it is, for which interim analysis."""
 
     label: str
-    # "broken" must be rejected, or the comparison has no power; "fine" is broken so little that it may pass unseen;
-    # "twin" is the baseline once more, in old presets.
-    role: Literal["baseline", "twin", "reference", "candidate", "broken", "fine", "repeat"]
+    # "broken" must be rejected, or the comparison has no power; "fine" is broken so little that it may pass unseen.
+    role: Literal["baseline", "reference", "candidate", "broken", "fine", "repeat"]
     train: dict[str, Any] = Field(default_factory=dict)  # put over [train]
     gate: str | None = None  # train this arm only if that one has passed: labkit.compare.plan
     of: str | None = None
@@ -120,7 +119,7 @@ class Preset(Config):
         if not (self.repeat and self.repeat.judged):
             return list(self.arms)
         ours = (self.baseline(), *self.judged)
-        return [n for n, arm in self.arms.items() if n in ours or arm.of in ours or arm.role in ("twin", "broken")]
+        return [n for n, arm in self.arms.items() if n in ours or arm.of in ours or arm.role == "broken"]
 
     def window(self) -> Speed:
         """[speed]; LabError if there is none."""
@@ -131,8 +130,7 @@ class Preset(Config):
     def speed_config(self, arm: str, memory_gib: float | None = None, world: int = 1) -> TrainConfig:
         """The training that an arm is timed in, without evaluations, probes or checkpoints; memory_gib: of each GPU."""
         timed: dict[str, Any] = {"steps": UNENDING, "perturb": 0.0, "warmup_steps": 0}
-        timed |= dict.fromkeys(("eval_every", "probe_every", "checkpoint_every"), 0)
-        timed |= {"recovery": {"rollback_after": 0}}  # there is no checkpoint to go back to
+        timed |= {"eval_every": 0, "probe_every": 0, "checkpoint_every": 0, "recovery": {"rollback_after": 0}}
         window, own = self.window(), self.arms[arm].train
         fitting = [rows for gib, rows in window.batch_by_memory.items() if memory_gib and memory_gib >= float(gib)]
         parts = reduce(_merge, (self.train, window.train, own)).get("accumulation", 1)
@@ -155,12 +153,9 @@ class Preset(Config):
 
     def only(self, names: Iterable[str]) -> "Preset":
         """The preset with these arms and their runs alone, in the preset's order; an unknown name is a LabError."""
-        wanted = [name.strip() for name in names if name.strip()]
-        for name in wanted:
-            if name not in self.arms:
-                raise LabError(f"preset {self.name} has no arm '{name}'; it has: {', '.join(self.arms)}")
-        if not wanted:
-            raise LabError(f"--arms names no arm; preset {self.name} has: {', '.join(self.arms)}")
+        wanted = [name.strip() for name in names]
+        if unknown := [name for name in wanted if name not in self.arms]:
+            raise LabError(f"preset {self.name} has no arm '{unknown[0]}'; it has: {', '.join(self.arms)}")
         return self.model_copy(update={"arms": {k: v for k, v in self.arms.items() if {k, v.of} & set(wanted)}})
 
 
@@ -171,11 +166,10 @@ def available() -> list[str]:
 
 def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
     """A preset by name or TOML file, with `KEY=VALUE` settings put over it. LabError: no such preset, or a wrong one."""
-    named = not name.endswith(".toml")
-    path = PRESETS / f"{name}.toml" if named else Path(name)
+    path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if not path.is_file():
         others = f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)"
-        raise LabError(others if named else f"no file {path}")
+        raise LabError(f"no file {path}" if name.endswith(".toml") else others)
     raw, settings = read_file(path, tomllib.loads, "TOML"), list(settings)
     for setting in settings:
         _put(raw, setting)
@@ -247,11 +241,9 @@ def wrong_speed(preset: Preset) -> Iterator[str]:
             yield f"{named} is no arm; there are: {', '.join(preset.arms)}"
         schedule = preset.speed_config(arm, smallest).precision.schedule
         if preset.arms[arm].gate:
-            why = "has a gate: speed comes first, and the gate is decided by the safety part"
-            yield f"{named} {why}; take it out of [speed]"
+            yield f"{named} has a gate, which the safety part decides later; take it out of [speed]"
         if schedule:
-            why = "has a precision schedule: a window would time its first phase alone"
-            yield f"{named} {why}; take it out of [speed]"
+            yield f"{named} has a precision schedule: a window would time its first phase alone; take it out of [speed]"
     base = preset.baseline()
     if preset.speed and base not in preset.timed:
         yield f"{where} must name the baseline, {base}: without it no arm is faster or slower than anything"
@@ -272,10 +264,8 @@ def wrong_gates(preset: Preset) -> Iterator[str]:
             if other not in names[:i]:
                 yield f"{where} stands before {other}, by which its gate is decided: put [arms.{name}] behind it"
         if "broken" not in (roles[before] for before in names[:i]):
-            yield (
-                f'{where} has a gate, and no arm of role "broken" shows that the gate could have stayed closed: '
-                "add one before it"
-            )
+            why = "shows that the gate could have stayed closed: add one before it"
+            yield f'{where} has a gate, and no arm of role "broken" {why}'
 
 
 def print_list() -> None:
@@ -284,11 +274,10 @@ def print_list() -> None:
         preset = load_preset(name)
         print(f"{name}: {preset.title}")
         for key, arm in preset.arms.items():
-            if arm.of:
-                continue
             timed = ", timed" if key in preset.timed else ""
             gate = f", only if {arm.gate} passes" if arm.gate else ""
-            print(f"    {key:<12} {arm.label} ({arm.role}{timed}{gate})")
+            if not arm.of:
+                print(f"    {key:<12} {arm.label} ({arm.role}{timed}{gate})")
 
 
 def _merge(base: dict, over: dict) -> dict:

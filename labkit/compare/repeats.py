@@ -45,11 +45,10 @@ Answers = dict[str, Answer]
 
 
 def families(arms: Mapping[str, ArmConfig]) -> dict[str, Family]:
-    """The arms with their runs. A twin is a further run of the baseline: BF16 from perturbed weights."""
-    base = next(name for name, arm in arms.items() if arm.role == "baseline")
+    """The arms with their runs."""
     out: dict[str, Family] = {}
     for name, arm in arms.items():
-        of = base if arm.role == "twin" else arm.of or name
+        of = arm.of or name
         family = out.setdefault(of, Family(arms[of].label, arms[of].role))
         (family.second if arm.look > 1 else family.first).append(name)
     return out
@@ -63,15 +62,14 @@ def spread_of(repeat: Repeat) -> Spread | None:
 def rejected_at(control: Mapping[int, float], baseline: Sequence[Mapping[int, float]]) -> tuple[int, float] | None:
     """(step, its gap in per cent) where a control was rejected as grossly wrong; None: it was not."""
     before = False
-    for step in sorted(control):
+    for step, own in sorted(control.items()):
         there = [run[step] for run in baseline if step in run]
-        if not there:
-            continue
-        gaps = [100 * (control[step] / loss - 1) if math.isfinite(control[step]) else math.inf for loss in there]
-        nearest = min(gaps, key=abs)
-        if before and abs(nearest) > GROSS:
-            return step, nearest
-        before = abs(nearest) > GROSS
+        gaps = [100 * (own / loss - 1) if math.isfinite(own) else math.inf for loss in there]
+        if gaps:
+            nearest = min(gaps, key=abs)
+            if before and abs(nearest) > GROSS:
+                return step, nearest
+            before = abs(nearest) > GROSS
     return None
 
 
@@ -163,10 +161,8 @@ def second_look(heldout: Mapping[str, Mapping[int, float]], preset: Preset, arm:
 def gaps_of(losses: Mapping[int, float], baseline: Sequence[Mapping[int, float]]) -> list[tuple[int, float]]:
     """[(step, gap in per cent)] against the mean logarithm of the baseline's runs; inf where a loss is not finite."""
     out = []
-    for step in sorted(losses):
-        there = [math.log(run[step]) for run in baseline if step in run]
-        if there:
-            own = losses[step]
+    for step, own in sorted(losses.items()):
+        if there := [math.log(run[step]) for run in baseline if step in run]:
             gap = 100 * math.expm1(math.log(own) - math.fsum(there) / len(there)) if _finite(own) else math.inf
             out.append((step, gap))
     return out
@@ -174,10 +170,8 @@ def gaps_of(losses: Mapping[int, float], baseline: Sequence[Mapping[int, float]]
 
 def interval(gap: float | None, low: float | None = None, high: float | None = None) -> str:
     """ "+0.03 % [-0.05, +0.11]"; "diverged"; "" without a gap."""
-    if gap is None or math.isnan(gap):
-        return ""
-    if math.isinf(gap):
-        return "diverged"
+    if gap is None or not math.isfinite(gap):
+        return "" if gap is None or math.isnan(gap) else "diverged"
     if low is None or high is None or math.isinf(low):
         return _signed(gap) + " %"
     return f"{_signed(gap)} % [{_end(low)}, {_end(high)}]"
@@ -213,11 +207,9 @@ def _signed(value: float) -> str:
 
 def _first(ours: Sequence[float], requested: Sequence[str], all_of: Families, ys: Means, repeat: Repeat) -> Answers:
     """The answers at the first look, of those requested for whose runs are all there; the others count all the same."""
-    complete = {
-        name: [ys[run] for run in all_of[name].first] for name in requested if ys.keys() >= {*all_of[name].first}
-    }
-    waiting: dict[str, list[float]] = {name: [] for name in requested if name not in complete}
-    found = answers(ours, {**complete, **waiting}, spread_of(repeat), 2 if repeat.more else 1)
+    complete = [name for name in requested if ys.keys() >= {*all_of[name].first}]
+    runs = {name: [ys[run] for run in all_of[name].first] if name in complete else [] for name in requested}
+    found = answers(ours, runs, spread_of(repeat), 2 if repeat.more else 1)
     return {name: found[name] for name in complete}
 
 
@@ -230,15 +222,13 @@ def _looks(
     again = [name for name in undecided if all_of[name].second and ys.keys() >= {*all_of[name].second}]
     if not again:
         return {name: (answer, 1) for name, answer in first.items()}
-    runs = {name: all_of[name].runs if name in again else all_of[name].first for name in first}
-    waiting: dict[str, list[float]] = {name: [] for name in requested if name not in first}
-    every = {name: [ys[run] for run in names] for name, names in runs.items()}
-    second = answers(ours, {**every, **waiting}, spread_of(repeat), 2)
+    names = {name: all_of[name].runs if name in again else all_of[name].first for name in first}
+    runs = {name: [ys[run] for run in names.get(name, ())] for name in requested}
+    second = answers(ours, runs, spread_of(repeat), 2)
     return {name: (second[name], 2) if name in again else (answer, 1) for name, answer in first.items()}
 
 
 def _judged(family: Family, answer: Answer, look: int) -> Judged:
-    """What the record keeps of an answer."""
     open_ = answer.word == "undecided" and look == 1 and family.second
     after = f" after {answer.runs} runs: {len(family.second)} more will be judged with them" if open_ else ""
     known = {key: getattr(answer, key) for key in ("word", "low", "high", "error", "runs", "needed")}
@@ -275,12 +265,9 @@ def _word(
         return "fail", said
     firsts = [family.first[0] for family in all_of.values() if family.role == "broken"]
     controls = [out.arms[run].word for run in firsts if run in out.arms]
+    why = f"no deliberately broken {form} arm ran, so nothing shows that it could have said no"
     if "not rejected" in controls:
         why = f"{form} that is broken on purpose was not rejected"
-        return "no-power", f"This comparison has no power: {why}. {said}"
-    if lost:
-        return "incomplete", said
-    if "rejected" not in controls:
-        why = f"no deliberately broken {form} arm ran, so nothing shows that it could have said no"
-        return "no-power", f"This comparison has no power: {why}. {said}"
-    return ("undecided" if "undecided" in words else "pass"), said
+    elif lost or "rejected" in controls:
+        return ("incomplete" if lost else "undecided" if "undecided" in words else "pass"), said
+    return "no-power", f"This comparison has no power: {why}. {said}"

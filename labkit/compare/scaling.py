@@ -8,9 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -19,6 +18,7 @@ from rich.console import Console
 
 from labkit.comm.ranks import under_torchrun
 from labkit.compare.arms import find_run
+from labkit.compare.background import LOG, last_words
 from labkit.compare.budget import Budget
 from labkit.compare.compare import Request, compare
 from labkit.compare.plan import check_arm, check_device, gpu_memory_gib, other_settings
@@ -145,9 +145,9 @@ def place(out: Path, i: int) -> Path:
 
 
 def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Console) -> int:
-    """Time the request's arms in a process for each folder, all at once; its output goes to `log` beside the folder.
+    """Time the request's arms in a process for each folder, all at once; its output goes to LOG beside the folder.
 
-    cuda: process i sees the i-th GPU; else a share of the cores. Returns 0, or 3 as `scaling`. LabError: one failed.
+    cuda: process i sees the i-th GPU; else as many threads as are its share. Returns 0, or 3 as `scaling`. LabError: one failed.
     """
     arms = list(request.arms or ())
     left = request.budget_minutes and max(0.01, round(request.budget_minutes, 2))
@@ -157,16 +157,16 @@ def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Con
     try:
         for i, folder in enumerate(folders):
             if not measured(folder, arms):
-                own = {"CUDA_VISIBLE_DEVICES": gpus[i]} if cuda else {}
                 # On a CPU each would start a thread on every core, and they would wait for one another.
-                running[i] = start(request, folder, own, None if cuda else cores(i, len(folders)))
+                threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(folders)))}
+                running[i] = start(request, folder, {"CUDA_VISIBLE_DEVICES": gpus[i]} if cuda else threads)
         while True:
             codes = {i: process.poll() for i, process in running.items()}
             ended = [code for code in codes.values() if code is not None]
             for i, code in codes.items():
                 if code not in (None, 0):
                     name = gpus[i] if cuda else i
-                    raise LabError(f"GPU {name} alone failed (status {code}): {last_line(folders[i].with_name('log'))}")
+                    raise LabError(f"GPU {name} alone failed (status {code}): {last_words(folders[i].parent, 1)}")
             if len(ended) == len(running):
                 return 0 if all(measured(folder, arms) for folder in folders) else UNFINISHED
             time.sleep(0.1)
@@ -183,13 +183,12 @@ def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Con
         psutil.wait_procs(running.values())
 
 
-def start(request: Request, folder: Path, own: dict[str, str], share: list[int] | None) -> psutil.Popen:
-    """The process whose record goes to `folder`, on these cores alone, with this environment of its own."""
+def start(request: Request, folder: Path, own: dict[str, str]) -> psutil.Popen:
+    """The process whose record goes to `folder`, with this environment of its own."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    pin: Callable[[], object] | None = partial(os.sched_setaffinity, 0, share) if share else None
     command, env = [sys.executable, "-m", "labkit", *request.words(folder)], {**os.environ, **own}
-    with folder.with_name("log").open("a", encoding="utf-8") as log:
-        return psutil.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, preexec_fn=pin)
+    with folder.with_name(LOG).open("a", encoding="utf-8") as log:
+        return psutil.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env)
 
 
 def visible(count: int) -> list[str]:
@@ -198,26 +197,12 @@ def visible(count: int) -> list[str]:
     return given[:count] if given else [str(i) for i in range(count)]
 
 
-def cores(i: int, count: int) -> list[int] | None:
-    """Process i's share of this machine's cores, at least one; None where the system does not tell them."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    have = sorted(os.sched_getaffinity(0))
-    each = max(1, len(have) // count)
-    return [have[(i * each + k) % len(have)] for k in range(each)]
-
-
-def last_line(log: Path) -> str:
-    """What a process said last; "" if nothing."""
-    return next((line.strip() for line in reversed(log.read_text(encoding="utf-8").splitlines()) if line.strip()), "")
-
-
 # ---- what the records say
 
 
 @dataclass
 class Point:
-    """An arm timed on so many ranks. each: tokens/s of a GPU; share: of that with the fewest; window: seconds."""
+    """An arm timed on so many ranks. share: of a GPU's tokens/s with the fewest; window: seconds."""
 
     folder: str
     arm: str
@@ -225,20 +210,12 @@ class Point:
     window: float | None
     share: float = 1.0
 
-    @property
-    def ranks(self) -> int:
-        return self.timed.ranks
-
-    @property
-    def each(self) -> float:
-        return self.timed.tokens_per_s / self.timed.ranks
-
 
 COLUMNS = [
     Column("arm", "timed.label"),
-    Column("GPUs", "ranks"),
+    Column("GPUs", "timed.ranks"),
     Column("tokens/s", "timed.tokens_per_s", "{:,.0f}"),
-    Column("tokens/s a GPU", "each", "{:,.0f}"),
+    Column("tokens/s a GPU", "timed.of_one", "{:,.0f}"),
     Column("% of the fewest", lambda point: 100 * point.share, "{:.1f}"),
     Column("ms/1k tokens", lambda point: point.timed.per_thousand(), "{:,.2f}"),
     Column("peak GiB", lambda point: point.timed.memory["peak"] / 2**30, "{:.1f}"),
@@ -259,9 +236,9 @@ def points_of(out: Path, inner: str = ".") -> list[Point]:
         for arm, timed in timed_of(run).items():
             by_arm.setdefault(arm, []).append(Point(folder, arm, timed, run.comparison.config.speed.seconds))
     for points in by_arm.values():
-        points.sort(key=lambda point: point.ranks)
+        points.sort(key=lambda point: point.timed.ranks)
         for point in points:
-            point.share = point.each / points[0].each
+            point.share = point.timed.of_one / points[0].timed.of_one
     return [point for points in by_arm.values() for point in points]
 
 
@@ -295,29 +272,19 @@ def against_each(out: Path) -> list[str]:
     lone, sentences = points_of(Path(out) / EACH, "run"), []
     for point in points_of(Path(out)) if lone else []:
         # The ranks of a run of n take GPUs 0 to n - 1.
-        own = [one for one in lone if one.arm == point.arm and int(one.folder) < point.ranks]
-        if point.ranks > 1 and len(own) == point.ranks:
-            records = [place(out, int(one.folder)) for one in own]
-            sentences.append(unequal([point, *own]) or _sentence(point, own, at_once(records, point.arm)))
+        own = [one for one in lone if one.arm == point.arm and int(one.folder) < point.timed.ranks]
+        if point.timed.ranks > 1 and len(own) == point.timed.ranks:
+            sentences.append(unequal([point, *own]) or _sentence(point, own))
     return sentences
 
 
-def at_once(folders: Iterable[Path], arm: str) -> bool:
-    """Whether these runs trained this arm at the same time: a budget may have ended some of them, or one may be old."""
-    spans = []
-    for folder in folders:
-        run = find_run(folder / "speed" / arm)
-        if not run or not run.training.started or not run.training.finished:
-            return False
-        spans.append((run.training.started, run.training.finished))
-    return max(began for began, _ in spans) < min(ended for _, ended in spans)
-
-
-def _sentence(point: Point, own: list[Point], at_once: bool) -> str:
+def _sentence(point: Point, own: list[Point]) -> str:
     # In a step that all take together everybody waits for the slowest chip: on four H200s one GPU had a lower clock,
     # and against GPU 0 the four lost 1.9 %, against that one 0.3 % (week16_fp8/results, 2026-11-22-h200-scaling-once).
-    slowest, rates = min(own, key=lambda one: one.each), [one.each for one in own]
-    of_mean, of_slowest = (f"{100 * point.each / rate:.1f} % of what" for rate in (mean(rates), slowest.each))
-    spread = f"GPU {slowest.folder} ({slowest.each:,.0f} tokens/s; the fastest {max(rates):,.0f})"
-    together = f"{point.timed.label}: {point.ranks} GPUs together train {of_mean} they train each alone"
-    return f"{together}{', at once,' if at_once else ''} and {of_slowest} the slowest does, {spread}."
+    slowest, rates = min(own, key=lambda one: one.timed.of_one), [one.timed.of_one for one in own]
+    of_mean, of_slowest = (
+        f"{100 * point.timed.of_one / rate:.1f} % of what" for rate in (mean(rates), slowest.timed.of_one)
+    )
+    spread = f"GPU {slowest.folder} ({slowest.timed.of_one:,.0f} tokens/s; the fastest {max(rates):,.0f})"
+    together = f"{point.timed.label}: {point.timed.ranks} GPUs together train {of_mean} they train each alone"
+    return f"{together} and {of_slowest} the slowest does, {spread}."

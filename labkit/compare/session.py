@@ -34,10 +34,9 @@ KEPT_ON = ("cuda",)
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of an arm: "run", "closed" by its gate and why, "decided" already, or "later" in another call."""
+    """What becomes of an arm: "run", "closed" by its gate, "decided" already, or "later" in another call."""
 
     word: str
-    why: str = ""
     baselines: list[dict[int, float]] = field(default_factory=list)
 
 
@@ -114,23 +113,21 @@ class Session:
 
     def _decide(self, item: Item) -> Decision:
         plan, budget = self.plan, self.budget
-        if closed := plan.gate_closed(item):
+        if closed := plan.gate_closed(item.part, item.arm):
             plan.missing[item.arm] = closed
             if not plan.preset.arms[item.arm].of:
                 say(self.console, f"{item.label}: refused, {closed}")
-            return Decision("closed", closed)
-        look = plan.second_look(item)
+            return Decision("closed")
+        look = plan.second_look(item.part, item.arm)
         if look == "decided":
             say(self.console, f"{item.label}: not needed, its first runs decided")
             return Decision("decided")
-        if look == "waits":
+        # Without its first run it would start the processes that this one had no time for.
+        first = (item.part, plan.preset.arms[item.arm].of)
+        waits = look == "waits" or first in [(one.part, one.arm) for one in budget.left]
+        if waits:
             budget.left.append(item)
-            return Decision("later")
-        first = plan.preset.arms[item.arm].of
-        if any(one.arm == first and one.part == item.part for one in budget.left):
-            budget.left.append(item)  # it would start the processes that its first run had no time for
-            return Decision("later")
-        if not budget.fits(item):
+        if waits or not budget.fits(item):
             return Decision("later")
         broken = item.part == "safety" and plan.preset.arms[item.arm].role == "broken"
         return Decision("run", baselines=plan.baselines() if broken else [])
@@ -213,8 +210,10 @@ class Session:
         if not self.kept or self.kept[0] != of:
             self._release()
             self.kept, self.graphs = (of, self._fresh()), 0
-        if after and (after.part == "speed" or self._arm_of(after) != of) and self._has_room(item):
-            self._start_ahead()
+        if after and (after.part == "speed" or self._arm_of(after) != of):
+            need = memory.predict(self.plan.config(item.part, item.arm), self.plan.world_size)["peak"]
+            if need <= own.FILLED * (self.plan.memory_gib or 0.0) * memory.GIB:  # room for another process's context
+                self._start_ahead()
         usable = False
         try:
             found = self.kept[1].run(arm_on_kept_rank, task, self.graphs, timeout=None)
@@ -227,11 +226,6 @@ class Session:
     def _arm_of(self, item: Item) -> str:
         """The arm of which this is a run."""
         return self.plan.preset.arms[item.arm].of or item.arm
-
-    def _has_room(self, item: Item) -> bool:
-        """Does a GPU hold another process's context beside this training?"""
-        need = memory.predict(self.plan.config(item.part, item.arm), self.plan.world_size)["peak"]
-        return need <= own.FILLED * (self.plan.memory_gib or 0.0) * memory.GIB
 
     def _start_ahead(self) -> None:
         """Begin to start ranks, while this thread has something else to do."""

@@ -66,7 +66,9 @@ class Window(Hook):
             step_time = agreed_mean(loop.group, min(loop.seconds[-3:]))
             self._open(loop, *(max(FEWEST, math.ceil(each / step_time)) for each in (self.least, self.seconds)))
         elif loop.step == self.end:
-            if self.end < self.last and not self._narrow(loop):
+            error = measure.median_error(loop.seconds[self.begin : loop.step])
+            # Of all ranks, so that they end together.
+            if self.end < self.last and agreed_mean(loop.group, math.inf if error is None else error) > NARROW:
                 self.end = min(self.last, self.end + max(1, (self.end - self.begin) // 4))
                 return
             self._measured(loop)
@@ -100,11 +102,6 @@ class Window(Hook):
         if loop.group.rank == 0 and (found := meter.of_gpu(loop.group.device)):
             self.meter = found.start()
 
-    def _narrow(self, loop: Loop) -> bool:
-        """Is the ranks' median step known well enough? The same on every rank."""
-        found = measure.median_error(loop.seconds[self.begin : loop.step])
-        return agreed_mean(loop.group, math.inf if found is None else found) <= NARROW
-
     def _scattered(self, loop: Loop) -> bool:
         """Did the ranks' steps scatter so much that a GPU's window is worth repeating? The same on every rank."""
         low, middle, high = (self.found[key] for key in ("step_p10", "step_p50", "step_p90"))
@@ -135,7 +132,7 @@ class Window(Hook):
         if self.tried is None:
             own, self.before = {**measure.needed(device), "short": 0}, short
         else:
-            own = {"need": int(self.tried.need), "rest": int(self.tried.rest), "short": short - self.before}
+            own = {**self.tried.model_dump(include={"need", "rest"}), "short": short - self.before}
         most = group.all_reduce(torch.tensor([*own.values()], dtype=torch.float64, device=device), op="max")
         size = rows_per_micro_batch(config.batch_size, config.accumulation, group.size)
         found = {key: int(value) for key, value in zip(own, most.tolist())}
@@ -176,12 +173,9 @@ class Deadline(Hook):
         """0: go on; else which of REASONS. The sum over the ranks is what rank 0 says: the others add nothing."""
         import torch
 
-        said = torch.zeros(1, device=group.device)
-        if group.rank == 0:
-            late = self.at is not None and time.time() >= self.at
-            wanted = self.file is not None and Path(self.file).exists()
-            said += 1 if late else 2 if wanted else 0
-        return int(group.all_reduce(said).item())
+        late = self.at is not None and time.time() >= self.at
+        why = 1.0 if late else 2.0 if self.file and Path(self.file).exists() else 0.0
+        return int(group.all_reduce(torch.full((1,), why if group.rank == 0 else 0.0, device=group.device)).item())
 
 
 def agreed_mean(group: Group, value: float) -> float:
@@ -197,12 +191,12 @@ def memory_by_category(model: Any, optimizer: Any, peak_bytes: int) -> dict[str,
 
     from labkit.precision.base import pieces
 
-    def local(tensor: Any) -> Any:
-        return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    def bytes_of(tensor: Any) -> int:
+        return (tensor.to_local() if hasattr(tensor, "to_local") else tensor).nbytes
 
     weights = sum(piece.nbytes for p in model.parameters() for piece in pieces(p).values())
-    state = sum(local(t).nbytes for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor))
-    gradients = sum(local(p).nbytes for p in model.parameters() if p.requires_grad)
+    state = sum(bytes_of(t) for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor))
+    gradients = sum(bytes_of(p) for p in model.parameters() if p.requires_grad)
     return {
         "weights": weights,
         "optimizer": state,

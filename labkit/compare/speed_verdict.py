@@ -62,12 +62,12 @@ def speed_results(
 
 def name_batches(rows: Mapping[str, TimedRow], largest: bool) -> str:
     """Put each arm's sequences into its label where they differ; returns what is then compared, or ""."""
-    sizes = {name: row.batch // row.ranks for name, row in rows.items()}
-    words = {name: f"{size} sequence{'s' if size > 1 else ''}" for name, size in sizes.items()}
-    if len(set(words.values())) < 2:
-        return LARGEST.format(f", {next(iter(words.values()))}") if largest and words else ""
-    for name, row in rows.items():
-        row.label += f" with {words[name]}"
+    sizes = [row.batch // row.ranks for row in rows.values()]
+    words = [f"{size} sequence{'s' if size > 1 else ''}" for size in sizes]
+    if len(set(sizes)) < 2:
+        return LARGEST.format(f", {words[0]}") if largest and words else ""
+    for row, said in zip(rows.values(), words):
+        row.label += f" with {said}"
     return LARGEST.format("") if largest else UNLIKE
 
 
@@ -160,12 +160,11 @@ def judge_speed(
 
 def _kernel_words(row: TimedRow) -> str:
     """Does what ran on the device fit the arm's name? Only where it was profiled."""
-    seen = row.kernels.evidence if row.kernels else {}
-    if not seen or bool(seen.get("fp8_gemm")) == (row.role == "candidate"):
+    seen, candidate = row.kernels.evidence if row.kernels else {}, row.role == "candidate"
+    if not seen or bool(seen.get("fp8_gemm")) == candidate:
         return ""
-    if row.role == "candidate":
-        return " NO FP8 product was seen on the device: this arm did not compute in FP8."
-    return " FP8 products were seen on the device in an arm that should have none."
+    missing = " NO FP8 product was seen on the device: this arm did not compute in FP8."
+    return missing if candidate else " FP8 products were seen on the device in an arm that should have none."
 
 
 def advice(row: TimedRow, ratio: float, word: str) -> list[str]:

@@ -172,7 +172,7 @@ def together(earlier: Sequence[Call], call: Call) -> str:
     if sum(before.seconds for before in earlier) < 60:
         return ""
     calls = [*earlier, call]
-    least = "at least " if not all(one.ended for one in calls) else ""
+    least = "" if all(one.ended for one in calls) else "at least "
     costs = [one.cost for one in calls if one.cost is not None]
     cost = f", {sum(costs):.2f} in all" if len(costs) == len(calls) else ""
     return f" With the calls before it {least}{sum(one.seconds for one in calls) / 60:.1f} minutes{cost}."

@@ -2,14 +2,12 @@
 
 import math
 
-import pytest
-
 from labkit.compare.arms import arm_rows, still_needed
 from labkit.compare.report import missing
 from labkit.compare.summary import markdown
 from labkit.record.read import RunData, read_run
 from labkit.record.run import RunRecord
-from labkit.record.schema import ArmRow, CompareRun, TimedRow, TrainRun
+from labkit.record.schema import CompareRun, TrainRun
 
 
 def trained(folder, role="candidate", **results):
@@ -82,15 +80,3 @@ def test_a_value_of_another_type_counts_as_absent_and_its_neighbours_stay():
     assert run.results.arms["a"].val_loss is None and run.results.arms["a"].peak_bytes == 7
     assert list(run.results.arms) == ["a"] and [call.seconds for call in run.results.calls] == [2.0]
     assert TrainRun.model_validate({"results": 3}).results.peak_bytes == []
-
-
-def test_names_on_disk_stay_what_they_were():
-    row = ArmRow.model_validate({"heldout": 3.0})
-    assert row.val_loss == 3.0 and row.model_dump()["heldout"] == 3.0 and "val_loss" not in row.model_dump()
-    assert TimedRow(device_used_bytes=5).model_dump()["taken_bytes"] == 5
-
-
-def test_time_has_one_unit_whatever_an_arms_batch():
-    row = TimedRow(step_p10=0.9, step_p50=1.0, step_p90=1.2, tokens_step=4000)
-    assert row.per_thousand() == 250.0 and row.per_thousand(0.5) == 125.0, "milliseconds of a GPU per 1,000 tokens"
-    assert row.half_spread == pytest.approx(0.15)

@@ -170,13 +170,13 @@ def test_a_process_is_known_by_id_and_start():
 
 def test_what_earlier_runs_left_does_not_touch_the_next(tmp_path):
     (tmp_path / background.PROCESS).write_text(json.dumps({"pid": 1, "start": 0.0, "began": 0.0}))
-    background.ask_to_stop(tmp_path)
+    (tmp_path / background.STOP).touch()
     assert background.died(tmp_path) and not background.going(tmp_path)
     background.begin(tmp_path)
     assert not list(tmp_path.iterdir())
     own = background.Process(os.getpid(), background.start_of(os.getpid()), 0.0)
     background._write(tmp_path, own)
-    background.ask_to_stop(tmp_path)
+    (tmp_path / background.STOP).touch()
     assert not background.going(tmp_path), "a detached run does not take itself for another"
     background.begin(tmp_path)
     assert (tmp_path / background.STOP).exists(), "asked while it was starting: still to be heard"

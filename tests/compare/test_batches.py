@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from labkit.compare import bundle, compare, follow, session
-from labkit.compare.batches import GIB, Search, describe
+from labkit.compare.batches import GIB, Search
 from labkit.compare.budget import REPORT_SECONDS, Budget, predict
 from labkit.compare.plan import make_plan
 from labkit.compare.preset import load_preset
@@ -67,43 +67,35 @@ def test_a_bend_upwards_is_found_out_by_trying(need, largest):
         assert found == largest, tries
 
 
-def test_a_line_through_small_batches_is_believed_up_to_twice_the_largest():
-    fits = [Try(micro_batch_size=n, fitted=True, need=line(0.1)(n) * GIB, rest=REST * GIB) for n in (3, 4)]
-    assert Search(3, 80 * GIB, fits).micro_batch_size == 8
+def tried(rows, need=0.0, rest=REST, fitted=True, short=0):
+    return Try(micro_batch_size=rows, fitted=fitted, need=need * GIB, rest=rest * GIB, short=short)
 
 
-def test_a_batch_that_was_tried_and_does_not_last_a_window_is_out_of_memory():
-    fits = [Try(micro_batch_size=n, fitted=True, need=line(5.0)(n) * GIB, rest=REST * GIB) for n in (8, 12)]
-    assert Search(8, 63 * GIB, fits).micro_batch_size == 12
-    assert Search(8, 63 * GIB, [*fits, Try(micro_batch_size=12, fitted=False)]).micro_batch_size == 11
+FEW = [tried(n, line(5.0)(n)) for n in (8, 12)]
+# What an H100 reported of compiled BF16 at 1.14B: 12 sequences fit, and in each step it gave memory back twice.
+CALM, SHORT = tried(8, 56.7, 18), tried(12, 77.8, 18, short=4)
+ALL_SHORT = [tried(n, 60, 50, short=2) for n in (4, 2, 1)]
 
 
-def test_a_batch_at_which_the_allocator_runs_short_is_one_too_many():
-    """What an H100 reported of compiled BF16 at 1.14B: 12 sequences fit, and in each step it gave memory back twice."""
-    fits = [Try(micro_batch_size=8, fitted=True, need=56.7 * GIB, rest=18.0 * GIB, short=0)]
-    short = Try(micro_batch_size=12, fitted=True, need=77.8 * GIB, rest=18.0 * GIB, short=4)
-    calm = short.model_copy(update={"micro_batch_size": 11, "need": 72.5 * GIB, "short": 0})
-
-    def following(*tries):
-        return Search(8, 79.2 * GIB, [*fits, *tries]).micro_batch_size
-
-    assert following() == 12 and following(short) == 11 == following(short, calm)
-    assert following(short, Try(micro_batch_size=11, fitted=False)) == 9
-    assert following(short.model_copy(update={"short": 0})) == 12, "calm, it is timed"
-    assert describe([*fits, short]) == "tried with 8 (56.7 GiB), 12 (77.8 GiB, short of memory) sequences a GPU"
-
-
-def test_the_line_is_laid_through_the_nearest_two():
-    """Memory bends where the allocator's pieces change, so a try far away tells less of what the next one needs."""
-    needs = {2: 20, 4: 30, 8: 60}
-    tries = [Try(micro_batch_size=n, fitted=True, need=need * GIB, rest=10 * GIB) for n, need in needs.items()]
-    assert Search(2, 82 * GIB, tries).micro_batch_size == 10, "by the line from 2 it would be 11"
-
-
-def test_where_every_batch_is_short_the_smallest_is_timed():
-    short = [Try(micro_batch_size=n, fitted=True, need=60 * GIB, rest=50 * GIB, short=2) for n in (4, 2)]
-    assert Search(4, 79 * GIB, short[:1]).micro_batch_size == 2 and Search(4, 79 * GIB, short).micro_batch_size == 1
-    assert Search(4, 79 * GIB, [*short, short[0].model_copy(update={"micro_batch_size": 1})]).micro_batch_size == 1
+@pytest.mark.parametrize(
+    "have, tries, following",
+    [
+        (80, [tried(n, line(0.1)(n)) for n in (3, 4)], 8),  # a line is believed up to twice the largest
+        (63, FEW, 12),
+        (63, [*FEW, tried(12, fitted=False)], 11),  # it was tried and did not last a window
+        (79.2, [CALM], 12),
+        (79.2, [CALM, SHORT], 11),
+        (79.2, [CALM, SHORT, tried(11, 72.5, 18)], 11),
+        (79.2, [CALM, SHORT, tried(11, fitted=False)], 9),
+        (79.2, [CALM, tried(12, 77.8, 18)], 12),  # calm, it is timed
+        (82, [tried(2, 20, 10), tried(4, 30, 10), tried(8, 60, 10)], 10),  # by the line from 2 it would be 11
+        (79, ALL_SHORT[:1], 2),
+        (79, ALL_SHORT[:2], 1),
+        (79, ALL_SHORT, 1),  # where every batch is short the smallest is timed
+    ],
+)
+def test_what_is_tried_next(have, tries, following):
+    assert Search(8, have * GIB, tries).micro_batch_size == following
 
 
 # ---- the whole command
@@ -147,32 +139,33 @@ def test_an_arm_that_runs_out_of_memory_is_tried_again_with_half(run):
     assert len(gpu.ran) == 3, "another call repeats nothing"
 
 
+CUDA = "rank 0 raised RuntimeError: "
+CUBLAS = f"{CUDA}CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"
+
+
+@pytest.mark.parametrize(
+    "bf16, error, status, ran",
+    [
+        (9.0, "rank 0 raised OutOfMemoryError", 1, [8, 4, 2, 1]),  # it fits nowhere, and the others go on
+        (9.0, "rank 0 raised ValueError: no", 1, [8]),
+        (1.2, f"{CUDA}CUDA error: out of memory", 0, [8, 4]),
+        (1.2, CUBLAS, 0, [8, 4]),
+    ],
+)
+def test_what_ran_out_of_memory_is_tried_again_and_no_other_failure(run, bf16, error, status, ran):
+    gpu = Gpu({"bf16": line(bf16), "fp8": line(0.5)}, error=error)
+    found, said, record = run(gpu)
+    assert found == status and [rows for arm, rows, _ in gpu.ran if arm == "bf16"] == ran
+    assert gpu.ran[-1] == ("fp8", 8, True) and record.results["speed"]["arms"]["fp8"]
+    assert ("BF16 (speed) failed" in said) == bool(status)
+
+
 def test_micro_batches_stay_and_their_sequences_are_halved(run):
     gpu = Gpu({"bf16": line(0.1), "fp8": line(2.4)})  # with 4 sequences at a time 12.1 GiB
     _, _, record = run(gpu, "speed.train.accumulation=2", "speed.train.batch_size=8")
     assert gpu.ran == [("bf16", 4, True), ("fp8", 4, None), ("fp8", 2, True)]
     config = read_run(record.path / "speed" / "fp8").config
     assert (config["batch_size"], config["accumulation"]) == (4, 2)
-
-
-def test_an_arm_that_fits_nowhere_is_one_sentence_and_the_others_go_on(run):
-    gpu = Gpu({"bf16": line(9.0), "fp8": line(0.5)})
-    status, said, record = run(gpu)
-    assert status == 1 and [each for each in gpu.ran if each[0] == "fp8"] == [("fp8", 8, True)]
-    assert [rows for arm, rows, _ in gpu.ran if arm == "bf16"] == [8, 4, 2, 1]
-    assert "BF16 (speed) failed" in said and list(record.results["speed"]["arms"]) == ["fp8"]
-
-
-def test_another_failure_is_not_tried_again(run):
-    gpu = Gpu({"bf16": line(9.0), "fp8": line(0.5)}, error="rank 0 raised ValueError: no")
-    status, said, _ = run(gpu)
-    assert status == 1 and gpu.ran[:2] == [("bf16", 8, None), ("fp8", 8, True)] and "ValueError: no" in said
-
-
-@pytest.mark.parametrize("words", ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"])
-def test_cudas_libraries_run_out_of_memory_in_their_own_words(run, words):
-    gpu = Gpu({"bf16": line(1.2), "fp8": line(0.5)}, error=f"rank 0 raised RuntimeError: {words}")
-    assert run(gpu)[0] == 0 and gpu.ran[:2] == [("bf16", 8, None), ("bf16", 4, True)]
 
 
 def test_each_arm_at_its_largest_batch(run):
@@ -203,15 +196,8 @@ def test_the_rank_that_needs_most_decides(run):
 
 
 def test_by_default_a_short_batch_is_timed_and_shown(run):
-    status, _, record = run(Gpu({"bf16": line(0.5), "fp8": line(0.5)}, calm=5.0))
-    assert status == 0 and [row["batch"] for row in record.results["speed"]["arms"].values()] == [8, 8]
-    assert any("ran short 10 times" in each for each in record.results["speed"]["verdict"]["reasons"])
-
-
-def test_where_the_gpu_is_full_before_the_line_says_so_one_less_is_timed(run):
-    gpu = Gpu({"bf16": line(0.5), "fp8": line(0.5)}, room=9.6)  # 14 fit, 15 would need 10.0
-    run(gpu, LARGEST, arms=["bf16"])
-    assert ("bf16", 15, None) in gpu.ran and gpu.ran[-1] == ("bf16", 14, True)
+    _, _, record = run(Gpu({"bf16": line(0.5), "fp8": line(0.5)}, calm=5.0))
+    assert [(row["batch"], row["shortages"]) for row in record.results["speed"]["arms"].values()] == [(8, 10)] * 2
 
 
 def test_a_killed_search_repeats_no_try_that_the_record_has(run, tmp_path):

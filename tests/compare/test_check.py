@@ -8,7 +8,7 @@ from labkit.compare.arms import arm_rows
 from labkit.compare.check import judge_check
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
-from tests.compare.comparing import BASELINE, BROKEN, TINY, loaded
+from tests.compare.comparing import BASELINE, BROKEN, TINY, loaded, training
 
 TEXT = f"""
 title = "checked"
@@ -27,18 +27,11 @@ def judged(tmp_path, last=4.0, converted=("layers.0.ffn.w1",), status="finished"
     """The verdict where BF16 is sound, the broken arm learns nothing, and FP8 is as given."""
     RunRecord.create(tmp_path / "run", kind="compare", command="c", hardware={}, config={}).close()
     for name, end, modules in (("bf16", 4.0, ()), ("fp8", last, converted), ("broken", 6.0, ())):
-        record = RunRecord.create(tmp_path / "run" / "arms" / name, kind="train", command="c", hardware={}, label=name)
-        for step, loss in ((2, 6.0), (4, end)):
-            record.step(step=step, loss=loss, heldout=loss)
-        record.finish(status if name == "fp8" else "finished", conversion={"converted": list(modules)})
+        about = {"label": name, "conversion": {"converted": list(modules)}}
+        training(tmp_path / "run" / "arms" / name, {2: 6.0, 4: end}, status if name == "fp8" else "finished", **about)
     arms = arm_rows(read_run(tmp_path / "run"))
     arms["broken"].role = "broken"
     return judge_check(arms, loaded(tmp_path, TEXT), missing or {}, waiting)
-
-
-def test_an_arm_that_converts_and_learns_is_sound_and_a_broken_one_need_not(tmp_path):
-    out = judged(tmp_path)
-    assert out.word == "pass" and out.band is None and out.arms == {}, "nothing is said of whether losses are the same"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +50,9 @@ def test_what_does_not_work_is_named(tmp_path, given, word, why):
     assert out.word == word and why in out.sentence
 
 
-def test_an_arm_that_this_machine_cannot_run_is_named_and_fails_nothing(tmp_path):
+def test_an_arm_that_this_machine_cannot_run_is_named_and_fails_nothing_nor_does_a_broken_one_that_learns_nothing(
+    tmp_path,
+):
     out = judged(tmp_path, missing={"fp8": "no GPU"})
     assert out.word == "pass" and "FP8: no result, no GPU." in out.reasons
+    assert out.band is None and out.arms == {}, "nothing is said of whether losses are the same"

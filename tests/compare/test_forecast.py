@@ -10,6 +10,7 @@ from pathlib import Path
 from labkit.compare import follow
 from labkit.compare.budget import Forecast, Pace
 from labkit.record.schema import Item
+from tests.compare.comparing import training
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,18 +46,13 @@ def test_after_a_step_back_to_a_checkpoint_only_what_came_since_counts():
     assert shown == [None, 38 * 5, None, 50 * 2, 30 * 40 / 30]  # at step 70 the second step back is long ago
 
 
-def arm(folder, role, losses, status="finished"):
-    folder.mkdir(parents=True)
-    run = {"schema": 1, "kind": "train", "status": status, "role": role, "config": {"steps": 4}}
-    (folder / "run.json").write_text(json.dumps({**run, "results": {"tokens_per_s": 1234.0}}))
-    steps = [{"step": i + 1, "loss": 5.0, "heldout": loss, "tokens_per_s": 9.0} for i, loss in enumerate(losses)]
-    (folder / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
-    (folder / "events.jsonl").write_text("")
-
-
 def test_after_an_arm_its_rate_loss_and_gap_are_shown(tmp_path):
-    arm(tmp_path / "arms" / "bf16", "baseline", [6.0, 5.0, 5.0, 5.0])
-    arm(tmp_path / "arms" / "fp8", "candidate", [7.0, 5.0, 5.05, 5.05])
+    for name, role, losses in (
+        ("bf16", "baseline", (6.0, 5.0, 5.0, 5.0)),
+        ("fp8", "candidate", (7.0, 5.0, 5.05, 5.05)),
+    ):
+        about = {"role": role, "config": {"steps": 4}, "results": {"tokens_per_s": 1234.0}}
+        training(tmp_path / "arms" / name, dict(enumerate(losses, 1)), **about)
     shown = [follow.line("safety", name, tmp_path / "arms" / name) for name in ("bf16", "fp8")]
     assert shown[0] == "bf16 (safety): finished, 1,234 tokens/s, held-out loss 5.0000"
     assert shown[1].endswith("+1.000 % from the baseline's so far"), "the second half alone: 1 % at both of its steps"
@@ -64,7 +60,7 @@ def test_after_an_arm_its_rate_loss_and_gap_are_shown(tmp_path):
 
 def test_who_follows_forecasts_as_the_call_itself_does(tmp_path):
     """Whenever they came: the arms before with their minutes, those after, the budget, and since when this one runs."""
-    arm(tmp_path / "arms" / "b", "candidate", [6.0], status="running")
+    training(tmp_path / "arms" / "b", {1: 6.0}, "running", role="candidate", started=None)
     items = [{"part": "safety", "arm": name, "label": name, "predicted_s": 100.0} for name in "abc"]
     call = {"began": time.time() - 500.0, "minutes": None, "predicted_s": 300.0, "items": items}
     results = {"calls": [{"began": call["began"], "items": [{**items[0], "measured_s": 200.0}]}]}

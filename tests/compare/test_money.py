@@ -1,18 +1,21 @@
-"""What a renter reads and is asked about minutes and money."""
+"""What a renter reads and is asked about minutes and money, and the order of the arms that a budget decides."""
 
 import io
 
 import pytest
 from rich.console import Console
 
-from labkit.compare import compare, speed_verdict
+from labkit.compare import compare
 from labkit.compare.announce import decided_inside
 from labkit.compare.budget import Budget
-from labkit.compare.plan import Plan, decisive_first
+from labkit.compare.plan import Plan, decisive_first, runs_of_decision
 from labkit.compare.preset import load_preset
 from labkit.compare.session import Session
+from labkit.compare.summary import note_call, together
 from labkit.errors import LabError
-from labkit.record.schema import TimedRow
+from labkit.record.read import read_run
+from labkit.record.run import RunRecord
+from labkit.record.schema import Call, Item
 
 
 class Terminal(io.StringIO):
@@ -36,21 +39,10 @@ def test_a_start_without_a_budget_says_what_it_will_cost_and_asks(plan, monkeypa
     shown = prompted(plan, monkeypatch, "y\n")
     minutes = sum(item.predicted_s for item in plan.items()) / 60
     assert f"this starts 2 trainings, predicted to take {minutes:.1f} minutes, {minutes / 20:.2f} at 3.00" in shown
-    with pytest.raises(LabError, match="nothing was started"):
-        prompted(plan, monkeypatch, "n\n")
-    with pytest.raises(LabError, match="nothing was started"):
-        prompted(plan, monkeypatch, "\n")
-
-
-def test_without_a_terminal_nobody_is_asked(plan, monkeypatch):
-    assert prompted(plan, monkeypatch, "", terminal=False)
-
-
-def test_a_billion_tokens(plan):
-    rows = {name: TimedRow(label=name.upper(), tokens_per_s=rate) for name, rate in (("bf16", 5e4), ("fp8", 1e5))}
-    shown = speed_verdict.cost_sentence(rows, 3.6)
-    assert shown == "At 3.60 an hour, a billion tokens cost 10.00 with FP8, 20.00 with BF16."
-    assert speed_verdict.cost_sentence(rows, None) == speed_verdict.cost_sentence({}, 3.6) == ""
+    for answer in ("n\n", "\n"):
+        with pytest.raises(LabError, match="nothing was started"):
+            prompted(plan, monkeypatch, answer)
+    assert prompted(plan, monkeypatch, "", terminal=False), "without a terminal nobody is asked"
 
 
 def test_one_recipe_fits_into_ten_minutes_and_both_into_thirteen_by_the_prediction(tmp_path):
@@ -76,3 +68,71 @@ def test_a_further_run_waits_for_its_first(tmp_path):
     session.budget.left.append(first)
     assert session._decide(second).word == "later" and session.budget.left == [first, second]
     assert session._decide(other).word == "run"
+
+
+# ---- in which order the arms run
+
+
+def plan_of(tmp_path, *settings, judged=("te-delayed", "te-current")):
+    preset = load_preset("h100", settings)
+    todo = [("speed", arm) for arm in preset.timed]
+    todo += [("safety", arm) for arm in preset.arms if arm in preset.trained or (preset.arms[arm].of or arm) in judged]
+    return Plan(preset, tmp_path, 1, todo=todo, requested=list(judged), memory_gib=80.0)
+
+
+@pytest.mark.parametrize("first, then", [("te-current", "te-delayed"), ("te-delayed", "te-current")])
+def test_one_recipe_is_answered_in_speed_and_loss_before_the_next_begins(tmp_path, first, then):
+    plan = plan_of(tmp_path, f'repeat.judged=["{first}", "{then}"]')
+    ordered = decisive_first(plan)
+    assert sorted(ordered) == sorted(plan.todo)
+    decided = {
+        name: max(ordered.index(each) for each in [("speed", name), *(("safety", run) for run in runs)])
+        for name in (first, then)
+        if (runs := runs_of_decision(plan.preset, name))
+    }
+    own = [i for i, (_, arm) in enumerate(ordered) if then in (arm, plan.preset.arms[arm].of)]
+    assert ordered[:2] == [("speed", "bf16"), ("speed", first)]
+    assert decided[first] < min(own) and decided[then] == decided[first] + 3
+    looks = [i for i, (part, arm) in enumerate(ordered) if part == "safety" and plan.preset.arms[arm].look > 1]
+    beside = [i for i, (part, arm) in enumerate(ordered) if part == "speed" and arm not in ("bf16", first, then)]
+    assert decided[then] < min(looks) < max(looks) < min(beside) and len(beside) == 5
+
+
+# ---- several calls, of which some came to no end
+
+
+def call(seconds, cost=None, **more):
+    return Call(began=0.0, seconds=seconds, cost=cost, **more)
+
+
+@pytest.mark.parametrize(
+    "earlier, last, shown",
+    [
+        ([], call(600), ""),
+        ([call(3)], call(600), ""),  # a look that ran nothing
+        ([call(600)], call(300), " With the calls before it 15.0 minutes."),
+        ([call(600, 0.5)], call(300, 0.25, ended=True), " With the calls before it 15.0 minutes, 0.75 in all."),
+        ([call(600, 0.5)], call(300), " With the calls before it 15.0 minutes."),  # one without a price: no sum
+        ([call(600, ended=False), call(60)], call(300), " With the calls before it at least 16.0 minutes."),
+    ],
+)
+def test_all_calls_are_summed(earlier, last, shown):
+    assert together(earlier, last) == shown
+
+
+def test_a_call_replaces_what_it_wrote_and_nothing_else(tmp_path):
+    """Two calls by a clock of our own: one killed while its second arm ran, one that finished."""
+    record = RunRecord.create(tmp_path / "run", kind="compare", command="lab compare", hardware={})
+    clock = iter([1000.0, 1000.0 + 5, 1000.0 + 605]).__next__
+    killed = Budget(10, 3.0, clock=clock)
+    note_call(record, killed)
+    killed.took(Item(part="speed", arm="bf16", predicted_s=500.0), 600.0)
+    note_call(record, killed)
+    again = Budget(10, 3.0, clock=iter([9000.0, *[9000.0 + 120] * 2]).__next__)
+    note_call(record, again)
+    again.took(Item(part="speed", arm="fp8", predicted_s=90.0), 100.0)
+    note_call(record, again, ended=True)
+    record.close()
+    killed, again = read_run(tmp_path / "run").comparison.results.calls
+    assert (killed.ended, killed.seconds, [item.arm for item in killed.items]) == (False, 605.0, ["bf16"])
+    assert (again.ended, again.seconds, [item.arm for item in again.items]) == (True, 120.0, ["fp8"])

@@ -74,12 +74,7 @@ def test_both_parts_train_the_files_model_and_all_else_stays(small):
         assert now.model_dump(exclude=changed) == was.model_dump(exclude=changed)
         assert now.data.replace(vocab_size=was.data.vocab_size) == was.data
     assert "Small-1" in after.title and set(after.arms) >= set(before.arms)
-
-
-def test_rates_are_the_presets_by_flops(small):
-    """Else a budget would leave arms undone, or start what cannot end in it."""
-    before = load_preset("cpu-rehearsal")
-    after = load_preset("cpu-rehearsal", own.settings("cpu-rehearsal", small))
+    # Rates are the preset's by FLOPs: else a budget would leave arms undone, or start what cannot end in it.
     for part, length in (("speed", 256), ("safety", 128)):
         share = flops_per_token(sizes()["tiny"], length, causal=True)
         share /= flops_per_token(load_decoder(small), 128, causal=True)
@@ -88,16 +83,11 @@ def test_rates_are_the_presets_by_flops(small):
             assert shown == pytest.approx(was * share, rel=1e-3), "four digits are written"
 
 
-def test_its_scatter_is_on_no_record():
-    """h100 judges two runs of a recipe by the scatter that its own model showed; another model's is not known."""
-    with_it = h100_with(sizes()["1b"])
-    assert load_preset("h100").repeat.spread and with_it.repeat.spread is None and with_it.repeat.candidate == 3
-
-
 @pytest.mark.parametrize("gib, world", [(79.2, 1), (140.4, 1), (44.5, 2)])
 def test_as_much_at_a_time_as_is_predicted_to_fit(gib, world):
     shape = sizes()["1b"].replace(n_layers=24)
     whole = h100_with(shape)
+    assert load_preset("h100").repeat.spread and whole.repeat.spread is None, "this model's scatter is on no record"
     rows = own.sequences(whole.speed_config("bf16", gib, world), gib, world, most=20)
     parts = own.micro_batches(whole.config("bf16"), gib, world)
     config, most = whole.speed_config("bf16", gib, world), own.FILLED * gib * memory.GIB
@@ -108,6 +98,7 @@ def test_as_much_at_a_time_as_is_predicted_to_fit(gib, world):
     assert 64 % (parts * world) == 0 and parts > 1 and at[parts] <= most < at[parts // 2]
     shown, by_memory = own.batches(whole, gib, world), f'speed.batch_by_memory={{"0" = {rows}}}'
     assert shown == [f"train.accumulation={parts}", "speed.train.accumulation=1", by_memory]
+    assert own.batches(load_preset("h100"), 140.4, 1) == ['speed.batch_by_memory={"0" = 20}'], "a small model's"
     after = h100_with(shape, *shown)
     assert after.speed_config("bf16", gib, world).batch_size == rows * world and after.config("bf16").batch_size == 64
 
@@ -129,11 +120,6 @@ def test_a_published_config_is_taken_as_it_comes_and_checkpointing_makes_room_in
             assert max(memory.predict(one, 1)["peak"] for one in (timed, trained)) < own.FILLED * 79.2 * memory.GIB
             rows[len(typed), arm] = timed.batch_size
     assert rows == {(0, "bf16"): 2, (0, "te-current"): 2, (1, "bf16"): 10, (1, "te-current"): 10}
-
-
-def test_a_small_model_keeps_the_presets_batches():
-    whole = load_preset("h100")
-    assert own.batches(whole, 140.4, 1) == ['speed.batch_by_memory={"0" = 20}']
 
 
 def test_a_model_whose_weights_do_not_fit_is_refused_before_anything_starts():

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -73,21 +74,8 @@ def test_a_hole_that_nothing_fills_is_an_error_that_names_the_template(course, t
     assert shown in str(error.value)
 
 
-def test_a_picture_keeps_its_alt_text_and_becomes_small(tmp_path):
-    with look() as figure:
-        fig = figure(7.4, 3.0)
-        fig.subplots().plot([1, 2, 3])
-        picture = save(fig, tmp_path, "line", "A line", "A line from 1 to 3.")
-    (tmp_path / "small.png").write_bytes(small(picture))
-    with Image.open(tmp_path / "small.png") as image, Image.open(picture.png) as before:
-        assert image.text["Description"] == "A line from 1 to 3." and image.size == before.size
-    assert (tmp_path / "small.png").stat().st_size < picture.png.stat().st_size
-
-
-def test_a_thin_line_among_many_colours_keeps_its_own(tmp_path):
+def test_a_picture_becomes_small_and_keeps_its_alt_text_and_a_thin_lines_colour(tmp_path):
     """A quantizer merges what is rare: BF16's frame was drawn in the green of an FP8 recipe."""
-    import numpy as np
-
     with look() as figure:
         fig = figure(7.4, 3.0)
         ax = fig.subplots()
@@ -95,7 +83,9 @@ def test_a_thin_line_among_many_colours_keeps_its_own(tmp_path):
         ax.plot([0, 99], [20, 20], color=CANDIDATES[0], linewidth=1.0)
         picture = save(fig, tmp_path, "map", "A map", "A map and a line.")
     (tmp_path / "small.png").write_bytes(small(picture))
-    with Image.open(tmp_path / "small.png") as image:
+    assert (tmp_path / "small.png").stat().st_size < picture.png.stat().st_size
+    with Image.open(tmp_path / "small.png") as image, Image.open(picture.png) as before:
+        assert image.text["Description"] == "A map and a line." and image.size == before.size
         colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
     assert tuple(bytes.fromhex(CANDIDATES[0][1:])) in colours and len(colours) <= 40
 

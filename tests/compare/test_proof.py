@@ -1,6 +1,5 @@
 """The pool that error rates are measured on: its trainings are real ones, its comparisons are drawn fairly."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -78,19 +77,3 @@ def test_simulated_rates_know_the_true_gap():
     assert min(rates["covered"] for rates in (none, half, real)) > 0.85
     assert 2 <= none["runs"] < 2.5, "a second look is taken by the undecided alone"
     assert sum(none[word] for word in operating.WORDS) == pytest.approx(1)
-
-
-def test_the_records_rates_are_those_of_its_own_losses():
-    """Gap and spread of each kind, from the held-out losses that the record holds; rates add up."""
-    study = json.loads((ROOT / "results" / "2026-11-23-verdict-study.json").read_text())
-    half = study["train"]["steps"] // 2
-    ys: dict[tuple, list[float]] = {}
-    for kind, dose, blocks, _, *losses in study["heldout"]:
-        late = [loss for step, loss in zip(study["steps"], losses, strict=True) if step > half]
-        ys.setdefault((kind, dose, blocks), []).append(100 * float(np.log(late).mean()))
-    assert len(ys["bf16", 0, 0]) >= 40 and min(map(len, ys.values())) >= 8
-    for row in study["kinds"]:
-        own = ys[row["kind"], row["dose"], row["blocks"]]
-        assert row["gap"] == pytest.approx(np.mean(own) - np.mean(ys["bf16", 0, 0]), abs=1e-6)
-        assert row["spread"] == pytest.approx(np.std(own, ddof=1)) and row["runs"] == len(own)
-        assert sum(row["rates"][word] for word in operating.WORDS) == pytest.approx(1)

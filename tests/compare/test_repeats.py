@@ -15,7 +15,6 @@ from labkit.compare.session import UNFINISHED, Session
 from labkit.compare.speed import Control
 from labkit.errors import LabError
 from labkit.record.read import RunData, read_run
-from labkit.record.run import RunRecord
 from tests.compare import comparing
 from tests.compare.comparing import BASELINE, TINY, loaded
 
@@ -116,12 +115,10 @@ def test_one_that_is_still_to_come_counts_and_keeps_the_verdict_open(tmp_path):
 
 
 def test_all_runs_of_the_baseline_are_needed(tmp_path):
-    heldout = {**BASE, **BROKEN, **runs(a=(0.0, 0.0))}
-    del heldout["bf16-4"]
-    assert "3 of 4 BF16 runs" in repeats.judge(heldout, preset(tmp_path), ("a",)).sentence
-    assert "no result" in repeats.judge(runs(a=(0.0, 0.0)), preset(tmp_path), ("a",)).sentence
-    heldout["bf16-4"] = {**losses(0), 100: math.nan}
-    assert "no finite" in repeats.judge(heldout, preset(tmp_path), ("a",)).sentence
+    same, three = runs(a=(0.0, 0.0)), {run: losses for run, losses in BASE.items() if run != "bf16-4"}
+    lost = {**BASE, "bf16-4": {**losses(0), 100: math.nan}}
+    for base, why in ((three, "3 of 4 BF16 runs"), ({}, "no result"), (lost, "no finite")):
+        assert why in repeats.judge({**BROKEN, **same, **base}, preset(tmp_path), ("a",)).sentence
 
 
 def test_a_run_that_diverged_is_different(tmp_path):
@@ -164,14 +161,19 @@ def test_a_fine_control_whose_first_run_failed_is_judged_by_the_others(tmp_path)
     assert (both["fine"].runs, both["fine-2"].word) == (2, "") and both["fine"].value == pytest.approx(0.6)
 
 
-def test_a_gross_control_is_rejected_at_its_second_evaluation_beyond():
-    base = list(BASE.values())
-    assert repeats.rejected_at(losses(3), base)[0] == 20
-    assert repeats.rejected_at({**losses(0), 30: 20.0}, base) is None, "one is not enough"
-    assert repeats.rejected_at({10: 6.0, 20: math.nan, 30: math.nan}, base) == (30, math.inf)
-    assert repeats.rejected_at(losses(2), base) is None
-    wide = [*base, losses(2)]
-    assert repeats.rejected_at(losses(4), wide) is None, "2 % from one of BF16's own runs"
+@pytest.mark.parametrize(
+    "control, base, at",
+    [
+        (losses(3), {}, 20),
+        ({**losses(0), 30: 20.0}, {}, None),  # one is not enough
+        ({10: 6.0, 20: math.nan, 30: math.nan}, {}, 30),
+        (losses(2), {}, None),
+        (losses(4), {"far": losses(2)}, None),  # 2 % from one of BF16's own runs
+    ],
+)
+def test_a_gross_control_is_rejected_at_its_second_evaluation_beyond(control, base, at):
+    found = repeats.rejected_at(control, [*BASE.values(), *base.values()])
+    assert (found and found[0]) == at
 
 
 def test_its_training_stops_there():
@@ -193,20 +195,12 @@ def test_every_run_is_an_arm_with_weights_of_its_own(tmp_path):
     assert list(arms) == [*first, "a-3", "a-4", "b-3", "b-4"] and [arms[n].look for n in first] == [1] * 9
     seeds = [arms[name].train["perturb_seed"] for name in arms if name != "broken"]
     assert seeds[:4] == [0, 1, 2, 3] and not set(seeds[:4]) & set(seeds[4:])
+    other = preset(tmp_path, TEXT, "repeat.seed=1").arms  # a comparison with another seed owes nothing to the first
+    assert not set(seeds) & {other[name].train["perturb_seed"] for name in other if name != "broken"}
     configs = [preset(tmp_path).config(name) for name in ("a", "a-2", "a-4")]
     assert {config.perturb for config in configs} == {2.0**-9} and len({c.perturb_seed for c in configs}) == 3
     same = configs[0].replace(perturb_seed=7)
     assert all(config.replace(perturb_seed=7) == same for config in configs), "nothing else differs"
-
-
-def test_another_seed_draws_all_weights_anew(tmp_path):
-    """A comparison that is repeated with another seed owes nothing to the first; else it is the same comparison."""
-    draws = []
-    for seed in (0, 1, 2):
-        shown = preset(tmp_path, TEXT, f"repeat.seed={seed}")
-        draws.append([arm.train["perturb_seed"] for arm in shown.arms.values() if "perturb_seed" in arm.train])
-        assert shown.repeat == preset(tmp_path).repeat.model_copy(update={"seed": seed}), "the same rule judges"
-    assert len({number for each in draws for number in each}) == 3 * 8 and [len(each) for each in draws] == [12] * 3
 
 
 def test_another_training_has_no_records(tmp_path):
@@ -245,13 +239,8 @@ def trained(tmp_path, monkeypatch):
         if item.arm in call.failing:
             return "out of memory"
         shown = {**BASE, **BROKEN, **call.gaps}[item.arm]
-        config = plan.config(item.part, item.arm)
-        folder, about = tmp_path / "out" / "arms" / item.arm, {"config": config, "world": {"size": 1}}
-        arm = RunRecord.create(folder, kind="train", command="c", hardware={}, **about)
-        for step, loss in shown.items():
-            arm.step(step=step, loss=loss, heldout=loss)
-        arm.finish("finished")
-        arm.close()
+        about = {"config": plan.config(item.part, item.arm), "world": {"size": 1}}
+        comparing.training(tmp_path / "out" / "arms" / item.arm, shown, **about)
         return ""
 
     def call(budget=None, **words):
@@ -308,22 +297,18 @@ def test_what_would_decide_it_is_shown_with_its_price(trained):
 def test_a_budget_that_ends_before_the_second_look_leaves_it(trained, monkeypatch):
     call, ran, results = trained
     call.gaps = runs(a=(0.1, 0.3, 0.4, 0.5), b=(0.0, 0.02))
+
+    def fits(self, item):
+        late = item.arm in ("a-3", "a-4")
+        self.left += [item] * late
+        return not late
+
     with monkeypatch.context() as patch:
-        patch.setattr(Budget, "fits", fits_but("a-3", "a-4"))
+        patch.setattr(Budget, "fits", fits)
         status, _ = call(60)
     assert status == UNFINISHED and "broken" in ran and results().verdict.word == "undecided"
     assert not {"a-3", "a-4"} & set(ran) and [item.arm for item in results().calls[-1].left] == ["a-3", "a-4"]
     assert call()[0] == 1 and ran[-2:] == ["a-3", "a-4"], "the same command goes on"
-
-
-def fits_but(*late: str):
-    """Budget.fits for a call in which these arms come too late."""
-
-    def fits(self, item):
-        self.left += [item] * (item.arm in late)
-        return item.arm not in late
-
-    return fits
 
 
 def test_an_arm_named_beside_those_of_the_preset_is_judged_with_them(trained, tmp_path):
@@ -372,15 +357,14 @@ def test_the_fastest_recipe_whose_loss_is_the_same_is_recommended():
 
 
 @pytest.mark.parametrize(
-    "word, a, shown", [("undecided", 130.0, "No recipe that is faster has its loss"), ("same", 90.0, "is faster")]
+    "word, rates, shown",
+    [
+        ("undecided", {"bf16": 100.0, "a": 130.0}, "BF16. No recipe that is faster has its loss"),
+        ("same", {"bf16": 100.0, "a": 90.0}, "BF16. No FP8 recipe is faster."),
+        ("same", {}, ""),  # one answer is missing
+        ("", {"bf16": 100.0, "a": 140.0}, ""),
+    ],
 )
-def test_bf16_is_recommended_where_no_recipe_pays(word, a, shown):
-    said = recommended(rows_of(record(word, bf16=100.0, a=a)), "FP8", "BF16")
-    assert said.startswith("Recommended here: BF16. ") and shown in said
-
-
-def test_nothing_is_recommended_where_one_answer_is_missing():
-    assert recommended(rows_of(record()), "FP8", "BF16") == ""
-    unjudged = record(bf16=100.0, b=140.0)
-    del unjudged.comparison.results.verdict.arms["a"], unjudged.comparison.results.arms["a"]
-    assert recommended(rows_of(unjudged), "FP8", "BF16") == ""
+def test_bf16_is_recommended_where_no_recipe_pays(word, rates, shown):
+    said = recommended(rows_of(record(word, **rates)), "FP8", "BF16")
+    assert said.startswith(f"Recommended here: {shown}") if shown else said == ""

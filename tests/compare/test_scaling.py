@@ -14,7 +14,7 @@ from rich.console import Console
 from labkit.compare import background, scaling
 from labkit.compare.compare import Request
 from labkit.compare.preset import load_preset
-from labkit.compare.scaling import against_each, cores, place, time_each, visible
+from labkit.compare.scaling import against_each, place, time_each, visible
 from labkit.errors import LabError
 from labkit.record.clean import jsonable
 from labkit.record.read import read_run
@@ -82,6 +82,8 @@ def test_unequal_work_is_no_weak_scaling(tmp_path):
     record(tmp_path, 2, 190, tokens=2048)
     with pytest.raises(LabError, match="no weak scaling: in bf16 a GPU had 2,048 tokens of 1,024 and 4,096"):
         scaling.markdown(tmp_path)
+    with pytest.raises(LabError, match="holds no records of lab scaling"):
+        scaling.markdown(tmp_path / "none")
 
 
 # ---- every GPU alone, all at once
@@ -131,19 +133,6 @@ def test_a_gpu_that_fails_is_shown_in_its_own_words_and_the_others_end(tmp_path,
         os.kill(int((tmp_path / "4.pid").read_text()), 0)
 
 
-def test_without_gpus_each_has_its_share_of_the_cores(tmp_path, monkeypatch):
-    have = sorted(os.sched_getaffinity(0))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 5})
-    assert [cores(i, 2) for i in (0, 1)] == [[0, 1], [2, 3]]
-    assert [cores(i, 8) for i in range(6)] == [[0], [1], [2], [3], [5], [0]], "more processes than cores"
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: have)
-    stand_in(tmp_path, monkeypatch, "\ngrep Cpus_allowed_list /proc/self/status")
-    folders = [place(tmp_path, i) for i in range(len(have))]
-    time_each(Request("h100", ["bf16"]), folders, cuda=False, console=Console(quiet=True))
-    shown = [place(tmp_path, i).with_name("log").read_text().split()[-1] for i in range(len(have))]
-    assert shown == [str(core) for core in have], "one core each"
-
-
 def test_which_gpu_each_process_sees(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert visible(3) == ["0", "1", "2"]
@@ -152,15 +141,19 @@ def test_which_gpu_each_process_sees(monkeypatch):
 
 
 def test_each_process_sees_one_gpu_and_has_the_rest_of_the_budget(tmp_path, monkeypatch):
-    stand_in(tmp_path, monkeypatch, '\necho "$CUDA_VISIBLE_DEVICES $*"')
+    """Without GPUs it has its share of the cores."""
+    stand_in(tmp_path, monkeypatch, '\necho "$CUDA_VISIBLE_DEVICES $* $OMP_NUM_THREADS"')
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    lone = [place(tmp_path / "cpu", i) for i in (0, 1)]
+    time_each(Request("cpu-tiny", ["bf16"]), lone, cuda=False, console=Console(quiet=True))
+    assert [folder.with_name(background.LOG).read_text().split()[-1] for folder in lone] == ["3", "3"]
     request = Request("h100", ["bf16"], settings=["speed.seconds=9", "world_size=1"], budget_minutes=7.25)
     status = time_each(request, [place(tmp_path, i) for i in (0, 1)], cuda=True, console=Console(quiet=True))
     assert status == 3, "their budgets ended in order, and they left no result"
     for i, gpu in enumerate("46"):
-        said = place(tmp_path, i).with_name("log").read_text()
-        assert said.startswith(f"{gpu} -m labkit compare") and said.rstrip().endswith(f"--out {place(tmp_path, i)}")
-        for words in ("--part speed", "--arms bf16", "--budget-minutes 7.25", "speed.seconds=9", "world_size=1"):
-            assert words in said
+        said = place(tmp_path, i).with_name(background.LOG).read_text()
+        words = "-m labkit compare --preset h100 --arms bf16 --set speed.seconds=9 --set world_size=1 --part speed"
+        assert said.startswith(f"{gpu} {words} --budget-minutes 7.25 --out {place(tmp_path, i)}")
 
 
 def test_lone_trainings_are_not_each_others_company(tmp_path):
@@ -196,5 +189,3 @@ def test_more_gpus_than_there_are_is_shown_before_anything_starts(tmp_path):
     with pytest.raises(LabError, match="needs a CUDA GPU"):
         scaling.scaling(Request("h100", out=tmp_path / "out"), "1,2")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(LabError, match="holds no records of lab scaling"):
-        scaling.markdown(tmp_path)

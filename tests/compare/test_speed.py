@@ -44,6 +44,16 @@ def test_a_window_is_what_it_says(finished):
         assert speed["kernels"] is None, "a CPU has no device kernels to profile"
 
 
+def loop_of(rank, device, size=1):
+    """What a window sees of a training."""
+    linear = torch.nn.Linear(2, 2)
+    group = SimpleNamespace(rank=rank, size=size, device=device, all_reduce=lambda tensor: tensor)
+    rest = {"model": linear, "optimizer": torch.optim.SGD(linear.parameters()), "_peak": lambda: 0, "stopped": ""}
+    return SimpleNamespace(
+        group=group, config=SimpleNamespace(batch_size=4, seq_len=16), seconds=[], step=0, record=None, **rest
+    )
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_rank_0_reads_its_gpus_clock_from_the_windows_first_step_to_its_last(monkeypatch, rank):
     """A driver that is made up: what it says before and after the window is not in the record."""
@@ -54,18 +64,12 @@ def test_rank_0_reads_its_gpus_clock_from_the_windows_first_step_to_its_last(mon
         return Sample(1477, 698.0, 700.0, True)
 
     monkeypatch.setattr(meter, "of_gpu", lambda device: begun.append(device) or Meter(look, every=0.001))
-    linear = torch.nn.Linear(2, 2)
-    group = SimpleNamespace(rank=rank, size=1, device=torch.device("cpu"), all_reduce=lambda tensor: tensor)
-    config = SimpleNamespace(batch_size=4, seq_len=16)
-    rest = {"model": linear, "optimizer": torch.optim.SGD(linear.parameters()), "_peak": lambda: 0, "stopped": ""}
-    loop = SimpleNamespace(group=group, config=config, seconds=[0.1], step=1, **rest)
-    window = Window(seconds=0.5, warmup=2, profile=0)
-    window.after_step(loop)
-    assert not begun, "compiling is not the window"
-    for loop.step in range(2, 8):  # five steps of 0.1 s fill it
+    loop, window = loop_of(rank, torch.device("cpu")), Window(seconds=0.5, warmup=2, profile=0)
+    for loop.step in range(1, 8):  # five steps of 0.1 s fill it
         loop.seconds.append(0.1)
         window.after_step(loop)
-        assert rank or read.wait(60)
+        assert loop.step > 1 or not begun, "compiling is not the window"
+        assert rank or loop.step == 1 or read.wait(60)
     assert loop.stopped and len(begun) == (rank == 0)
     found = window.found["meter"]
     assert found is None if rank else found["clock_mhz"]["p50"] == 1477 and found["at_limit"] == found["samples"] >= 1
@@ -91,12 +95,7 @@ def test_a_window_ends_when_its_median_is_known_and_is_repeated_once_if_it_scatt
     for name, value in (("reset_peak", None), ("shortages", 0), ("device_used_bytes", 0)):
         monkeypatch.setattr(f"labkit.record.measure.{name}", lambda device, value=value: value)
     monkeypatch.setattr("labkit.compare.speed.agreed_mean", lambda group, value: value)
-    group = SimpleNamespace(rank=1, size=2, device=SimpleNamespace(type=device))
-    linear = torch.nn.Linear(2, 2)
-    rest = {"model": linear, "optimizer": torch.optim.SGD(linear.parameters()), "_peak": lambda: 0, "stopped": ""}
-    config = SimpleNamespace(batch_size=4, seq_len=16)
-    loop = SimpleNamespace(group=group, config=config, seconds=[], step=0, **rest)
-    window = Window(seconds=2.0, warmup=2, profile=0, least=least)
+    loop, window = loop_of(1, SimpleNamespace(type=device), 2), Window(seconds=2.0, warmup=2, profile=0, least=least)
     while not loop.stopped and loop.step < 99:
         loop.step += 1
         loop.seconds.append(0.1 if loop.step <= 2 else seconds[loop.step % 2])
@@ -115,20 +114,15 @@ def test_the_interval_of_a_median_holds_it_95_times_in_100():
 
 def test_both_answers_stand_apart(finished):
     folder, done = finished
-    results = read_run(folder / "out").run["results"]
-    assert list(results["speed"]["arms"]) == ["bf16", "fp8"]
-    assert results["speed"]["verdict"]["word"] in ("faster", "slower", "same")
-    assert results["speed"]["verdict"]["ratios"]["fp8"]["baseline"] > 0
-    row = results["speed"]["arms"]["fp8"]
-    assert row["library"] == "torchao" and row["tokens_step"] == 4 * 16 // 2 and row["converted"] == 14
-    assert results["speed"]["arms"]["bf16"]["converted"] == 0
+    results = read_run(folder / "out").comparison.results
+    verdict, rows = results.speed.verdict, results.speed.arms
+    assert list(rows) == ["bf16", "fp8"] and verdict.word in ("faster", "slower", "same")
+    assert verdict.ratios["fp8"].baseline > 0
+    row = rows["fp8"]
+    assert (row.library, row.tokens_step, row.converted, rows["bf16"].converted) == ("torchao", 4 * 16 // 2, 14, 0)
     assert "SPEED: FP8" in done.stdout and "SAFETY, " in done.stdout
     page = (folder / "out" / "report.html").read_text()
     assert all(head in page for head in ("Speed: ", "Safety: ", "Peak memory of a rank, GiB", "Minutes and money"))
-
-
-def test_minutes_and_money_before_and_after(finished):
-    folder, _ = finished
     (call,) = read_run(folder / "out").run["results"]["calls"]
     both = [(part, arm) for part in ("speed", "safety") for arm in ("bf16", "fp8")]
     assert [(item["part"], item["arm"]) for item in call["items"]] == both
@@ -136,12 +130,9 @@ def test_minutes_and_money_before_and_after(finished):
     assert call["cost"] == pytest.approx(call["seconds"] / 3600 * 3.6)
 
 
-def test_checkpoints_for_pausing_do_not_outlive_their_arm(finished):
-    assert not list((finished[0] / "out").rglob("checkpoints"))
-
-
-def test_nothing_is_timed_twice(finished):
+def test_nothing_is_timed_twice_and_checkpoints_for_pausing_do_not_outlive_their_arm(finished):
     folder, _ = finished
+    assert not list((folder / "out").rglob("checkpoints"))
     before = {p: p.stat().st_mtime_ns for p in (folder / "out").glob("*/*/steps.jsonl")}
     lab_here(folder, "compare", "--preset", preset(folder, SPEED), "--out", "out", "--part", "speed")
     assert before == {p: p.stat().st_mtime_ns for p in (folder / "out").glob("*/*/steps.jsonl")}

@@ -9,7 +9,7 @@ from labkit.compare.speed_verdict import advice, judge_speed
 from labkit.errors import LabError
 from labkit.precision.registry import get_backend
 from labkit.record.kernels import CLASSES
-from labkit.record.schema import Item, Kernels, Ratio, TimedRow
+from labkit.record.schema import Item, Kernels, TimedRow
 from labkit.train.data.corpus import rows_per_micro_batch
 
 # ---- the verdict
@@ -29,17 +29,13 @@ BASE = {"bf16": arm("BF16", 100, "baseline", "plain"), "te-bf16": arm("TE BF16",
 
 
 def test_the_gain_is_shown_against_both_baselines():
-    found = judge_speed({**BASE, "te": arm("TE FP8", 150), "ao": arm("AO FP8", 120, library="torchao")})
-    assert (found.word, found.best) == ("faster", "te")
-    assert found.ratios["te"] == Ratio(baseline=1.5, library=150 / 110)
-    assert found.ratios["ao"].library is None, "torchao's BF16 was not timed: there is no such baseline"
-
-
-def test_a_ratio_has_the_interval_of_both_medians():
-    rows = {"bf16": arm("BF16", 100, "baseline", "plain", error=0.003)}
-    rows["te"] = arm("TE FP8", 150, error=0.004)
+    base = BASE["bf16"].model_copy(update={"error": 0.003})
+    rows = {**BASE, "bf16": base, "te": arm("TE FP8", 150, error=0.004), "ao": arm("AO FP8", 120, library="torchao")}
     found = judge_speed(rows)
-    assert found.ratios["te"].error == pytest.approx(1.5 * 0.005)
+    assert (found.word, found.best) == ("faster", "te")
+    te = found.ratios["te"]
+    assert (te.baseline, te.error, te.library) == (1.5, pytest.approx(1.5 * 0.005), 150 / 110)
+    assert found.ratios["ao"].library is None, "torchao's BF16 was not timed: there is no such baseline"
 
 
 @pytest.mark.parametrize(
@@ -121,13 +117,9 @@ def test_an_arm_starts_only_if_it_fits_and_the_rest_is_scaled_by_what_was_seen()
     assert not budget.fits(second), "200 s predicted are 300 here, and 290 are left"
     small = Item(part="safety", arm="d", predicted_s=180.0)
     assert budget.fits(small) and budget.left == [second]
-    assert budget.cost(1200) == 1.0 and budget.describe(1200) == "20.0 minutes, 1.00 at 3.00 an hour"
+    assert Budget().deadline is None and Budget().fits(Item(part="speed", arm="a", predicted_s=1e9))
+    assert budget.describe(1200) == "20.0 minutes, 1.00 at 3.00 an hour"
     assert [item.measured_s for item in budget.call().items] == [300.0, None] and third.measured_s is None
-
-
-def test_without_a_limit_everything_fits():
-    budget = Budget()
-    assert budget.deadline is None and budget.fits(Item(part="speed", arm="a", predicted_s=1e9))
 
 
 def test_a_prediction_by_hand():
@@ -153,9 +145,10 @@ def test_the_batch_follows_the_memory_and_an_explicit_one_wins():
     preset = load_preset("h100")
     assert [preset.speed_config("bf16", gib).batch_size for gib in (139.8, 79.1, 40.0, None)] == [20, 8, 64, 64]
     assert preset.speed_config("bf16", 139.8, world=4).batch_size == 80
-    for more in ("train.accumulation=4", "speed.train.accumulation=4"):  # what a GPU holds at a time stays the same
+    # What a GPU holds at a time stays the same. The safety batch of 64 has no thirds, and nobody times it.
+    for more, batch in (("train.accumulation=4", 160), ("speed.train.accumulation=3", 120)):
         config = load_preset("h100", [more]).speed_config("te-delayed", 139.8, world=2)
-        assert rows_per_micro_batch(config.batch_size, config.accumulation, 2) == 20 and config.batch_size == 160
+        assert rows_per_micro_batch(config.batch_size, config.accumulation, 2) == 20 and config.batch_size == batch
     assert load_preset("h100", ["speed.train.batch_size=4"]).speed_config("bf16", 139.8).batch_size == 4
 
 
@@ -186,12 +179,6 @@ def test_the_linears_of_broken_arms_are_never_compiled():
 def test_a_wrong_speed_section_is_one_sentence(setting, shown):
     with pytest.raises(LabError, match=shown):
         load_preset("h100", [setting])
-
-
-def test_micro_batches_need_not_divide_a_batch_that_memory_replaces():
-    """The safety batch of 64 has no thirds, and nobody times it: the GPU's GiB decide how many sequences are timed."""
-    config = load_preset("h100", ["speed.train.accumulation=3"]).speed_config("bf16", 79.2)
-    assert (config.batch_size, config.accumulation) == (24, 3)
 
 
 # ---- the picture
