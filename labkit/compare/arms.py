@@ -92,7 +92,9 @@ class Arm:
         return self.data.series(name) if self.data else []
 
     def scales(self) -> Probes:
-        return probes_of(self.data) if self.data else []
+        """What was recorded of each tensor's cast, at the steps at which it was."""
+        lines = self.data.steps if self.data else []
+        return [(line["step"], line["scales"]) for line in lines if as_dict(line.get("scales")) and "step" in line]
 
     def row(self) -> ArmRow:
         """What the comparison's record keeps of it."""
@@ -123,8 +125,7 @@ def arm_rows(data: RunData, verdict: Verdict | None = None) -> dict[str, Arm]:
         arm = arms[name] = _arm(name, about, data.arms.get(name))
         arm.timed, arm.judged, arm.one_run = timed.get(name), verdict.arms.get(name), one_run
         arm.times = arm.timed.tokens_per_s / base if arm.timed and base else None
-        if results.speed and name in results.speed.verdict.ratios:
-            arm.ratio = results.speed.verdict.ratios[name]
+        arm.ratio = results.speed.verdict.ratios.get(name, arm.ratio) if results.speed else arm.ratio
         _judge(arm, verdict)
     unit = next((arm.speed.tokens_per_s for arm in arms.values() if arm.role == "baseline"), None)
     for arm in arms.values():
@@ -276,15 +277,6 @@ def timed_row(data: RunData, label: str, role: str) -> TimedRow:
 
 
 # ---- probes of what is cast
-
-
-def probes_of(data: RunData) -> Probes:
-    """What was recorded of each tensor's cast, at the steps at which it was."""
-    return [
-        (line["step"], line["scales"])
-        for line in data.steps
-        if isinstance(line.get("scales"), dict) and line["scales"] and "step" in line
-    ]
 
 
 @lru_cache(maxsize=8192)  # called for every tensor of every probe

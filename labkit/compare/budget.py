@@ -15,6 +15,7 @@ from labkit.compare.preset import Preset
 from labkit.errors import LabError
 from labkit.record.schema import Call, Item
 
+Ranks = Literal["fresh", "started", "kept"]
 REPORT_SECONDS = 10.0  # kept back for the verdict and the page; 3 to 7 were recorded on an H100's host
 
 
@@ -66,10 +67,6 @@ class Budget:
         item.measured_s = seconds
         self.done.append(item)
 
-    def why(self) -> str:
-        """Why something was left for another call."""
-        return "it was asked to stop" if self.stop_requested() else "the budget is spent"
-
     def seconds(self) -> float:
         return self.clock() - self.began
 
@@ -85,9 +82,9 @@ class Budget:
         """Up to now, for the record."""
         left = [item for item in self.left if item not in self.done]
         items = [item.model_copy(update={"left": item in self.left}) for item in (*self.done, *left)]
-        known = {"began": self.began, "minutes": self.minutes, "price_per_hour": self.price, "ended": ended}
+        call = Call(began=self.began, minutes=self.minutes, price_per_hour=self.price, ended=ended, items=items)
         seconds = self.seconds()
-        return Call(**known, items=items, seconds=seconds, cost=self.cost(seconds))
+        return call.model_copy(update={"seconds": seconds, "cost": self.cost(seconds)})
 
 
 def price_of(calls: Sequence[Call]) -> float | None:
@@ -109,7 +106,7 @@ def predict(
     memory_gib: float | None = None,
     world: int = 1,
     tried: int = 0,
-    ranks: Literal["fresh", "started", "kept"] = "fresh",
+    ranks: Ranks = "fresh",
 ) -> Item:
     """What an arm is expected to take; without a rate one start-up alone. tried: batches that need no further try;
     ranks: "started" ahead, or "kept" from its last run."""

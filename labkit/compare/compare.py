@@ -105,7 +105,13 @@ def compare(request: Request, console: Console | None = None) -> int:
     if leader and whole.device == "cuda" and plan.todo and budget.minutes is None:
         ask_without_budget(plan, console, budget)
     if request.detach:
-        return _detach(plan, console, budget, replace(request, settings=settings))
+        # Apart from the terminal, once the plan has shown that it can run.
+        announce(plan, console, budget)
+        process = background.detach(out, replace(request, settings=settings).words(out))
+        shown = f"The same command shows it, so does `lab status {out}`; with --stop it pauses."
+        head = f"Detached, process {process.pid}: it goes on when this terminal closes."
+        say(console, f"{head} {shown} Log: {out / background.LOG}", fold=False)
+        return 0
     if leader:
         background.begin(out)
     return Session(plan, budget, console, leader).run(few=named or parts == ("speed",))
@@ -118,19 +124,6 @@ def ask_without_budget(plan: Plan, console: Console, budget: Budget) -> None:
     say(console, f"No --budget-minutes: this starts {trainings}.", style="bold")
     if console.is_terminal and sys.stdin.isatty() and not Confirm.ask("Start them?", console=console, default=False):
         raise LabError("nothing was started: --budget-minutes sets a limit, and `lab follow` shows a run that goes on")
-
-
-def _detach(plan: Plan, console: Console, budget: Budget, request: Request) -> int:
-    """Start this call again, apart from the terminal, once the plan has shown that it can run."""
-    announce(plan, console, budget)
-    process = background.detach(plan.out, request.words(plan.out))
-    say(
-        console,
-        f"Detached, process {process.pid}: it goes on when this terminal closes. The same command shows it, "
-        f"so does `lab status {plan.out}`; with --stop it pauses. Log: {plan.out / background.LOG}",
-        fold=False,
-    )
-    return 0
 
 
 def _plan_on_rank_0(group: Group, preset: Preset, wanted: list[str], how: dict[str, Any]) -> Plan | LabError | None:

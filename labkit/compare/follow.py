@@ -136,7 +136,7 @@ def line(part: str, label: str, folder: Path) -> str:
     last, steps = last_step(data.path / "steps.jsonl"), data.training.config.steps
     of = f" of {steps}" if steps and steps < UNENDING else ""  # a window ends by the clock
     text = f"step {last['step']}{of}, {step_words(last)}" if last else "no step yet"
-    return head + (f"{'paused' if results.paused else data.status} at {text}" if data.status != "running" else text)
+    return head + (text if data.status == "running" else f"{'paused' if results.paused else data.status} at {text}")
 
 
 def _outcome(data: RunData) -> str:

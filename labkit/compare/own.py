@@ -78,9 +78,8 @@ def _fits(config: TrainConfig, have: float, world: int) -> bool:
 def shapes(before: TrainConfig, own: ModelConfig, table: str) -> list[str]:
     """Settings that put the model into a table of the preset that trains `before`."""
     shape = ", ".join(f"{key} = {_toml(value)}" for key, value in own.model_dump().items())
-    vocabulary = min(before.data.vocab_size, own.vocab_size)
-    out = [f"{table}.model={{{shape}}}", f"{table}.seq_len={min(before.seq_len, own.max_seq_len)}"]
-    return [*out, f"{table}.data.vocab_size={vocabulary}"]
+    length, vocabulary = min(before.seq_len, own.max_seq_len), min(before.data.vocab_size, own.vocab_size)
+    return [f"{table}.model={{{shape}}}", f"{table}.seq_len={length}", f"{table}.data.vocab_size={vocabulary}"]
 
 
 def _rates(base: Preset, whole: Preset) -> list[str]:

@@ -136,22 +136,13 @@ class Page:
 
 
 def small(picture: Picture) -> bytes:
-    """A picture's PNG in few colours, its alt text kept inside."""
+    """A picture's PNG in COLOURS, its alt text kept inside."""
+    import numpy as np
     from PIL import Image, PngImagePlugin
 
-    inside, out = PngImagePlugin.PngInfo(), io.BytesIO()
-    inside.add_text("Description", picture.alt)
-    with Image.open(picture.png) as image:
-        few = _in_few_colours(image.convert("RGB"))
-    few.save(out, "PNG", optimize=True, pnginfo=inside)
-    return out.getvalue()
-
-
-def _in_few_colours(image: Any) -> Any:
-    """In COLOURS, the named ones kept exactly: a quantizer merges what is rare, and a thin line would change its arm."""
-    import numpy as np
-    from PIL import Image
-
+    with Image.open(picture.png) as whole:
+        image: Any = whole.convert("RGB")
+    # The named ones are kept exactly: a quantizer merges what is rare, and a thin line would change its arm.
     dots = np.asarray(image).reshape(-1, 3)
     colours, of, counts = np.unique(dots, axis=0, return_inverse=True, return_counts=True)
     every = {tuple(bytes.fromhex(name[1:])) for name in DARK}
@@ -162,7 +153,10 @@ def _in_few_colours(image: Any) -> Any:
     nearest = ((colours[:, None].astype(int) - palette) ** 2).sum(-1).argmin(1)  # Pillow's own search is coarse
     few = Image.fromarray(nearest[of].reshape(image.size[::-1]).astype(np.uint8))
     few.putpalette(palette.astype(np.uint8).tobytes())
-    return few
+    inside, out = PngImagePlugin.PngInfo(), io.BytesIO()
+    inside.add_text("Description", picture.alt)
+    few.save(out, "PNG", optimize=True, pnginfo=inside)
+    return out.getvalue()
 
 
 def templates(course: Path) -> list[Path]:

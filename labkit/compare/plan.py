@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from labkit.comm.ranks import under_torchrun
 from labkit.compare import memory as needed
 from labkit.compare import repeats
 from labkit.compare.arms import find_run, heldout_of
 from labkit.compare.batches import Search
-from labkit.compare.budget import predict
+from labkit.compare.budget import Ranks, predict
 from labkit.compare.preset import CONTROLS, Preset, load_preset
 from labkit.errors import LabError
 from labkit.precision.registry import availability, get_backend, spec_of
@@ -98,12 +98,12 @@ class Plan:
         found, before = [], ("safety", "")
         for part, arm in self.todo:
             of = self.preset.arms[arm].of or arm
-            ranks: Literal["fresh", "started", "kept"] = "fresh" if before[0] == "speed" else "started"
+            ranks: Ranks = "fresh" if before[0] == "speed" else "started"
             found.append(self.item(part, arm, "kept" if before == (part, of) == ("safety", of) else ranks))
             before = part, of
         return found
 
-    def item(self, part: str, arm: str, ranks: Literal["fresh", "started", "kept"] = "fresh") -> Item:
+    def item(self, part: str, arm: str, ranks: Ranks = "fresh") -> Item:
         """What the arm is expected to take from here on."""
         tried = len(self.tries.get(arm, ()))
         return predict(self.preset, part, arm, self.memory_gib, self.world_size, tried, ranks)

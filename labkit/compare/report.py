@@ -4,6 +4,7 @@ import base64
 import json
 import os
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -262,14 +263,11 @@ def _events(arms: dict[str, Arm], data: RunData) -> list[dict]:
         every += [(event, arm.label) for event in (arm.data.happened if arm.data else ())]
     every.sort(key=lambda pair: pair[0].time)
     out: list[dict] = []
-    for event, label in every:
-        last: dict = next((row for row in reversed(out) if row["arm"] == label), {})
-        same = last and (last["kind"], last["message"]) == (event.kind, event.message)
-        if same and None not in (last["last"], event.step):
-            last.update(last=event.step, count=last["count"] + 1)
-            continue
-        row = {"time": event.time[:19].replace("T", " "), "arm": label, "kind": event.kind, "message": event.message}
-        out.append({**row, "first": event.step, "last": event.step, "count": 1})
+    for (label, kind, message), like in groupby(every, key=lambda pair: (pair[1], pair[0].kind, pair[0].message)):
+        first, *others = [event for event, _ in like]
+        about = {"time": first.time[:19].replace("T", " "), "arm": label, "kind": kind, "message": message}
+        last = others[-1] if others else first
+        out.append({**about, "first": first.step, "last": last.step, "count": 1 + len(others)})
     return out
 
 
@@ -277,7 +275,7 @@ def _environment(run: RunFile, first: TrainRun) -> dict[str, str]:
     """When, versions, hardware, seeds, corpus, ranks. first: the first arm, which fills in what a comparison lacks."""
     hardware, world = run.hardware or first.hardware, run.world or first.world
     rows = {what: _time(getattr(run, what)) or "not recorded" for what in ("started", "finished")}
-    rows["ranks"] = _named(world.model_dump(exclude_none=True)) if world else ""
+    rows["ranks"] = _flat(world.model_dump(exclude_none=True)) if world else ""
     if hardware:
         cpu = hardware.cpu
         if cpu.model or cpu.architecture:
@@ -288,7 +286,7 @@ def _environment(run: RunFile, first: TrainRun) -> dict[str, str]:
         rows["GPU"] = "; ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or "none"
         rows["system"] = hardware.os or ""
     count = run.parameters or first.parameters
-    rows |= {"versions": _named(run.versions), "seeds": _flat(run.seeds or {})}
+    rows |= {"versions": _flat(run.versions), "seeds": _flat(run.seeds or {})}
     rows |= {"corpus": _flat(run.corpus or first.corpus), "parameters": f"{count:,.0f}" if count else ""}
     return {what: text for what, text in rows.items() if text or what == "versions"}
 
@@ -321,10 +319,6 @@ def _measured_on(data: RunData, arms: dict[str, Arm]) -> str:
 
 def _time(value: str | None) -> str:
     return f"{value[:16].replace('T', ' ')} UTC" if value and value.endswith("Z") else value or ""
-
-
-def _named(values: dict) -> str:
-    return ", ".join(f"{key} {value}" for key, value in values.items())
 
 
 def _pretty(value: Any) -> str:

@@ -274,17 +274,13 @@ def against_each(out: Path) -> list[str]:
         # The ranks of a run of n take GPUs 0 to n - 1.
         own = [one for one in lone if one.arm == point.arm and int(one.folder) < point.timed.ranks]
         if point.timed.ranks > 1 and len(own) == point.timed.ranks:
-            sentences.append(unequal([point, *own]) or _sentence(point, own))
+            # In a step that all take together everybody waits for the slowest chip: on four H200s one GPU had a lower
+            # clock, and against GPU 0 the four lost 1.9 %, against that one 0.3 % (week16_fp8/results,
+            # 2026-11-22-h200-scaling-once).
+            slowest, rates = min(own, key=lambda one: one.timed.of_one), [one.timed.of_one for one in own]
+            shares = (f"{100 * point.timed.of_one / rate:.1f} % of what" for rate in (mean(rates), min(rates)))
+            fastest = f"GPU {slowest.folder} ({min(rates):,.0f} tokens/s; the fastest {max(rates):,.0f})"
+            together = "{}: {} GPUs together train {} they train each alone and {} the slowest does, {}."
+            sentence = together.format(point.timed.label, point.timed.ranks, *shares, fastest)
+            sentences.append(unequal([point, *own]) or sentence)
     return sentences
-
-
-def _sentence(point: Point, own: list[Point]) -> str:
-    # In a step that all take together everybody waits for the slowest chip: on four H200s one GPU had a lower clock,
-    # and against GPU 0 the four lost 1.9 %, against that one 0.3 % (week16_fp8/results, 2026-11-22-h200-scaling-once).
-    slowest, rates = min(own, key=lambda one: one.timed.of_one), [one.timed.of_one for one in own]
-    of_mean, of_slowest = (
-        f"{100 * point.timed.of_one / rate:.1f} % of what" for rate in (mean(rates), slowest.timed.of_one)
-    )
-    spread = f"GPU {slowest.folder} ({slowest.timed.of_one:,.0f} tokens/s; the fastest {max(rates):,.0f})"
-    together = f"{point.timed.label}: {point.timed.ranks} GPUs together train {of_mean} they train each alone"
-    return f"{together} and {of_slowest} the slowest does, {spread}."

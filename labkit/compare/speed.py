@@ -72,7 +72,10 @@ class Window(Hook):
                 self.end = min(self.last, self.end + max(1, (self.end - self.begin) // 4))
                 return
             self._measured(loop)
-            if self.windows == 1 and self._scattered(loop):
+            low, middle, high = (self.found[key] for key in ("step_p10", "step_p50", "step_p90"))
+            # A GPU's window is worth repeating, if the ranks' steps scattered so much: all agree.
+            on_gpu = self.windows == 1 and loop.group.device.type == "cuda"
+            if on_gpu and agreed_mean(loop.group, (high - low) / middle / 2) > SCATTERED:
                 self.windows = 2
                 self._open(loop, self.end - self.begin, self.end - self.begin)
                 return
@@ -101,11 +104,6 @@ class Window(Hook):
         self.shortages = measure.shortages(loop.group.device)
         if loop.group.rank == 0 and (found := meter.of_gpu(loop.group.device)):
             self.meter = found.start()
-
-    def _scattered(self, loop: Loop) -> bool:
-        """Did the ranks' steps scatter so much that a GPU's window is worth repeating? The same on every rank."""
-        low, middle, high = (self.found[key] for key in ("step_p10", "step_p50", "step_p90"))
-        return loop.group.device.type == "cuda" and agreed_mean(loop.group, (high - low) / middle / 2) > SCATTERED
 
     def _measured(self, loop: Loop) -> None:
         seconds = loop.seconds[self.begin : self.end]

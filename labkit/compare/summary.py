@@ -61,7 +61,8 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
         verdict.word, verdict.sentence = "incomplete", f"No verdict: {why}. Train them again with --fresh."
     note_call(record, budget, ended=True)
     results = read_run(out).comparison.results
-    left = {item.arm: f"left for another call, {budget.why()}" for item in budget.left if item.part == "speed"}
+    why = "it was asked to stop" if budget.stop_requested() else "the budget is spent"
+    left = {item.arm: f"left for another call, {why}" for item in budget.left if item.part == "speed"}
     if preset.speed:
         record.results(speed=speed_results(preset, out, {**skipped, **of_speed}, left, results.tries))
     if preset.repeat:

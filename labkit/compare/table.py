@@ -7,12 +7,13 @@ from operator import attrgetter
 from typing import Any
 
 from markupsafe import Markup
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from labkit.compare.arms import Arm
 from labkit.compare.equal_loss import ASSUMED
 from labkit.compare.repeats import interval
-from labkit.compare.terminal import markdown_table, rich_table
+from labkit.compare.terminal import markdown_table
 from labkit.record.kernels import CLASSES
 from labkit.record.schema import Band
 
@@ -53,8 +54,14 @@ class Column:
 
 
 def on_terminal(columns: Sequence[Column], rows: Iterable[Any]) -> Table:
+    """Names, in the first column, fold where it is narrow; a cut number would be a wrong one."""
     shown = [column for column in columns if column.narrow is not None]
-    return rich_table([c.narrow or c.head for c in shown], ([c.cell(row) for c in shown] for row in rows))
+    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for i, column in enumerate(shown):
+        out.add_column(column.narrow or column.head, justify="right" if i else "left", no_wrap=bool(i))
+    for row in rows:
+        out.add_row(*(column.cell(row) for column in shown))
+    return out
 
 
 def as_markdown(columns: Sequence[Column], rows: Iterable[Any]) -> str:

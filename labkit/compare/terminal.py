@@ -1,10 +1,8 @@
-"""How results are put before people: lines and tables on the terminal, the same tables in Markdown."""
+"""How results are put before people: lines on the terminal, tables in Markdown."""
 
 from collections.abc import Iterable, Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 
@@ -12,16 +10,6 @@ def say(console: Console, text: str, *, head: str = "", style: str = "", fold: b
     """Print `text` without markup, `head` before it in bold, folded at the terminal's width unless `fold` is False."""
     line = Text.assemble((head, "bold"), (text, style))
     console.print(line, highlight=False, soft_wrap=not fold or not console.is_terminal)
-
-
-def rich_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """For the terminal. Names, in the first column, fold where it is narrow; a cut number would be a wrong one."""
-    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for i, head in enumerate(heads):
-        out.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
-    for row in rows:
-        out.add_row(*row)
-    return out
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

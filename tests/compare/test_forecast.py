@@ -32,18 +32,10 @@ def test_no_more_is_left_than_the_budget_has():
     assert Forecast([], now, [], time.time() + 1e6).left(elapsed=0.0, here=500.0) == 500
 
 
-def test_the_first_step_tells_nothing_and_later_ones_by_the_clock():
-    pace = Pace(steps=100)
-    # It may have compiled; of a resumed run, what was before does not count.
-    assert pace.left(now=50.0, step=10) is None
-    assert pace.left(now=80.0, step=20) == 80 * 3  # evaluations are on the clock too
-    assert pace.left(now=80.0, step=20) == 80 * 3, "reported twice is no step back"
-
-
-def test_after_a_step_back_to_a_checkpoint_only_what_came_since_counts():
-    pace = Pace(steps=100)
-    shown = [pace.left(now, step) for now, step in ((50.0, 60), (60.0, 62), (75.0, 40), (95.0, 50), (115.0, 70))]
-    assert shown == [None, 38 * 5, None, 50 * 2, 30 * 40 / 30]  # at step 70 the second step back is long ago
+def test_the_first_step_tells_nothing_and_after_a_step_back_to_a_checkpoint_only_what_came_since_counts():
+    """The first step may have compiled. Evaluations are on the clock too, and a step reported twice is no step back."""
+    pace, seen = Pace(steps=100), ((50.0, 60), (60.0, 62), (60.0, 62), (75.0, 40), (95.0, 50), (115.0, 70))
+    assert [pace.left(*each) for each in seen] == [None, 38 * 5, 38 * 5, None, 50 * 2, 30 * 40 / 30]
 
 
 def test_after_an_arm_its_rate_loss_and_gap_are_shown(tmp_path):

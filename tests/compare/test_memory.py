@@ -39,7 +39,7 @@ def test_gradients_count_where_they_are_more_than_what_went():
     short = TrainConfig(model="8b", seq_len=128, batch_size=2)
     shown = memory.predict(short, 1)
     assert shown["peak"] == shown["weights"] + shown["optimizer"] + shown["gradients"] + shown["gathered"]
-    assert shown["peak"] > shown["peak"] - shown["gradients"] + shown["activations"] + shown["logits"]
+    assert shown["gradients"] > shown["activations"] + shown["logits"]
     long = TrainConfig(model="8b", seq_len=8192, batch_size=2)
     one, two = memory.predict(long, 1), memory.predict(long.replace(accumulation=2), 1)
     assert one["peak"] == sum(v for k, v in one.items() if k != "peak") - one["gradients"]

@@ -83,9 +83,8 @@ def answer(
         if any(row.at_equal_loss for row in drawn):
             below += f" Below a speed, and as a line on its bar: the speed at equal loss. {assumed(drawn, baseline)}"
         title = "Speed and loss" if all(panels) else "Speed" if speeds else "Loss"
-        return plot.save(
-            fig, folder, name, f"The answer: {title.lower()} by arm", _alt(drawn, baseline), f"{below} {note}".strip()
-        )
+        heading, below = f"The answer: {title.lower()} by arm", f"{below} {note}".strip()
+        return plot.save(fig, folder, name, heading, _alt(drawn, baseline), below)
 
 
 def _gap(ax, y: int, row: Arm, look: plot.Style, reach: float) -> None:

@@ -3,6 +3,7 @@
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 from labkit.compare.arms import QUANTISED, Arm, split_tensor
 from labkit.record import plotting as plot
@@ -76,7 +77,12 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
         kinds = [kind for kind in SHOWN if kind in present]
         place = {"loc": "upper left", "bbox_to_anchor": (0.065, 1.0), "ncols": 4}
         space = {"handletextpad": 0.2, "columnspacing": 1.4, "borderaxespad": 0.2}
-        hollow = {"linewidth": 0, "markersize": 4.5, "markerfacecolor": "none", "markeredgecolor": plot.INK}
+        hollow: dict[str, Any] = {
+            "linewidth": 0,
+            "markersize": 4.5,
+            "markerfacecolor": "none",
+            "markeredgecolor": plot.INK,
+        }
         fig.legend([Line2D([], [], marker=KIND_MARKS[kind], **hollow) for kind in kinds], kinds, **place, **space)
         note = (
             "Higher is better; 6 dB is one bit. Output: the linear's result against FP32; the rest: the tensor that "
