@@ -34,12 +34,15 @@ def test_each_rank_keeps_its_work_and_nothing_is_measured_twice(tmp_path, monkey
     request = Request(str(preset(tmp_path, SPEED)), ["bf16"], out)
     assert scaling.scaling(request, "2,1", **given) == 0
     rows, lone = scaling.points_of(out), scaling.points_of(out / "each", "run")
-    assert [(row.ranks, row.timed.tokens_step) for row in rows] == [(1, 4 * 32), (2, 4 * 32)]
-    assert [(row.folder, row.ranks, row.timed.tokens_step) for row in lone] == [("0", 1, 4 * 32), ("1", 1, 4 * 32)]
+    assert [(row.timed.ranks, row.timed.tokens_step) for row in rows] == [(1, 4 * 32), (2, 4 * 32)]
+    assert [(row.folder, row.timed.ranks, row.timed.tokens_step) for row in lone] == [
+        ("0", 1, 4 * 32),
+        ("1", 1, 4 * 32),
+    ]
     for folder, ranks in ((out / "1", 1), (out / "2", 2), (place(out, 0), 1), (place(out, 1), 1)):
         assert read_run(folder / "speed" / "bf16").run["config"]["batch_size"] == 4 * ranks
-    assert rows[0].share == 1 and rows[1].share == pytest.approx(rows[1].each / rows[0].each)
-    share = 100 * rows[1].each / ((lone[0].each + lone[1].each) / 2)
+    assert rows[0].share == 1 and rows[1].share == pytest.approx(rows[1].timed.of_one / rows[0].timed.of_one)
+    share = 100 * rows[1].timed.of_one / ((lone[0].timed.of_one + lone[1].timed.of_one) / 2)
     sentence = f"BF16: 2 GPUs together train {share:.1f} % of what they train each alone"
     assert sentence in said.getvalue() and sentence in scaling.markdown(out)
 
