@@ -46,8 +46,7 @@ def texts(ax):
 
 def test_every_picture_is_written_with_alt_text(tmp_path):
     pictures = draw_all(read_run(DEMO), tmp_path)
-    names = [p.name for p in pictures]
-    assert names == ["answer", "loss", "gap", "sqnr"]
+    assert [p.name for p in pictures] == ["answer", "loss", "gap", "sqnr"]
     for picture in pictures:
         assert picture.png.read_bytes()[:4] == b"\x89PNG" and picture.svg.read_text().lstrip().startswith("<?xml")
         assert len(picture.alt) > 30 and "nan" not in picture.alt.lower(), picture.alt

@@ -98,9 +98,6 @@ def test_one_recipe_is_answered_in_speed_and_loss_before_the_next_begins(tmp_pat
     assert decided[then] < min(looks) < max(looks) < min(beside) and len(beside) == 5
 
 
-# ---- several calls, of which some came to no end
-
-
 def call(seconds, cost=None, **more):
     return Call(began=0.0, seconds=seconds, cost=cost, **more)
 
