@@ -98,7 +98,7 @@ def test_the_verdict_in_a_record_is_what_the_code_says_today(folder):
     """A change of the statistic must not leave old verdicts standing. A repeat keeps no steps: there the losses are
     made from the gaps at each evaluation, which the statistic stands on."""
     run = read_run(folder)
-    preset, kept = Preset.model_validate(run.config), run.results["verdict"]
+    configs, kept = run.config["arms"], run.results["verdict"]
     arms = [arm for arm, row in run.results["arms"].items() if row["status"] == "finished"]
     if run.arms:
         losses = {arm: heldout_of(run.arms[arm]) for arm in arms}
@@ -106,11 +106,11 @@ def test_the_verdict_in_a_record_is_what_the_code_says_today(folder):
         longest = max((arm["gap"] for arm in kept["arms"].values()), key=len)
         base = {step: 10 / (1 + step / 100) for step, _ in longest}  # any that learns
         losses = {arm: {s: base[s] * (1 + gap / 100) for s, gap in entry["gap"]} for arm, entry in kept["arms"].items()}
-        losses.setdefault(next(arm for arm in arms if preset.arms[arm].role == "baseline"), base)
-    if preset.repeat:
-        again = repeats.judge(losses, preset, kept["candidates"]).model_dump()
-    else:
-        again = judge(losses, {a: preset.arms[a].role for a in losses}, {a: preset.arms[a].label for a in preset.arms})
+        losses.setdefault(next(arm for arm in arms if configs[arm]["role"] == "baseline"), base)
+    if run.config.get("repeat"):
+        again = repeats.judge(losses, Preset.model_validate(run.config), kept["candidates"]).model_dump()
+    else:  # a role of those days, "twin", is in no preset now
+        again = judge(losses, {a: configs[a]["role"] for a in losses}, {a: one["label"] for a, one in configs.items()})
     assert again["word"] == kept["word"]
     for arm, now in again["arms"].items():
         # Python 3.12 adds floats more exactly than 3.11, and a loss made from its gap is rounded once more.

@@ -28,7 +28,7 @@ from tests.compare.comparing import ALONE, MICRO, environment, lab, lab_here, on
         (('recipe = "tensorwise"', 'recipe = "tensorwide"'), ("tensorwide", "did you mean 'tensorwise'")),
         (('recipe = "tensorwise"', 'recipe = "tensorwise", amax_epsilon = 1e-9'), ("no amax_epsilon to choose",)),
         (("steps = 8", "steps = 8\nrecovery.rollback_after = 3"), ("rollback_after", "checkpoint_every = 0")),
-        (("steps = 8", 'steps = 8\nmixed_precision = "fp8"'), ("mixed_precision", "names a backend as well")),
+        (("steps = 8", 'steps = 8\nmixed_precision = "fp8"'), ("mixed_precision", "leave it out")),
         (('role = "baseline"', 'role = "candidate"'), ("exactly one arm", "baseline")),
         (('title = "micro"', 'title = "micro'), ("not valid TOML",)),
     ],

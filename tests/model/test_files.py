@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -160,7 +159,7 @@ def test_published_models_are_planned(file, values, parameters):
     """As many parameters as are published, but for the norms."""
     assert load_model(file(values)).parameters == parameters
     column = enumerate_plans(load_model(file(values), 4096), find_cluster(Request(gpus=8)), 64, ("bf16",))
-    assert set(held_parameters(column.take(np.flatnonzero((column.tp == 1) & (column.pp == 1))))) == {parameters}
+    assert set(held_parameters(column)[(column.tp == 1) & (column.pp == 1)]) == {parameters}
 
 
 def test_llama_3b_is_trained_as_it_comes(file):
