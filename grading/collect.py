@@ -21,7 +21,7 @@ from grading.intake.names import count, forms, letters, printable, shown, some
 from grading.intake.rosters import Roster, read_roster
 from grading.intake.wrong_week import refuse_another_weeks
 from grading.register.deadlines import extend, read_time
-from grading.register.people import everybody, learn, owner, person
+from grading.register.people import everybody, learn, owner, person, same_assignment
 from grading.register.schema import SUBMITTED, Class
 from grading.register.submissions import Added, add_submission, end_collection
 from labkit.checks.tasks import Week
@@ -111,6 +111,7 @@ def _take_sheet(cls: Class, week: Week, sheet: Roster, report: Report) -> None:
             if who is None:
                 strangers.append(line.name or line.participant)
                 continue
+            same_assignment(cls, who, number, sheet.path.name)
             learn(cls, who, number)
             if line.due is not None or not sheet.problems:  # where a time cannot be read, nothing is taken back
                 extend(cls, who, week.name, line.due)

@@ -70,15 +70,11 @@ def read_download(
         try:
             found.arrivals.append(arrival(batch, scratch / f"{number}.zip", found, known.week))
         except (OSError, TooMuch) as error:
-            if isinstance(error, OSError) and (error.filename is None or not _below(error.filename, folder)):
+            if isinstance(error, OSError) and not Path(str(error.filename)).is_relative_to(folder):
                 raise  # a full disk here is no fault of the attempt
             why = str(error) if isinstance(error, TooMuch) else f"cannot be read ({error.strerror})"
             found.notes.append(f"{shown(batch[0].path.name)} {why}: it was not collected")
     return found
-
-
-def _below(path: object, folder: Path) -> bool:
-    return isinstance(path, (str, Path)) and Path(path).is_relative_to(folder)
 
 
 class _Reader:

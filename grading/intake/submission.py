@@ -156,11 +156,9 @@ def _take_manifest(result: Submission) -> None:
         if manifest is None:
             continue
         del result.files[path]
-        wrong = [
-            name
-            for name, digest in manifest.files.items()
-            if harmless(name) or _sha(result.files.get(prefix + name)) != digest
-        ]
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in result.files.items()}
+        named = manifest.files.items()
+        wrong = [name for name, digest in named if harmless(name) or digests.get(prefix + name) != digest]
         if wrong:
             result.notes.append(
                 f"{shown(path)} does not fit what was handed in ({some(wrong)} changed since, or not there): the files "
@@ -174,10 +172,6 @@ def _take_manifest(result: Submission) -> None:
     listed = {prefix + name: name for name in result.manifest.files}
     # What is beside it lies deeper, so that nothing of it stands where a file of the manifest does.
     result.files = {listed.get(path, f"{BESIDE}{path}"): data for path, data in result.files.items()}
-
-
-def _sha(data: bytes | None) -> str:
-    return hashlib.sha256(data).hexdigest() if data is not None else ""
 
 
 def _report(result: Submission, lister: _Lister) -> None:

@@ -32,7 +32,7 @@ from grading.intake.names import count, some
 from grading.intake.rosters import CANVAS, LIST, MOODLE, Roster, read_roster
 from grading.publish import page
 from grading.publish.table import dumps, harmless, worth
-from grading.register.people import owner, person
+from grading.register.people import owner, same_assignment
 from grading.register.schema import Class
 from grading.register.standing import Standing
 from labkit.checks.outcome import number
@@ -91,21 +91,14 @@ def read_sheet(cls: Class, week: Week, path: Path) -> Sheet | None:
         return None
     sheet = Sheet(table, {})
     lines: dict[int, int] = {}
-    numbers: dict[int, set[str]] = {}  # of this assignment, as far as they are known
-    query = "SELECT person, value FROM alias WHERE (platform, assignment) = ('moodle', ?)"
-    for one in cls.db.execute(query, (week.name,)):
-        numbers.setdefault(one["person"], set()).add(one["value"])
     for place, line in enumerate(table.lines):
         number_ = [Key("moodle", line.participant, week.name)] if line.participant else []
         who, why = owner(cls, [*number_, *line.keys, Key("name", line.name)])
         if why.startswith("its keys are of several"):
             hint = ": is it this assignment's worksheet?" if number_ else ""
             raise LabError(f"{path}, line {place + 2}: {why}{hint}")
-        if who is not None and number_ and line.participant not in numbers.get(who, {line.participant}):
-            raise LabError(
-                f"{path}, line {place + 2}: {person(cls, who).name} has another number in {week.name}: is it this "
-                "assignment's worksheet?"
-            )
+        if who is not None:
+            same_assignment(cls, who, number_, f"{path}, line {place + 2}")
         if who in lines:
             raise LabError(f"{path}, line {place + 2}: the same person as line {lines[who] + 2}")
         if who is not None:

@@ -146,6 +146,18 @@ def owner(cls: Class, keys: Sequence[Key]) -> tuple[int | None, str]:
     )
 
 
+def same_assignment(cls: Class, who: int, numbers: Sequence[Key], where: str) -> None:
+    """LabError where somebody's numbers in a Moodle assignment are known, and these are others: another one's worksheet."""
+    query = "SELECT value FROM alias WHERE (person, platform, assignment) = (?, 'moodle', ?)"
+    for key in numbers:
+        known = {row["value"] for row in cls.db.execute(query, (who, key.assignment))}
+        if known and key.value not in known:
+            name = person(cls, who).name
+            raise LabError(
+                f"{where}: {name} has another number in {key.assignment}: is it this assignment's worksheet?"
+            )
+
+
 def exactly(cls: Class, keys: Iterable[Key]) -> dict[int, Key]:
     """Whose these keys are but for names, each with the first that says so."""
     found: dict[int, Key] = {}

@@ -158,6 +158,14 @@ def test_a_worksheet_of_more_people_is_reported_and_pages_of_feedback_are_refuse
         gather({f"Jane Doe_501_assignsubmission_file_/{name}": "" for name in ("week13.html", "capstone.html")}, SHEET)
 
 
+def test_another_assignments_worksheet_is_refused_in_a_later_collection_too(cls, gather):
+    gather(folder("Jane Doe", 501), SHEET)
+    kept_before = kept(cls), [tuple(row) for row in cls.db.execute("SELECT * FROM alias")]
+    with pytest.raises(LabError, match="another number"):
+        gather(folder("Jane Doe", 501), SHEET.replace("Participant 50", "Participant 80"))
+    assert (kept(cls), [tuple(row) for row in cls.db.execute("SELECT * FROM alias")]) == kept_before
+
+
 def test_two_at_once_are_refused_and_what_a_killed_one_left_goes(gather, cls):
     put(cls.folder / "submitted/.collecting/unpacked/x", "left")
 
