@@ -332,7 +332,8 @@ def leave_out(cls: Class, number: int, who: Person, undo: bool = False) -> None:
             (not undo, number, who.id, undo),
         )
     if not changed.rowcount:
-        raise LabError(f"submission {number} {'counts for' if undo else 'is none of'} {who.name} already")
+        here = f"counts for {who.name} already" if who.id in attempt(cls, number).members else f"is not {who.name}'s"
+        raise LabError(f"submission {number} {here}; `grade who` names a group's members")
 
 
 def retime(cls: Class, number: int, received: datetime | None) -> Attempt:
