@@ -77,9 +77,6 @@ class RankReport:
     note: str = ""
     consequence: bool = False  # it raised or died because another rank had ended, or the library ended it
 
-    def __str__(self) -> str:
-        return self.describe([self])
-
     def describe(self, alike: "Sequence[RankReport]") -> str:
         """Say what it did, and with it others that did the same (`alike`, this one too)."""
         s = "s" if len(alike) == 1 else ""

@@ -1,9 +1,4 @@
-"""`run_ranks`: the same function on N ranks, anywhere.
-
-threads     in this process (labkit.comm.threads). Milliseconds; shared globals; no FSDP2
-processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes): one machine
-torchrun    the ranks that torchrun started, on one machine or many (labkit.comm.torchrun)
-"""
+"""`run_ranks`: the same function on N ranks: threads, processes of this machine, or torchrun's on one machine or many."""
 
 import os
 import re
@@ -13,8 +8,6 @@ from typing import Any
 from labkit.comm.autopsy import RanksFailed, Results
 from labkit.comm.processes import RankPool, check_size, check_timeout
 from labkit.errors import LabError
-
-__all__ = ["RankPool", "RanksFailed", "Results", "run_ranks"]
 
 BACKENDS = ("threads", "processes", "torchrun")
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -100,6 +93,8 @@ def run_ranks(
         raise LabError("ranks on threads move CPU tensors only: device='cuda' needs backend='processes' or 'torchrun'")
     try:
         if backend == "torchrun":
+            if not under_torchrun():
+                raise LabError(f"backend='torchrun' needs a program started by torchrun --nproc-per-node {size or 4}")
             from labkit.comm import torchrun
 
             return torchrun.run(fn, args, size, timeout, device)

@@ -28,13 +28,18 @@ class Medium(Protocol):
     """Where the ranks are."""
 
     @property
-    def fault(self) -> str | None: ...  # in words, how two ranks that met in a call did not mean the same
+    def fault(self) -> str | None:  # in words, how two ranks that met in a call did not mean the same
+        return None
+
     def wait(self, seconds: float) -> None: ...  # take what the ranks say, for `seconds` or less
     def states(self) -> list[str]: ...  # "running", "returned", "raised", "died", by rank
-    def moves(self) -> object: ...  # equal to the last one as long as no rank has done anything
-    def blocked(self) -> bool: ...  # whether every rank that runs may stand in a call of the group
     def late(self) -> bool: ...  # whether the run's time is over
     def evidence(self) -> Sequence[Evidence]: ...  # what is known of each rank now
+    def moves(self) -> object:  # equal to the last one as long as no rank has done anything
+        return None
+
+    def blocked(self) -> bool:  # whether every rank that runs may stand in a call of the group
+        return False
 
 
 def supervise(medium: Medium, settled: float = SETTLED, still: float = STILL) -> str | None:

@@ -234,7 +234,7 @@ MISTAKES = {
     r"out is \[5\] of float32, and the result is \[8\]": lambda g: g.all_gather(X, out=torch.ones(5)),
     "out is .* of float64": lambda g: g.all_gather(X, out=torch.ones(8).double()),
     r"out is \[1\]": lambda g: g.reduce_scatter(X, out=torch.ones(1)),
-    "out= shares memory with the tensor that is read": lambda g: g.reduce_scatter(X, out=X[:2]),
+    "out= shares memory with another tensor of the same": lambda g: g.reduce_scatter(X, out=X[:2]),
     "seconds=-1": lambda g: g.compute("x", seconds=-1),
     "src=-1 is no rank": lambda g: g.recv(-1, like=X),
     "src=7 is no rank": lambda g: g.broadcast(X, src=7),

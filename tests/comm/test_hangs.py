@@ -14,7 +14,7 @@ import torch
 
 from labkit.comm import helper as helpers
 from labkit.comm import supervisor
-from labkit.comm.rank_process import Output
+from labkit.comm.processes import Output
 from labkit.comm.ranks import RanksFailed, run_ranks
 
 both = pytest.mark.parametrize("backend", ["threads", "processes"])
