@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -56,17 +56,22 @@ class Collective:
     blocking: bool = True  # as for Op
 
 
-class Transport(Protocol):
+class Transport:
     """One rank's end of one group."""
 
     rank: int  # of the whole run
     group: GroupId
     device: torch.device  # where tensors must live
 
-    def post(self, ops: Sequence[Op]) -> Wait: ...
-    def collective(self, call: Collective) -> Wait: ...
+    def post(self, ops: Sequence[Op]) -> Wait:
+        raise NotImplementedError
+
+    def collective(self, call: Collective) -> Wait:
+        raise NotImplementedError
+
     def split(self, call: Collective, parts: Sequence[Sequence[int]], group: GroupId) -> "Transport":
         """Called by all ranks of this group: the end of `group`, the part that this rank is in (no ranks: in none)."""
+        raise NotImplementedError
 
     def span(self, label: str, seconds: float | None, where: str) -> None:
         """A span of computing begins. Only a transport whose ledger is kept elsewhere has to pass it on."""
