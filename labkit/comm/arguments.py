@@ -35,11 +35,9 @@ def check_member(group: Group) -> None:
 
 def world_rank(group: Group, rank: int, name: str) -> int:
     """The rank of the whole run that `group` calls `rank`."""
-    if isinstance(rank, bool) or not isinstance(rank, int):
-        raise LabError(f"{name}= must be a rank, an int from 0 to {group.size - 1}; got {rank!r}")
-    if not 0 <= rank < group.size:
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < group.size:
         last = f"{group.size - 1} (wrap around with % group.size)"
-        raise LabError(f'{name}={rank} is no rank of this group "{group.name}": its ranks are 0 to {last}')
+        raise LabError(f'{name}={rank!r} is no rank of this group "{group.name}": its ranks are the ints 0 to {last}')
     return group.ranks[rank]
 
 

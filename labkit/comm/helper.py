@@ -41,10 +41,7 @@ class Helper:
         self.owner, self._lock = os.getpid(), threading.Lock()
         ours, theirs = socket.socketpair()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the helper
-        code = (
-            f"import sys; sys.path[:] = {list(sys.path)!r}\n"
-            f"from labkit.comm.helper import serve; serve({theirs.fileno()})"
-        )
+        code = f"import sys; sys.path[:] = {sys.path}; from labkit.comm.helper import serve; serve({theirs.fileno()})"
         self.process = subprocess.Popen(
             [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", code],  # type: ignore[attr-defined]  # untyped there
             pass_fds=[theirs.fileno()],

@@ -28,8 +28,7 @@ from labkit.errors import LabError
 
 STILL = 1.0  # seconds without any progress before a deadlock is believed
 LOOK = 0.25  # seconds between two polls of the ranks' progress
-START_LIMIT = 120.0  # seconds for joining the process group
-LOAD_LIMIT = 120.0  # seconds for importing what the job needs
+START_LIMIT = 120.0  # seconds for joining the process group, and again for importing what the job needs
 END_LIMIT = 10.0  # seconds for the helper to report how a rank ended that has closed its connection
 STALLED = 60  # seconds without a byte in the middle of a message, after which a rank is no longer listened to
 OUTPUT_LIMIT = 4 << 20  # bytes that a rank may print in a job with a deadline: an endless print floods no notebook
@@ -194,9 +193,7 @@ class RankPool(contextlib.AbstractContextManager["RankPool"], Medium):
             self._line = None
         for worker in workers:
             worker.close()
-        if self.directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            self.directory = ""
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def __exit__(self, *exc: Any) -> None:
         self.close()
@@ -217,19 +214,23 @@ class RankPool(contextlib.AbstractContextManager["RankPool"], Medium):
         for worker, pid in zip(self.workers, pids):
             worker.pid = pid
         self._take_ends()  # those that ended while they were made are reported once
-        self._reach("here", START_LIMIT, "could not join the process group")
+        self._reach("here", "could not join the process group")
 
     def _run(self, load: str, jobs: Sequence[tuple[dict[str, Any], bytes]], timeout: float | None) -> Results:
         for worker, (head, body) in zip(self.workers, jobs):
             worker.fresh(OUTPUT_LIMIT if timeout is not None else sys.maxsize)
             worker.send("job", {"load": load, "head": head, "body": body, "path": sys.path, "ledger": worker.sink})
-        self._reach("load", LOAD_LIMIT, "could not load the job")
+        self._reach("load", "could not load the job")
         self._begin("done", timeout)
         for worker in self.workers:
             worker.send("go", self.start)
         reason = supervise(self, settled=GRACE, still=STILL)
         if reason:
-            self._await_ends()
+            # On a busy machine the helper reports an exit later than other ranks what they raised because of it.
+            self.wait(0)
+            give_up = time.perf_counter() + END_LIMIT
+            while any(w.end and w.state == "running" for w in self.workers) and time.perf_counter() < give_up:
+                self.wait(LOOK)
             raise failure(self._evidence_with_stacks(), reason, timeout=timeout, backend="processes")
         for worker in self.workers:
             for output in worker.outputs:
@@ -243,15 +244,15 @@ class RankPool(contextlib.AbstractContextManager["RankPool"], Medium):
             self.close()  # a message that nobody recorded may still be under way: the next job must not receive it
         return results
 
-    def _reach(self, goal: str, limit: float, what: str) -> None:
+    def _reach(self, goal: str, what: str) -> None:
         """Wait until every rank has said `goal`. LabError, in one sentence, if one fails: no function has run yet."""
-        self._begin(goal, limit)
+        self._begin(goal, START_LIMIT)
         if not supervise(self):
             return
         failed = min((w for w in self.workers if w.state in ("raised", "died")), key=lambda w: w.order, default=None)
         if failed is None:
             late = [w.rank for w in self.workers if w.state == "running"]
-            raise LabError(f"the ranks {what} within {limit:g} s; late: ranks {late}")
+            raise LabError(f"the ranks {what} within {START_LIMIT:g} s; late: ranks {late}")
         if failed.state == "died":
             failed.err.forward(last=True)
             said = f"its process died (status {failed.status}) {' '.join(failed.err.tail(3))}"
@@ -292,14 +293,6 @@ class RankPool(contextlib.AbstractContextManager["RankPool"], Medium):
         for worker in self.workers:
             if worker.status is None and worker.pid in ended:
                 worker.died(ended[worker.pid])
-
-    def _await_ends(self) -> None:
-        """Wait for the exit status of each rank whose connection is at its end."""
-        # On a busy machine the helper reports it later than the other ranks what they raised because of it.
-        self.wait(0)
-        give_up = time.perf_counter() + END_LIMIT
-        while any(w.end and w.state == "running" for w in self.workers) and time.perf_counter() < give_up:
-            self.wait(LOOK)
 
     def states(self) -> list[str]:
         return [worker.state for worker in self.workers]

@@ -21,10 +21,9 @@ def under_torchrun() -> bool:
         return False
     given = {name: os.environ[name] for name in (*LAUNCHED, *LOCAL) if name in os.environ}
     number = {name: int(text) if text.isdecimal() else -1 for name, text in given.items() if name != "MASTER_ADDR"}
-    sound = (
-        min(number.values()) >= 0 and number["RANK"] < number["WORLD_SIZE"] and number.get("LOCAL_WORLD_SIZE", 1) > 0
-    )
-    if not (sound and 0 < number["MASTER_PORT"] < 2**16 and re.fullmatch(r"[^\s\[\]]+", given["MASTER_ADDR"])):
+    sound = min(number.values()) >= 0 and number["RANK"] < number["WORLD_SIZE"] and 0 < number["MASTER_PORT"] < 2**16
+    sound = sound and number.get("LOCAL_WORLD_SIZE", 1) > 0
+    if not (sound and re.fullmatch(r"[^\s\[\]]+", given["MASTER_ADDR"])):
         said = ", ".join(f"{name}={text!r}" for name, text in given.items())
         raise LabError(f"{said} name no rank of a launcher: unset {', '.join(given)}, or start with torchrun")
     return True

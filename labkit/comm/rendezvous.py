@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from labkit.comm.ledger import EMPTY, WORLD, GroupId
+from labkit.comm.ledger import WORLD, GroupId
 from labkit.comm.transport import Collective, Op, Transport, Wait, as_bytes
 
 
@@ -149,8 +149,6 @@ def _compute(by_rank: dict[int, Collective]) -> None:
     """All contributions, in rank order, have come: fill every rank's result."""
     calls = list(by_rank.values())
     kind = calls[0].kind
-    if kind in EMPTY:
-        return
     tensors = [call.tensor for call in calls if call.tensor is not None]
     if kind in ("all_reduce", "reduce_scatter"):
         total = tensors[0].clone()

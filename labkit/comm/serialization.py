@@ -3,24 +3,19 @@
 Tensors travel as their bytes, on the CPU; what no rank can import by value, by cloudpickle.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 
 from labkit.errors import LabError
 
-if TYPE_CHECKING:  # not before something is sent: `lab --help` knows rank pools too
-    import torch
-
 
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        import torch
+        import torch  # not before something is sent: `lab --help` knows rank pools too
 
         if isinstance(obj, torch.Tensor):
             plain = type(obj) in (torch.Tensor, torch.nn.Parameter)
@@ -33,7 +28,7 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...], grad: bool, parameter: bool) -> torch.Tensor:
+def _tensor(data: Any, dtype: Any, shape: tuple[int, ...], grad: bool, parameter: bool) -> Any:
     import torch
 
     tensor = torch.from_numpy(data).view(dtype).reshape(shape)

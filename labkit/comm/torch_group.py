@@ -1,7 +1,4 @@
-"""A torch process group that keeps the ledger: what FSDP2, DTensor and others send by themselves is seen.
-
-`LedgerGroup` stands around the real group of a DeviceMesh: it notes a call as `Group` would, and passes it on.
-"""
+"""A torch process group that keeps the ledger: what FSDP2, DTensor and others send by themselves is seen."""
 
 from __future__ import annotations
 
@@ -47,8 +44,6 @@ def device_mesh(
                 _register(_made[real], real)
             _made[real].ledger = ledger
         groups = [_made[real] for real in groups]
-    if ranks.dim() == 1 and names is None:
-        return DeviceMesh.from_group(groups[0], ends[0].device.type)
     return DeviceMesh.from_group(groups, ends[0].device.type, ranks.int(), mesh_dim_names=names)
 
 
@@ -92,7 +87,7 @@ class _Work(dist.Work):
 
 
 class LedgerGroup(dist.ProcessGroup):
-    """`real`, and each call noted in `ledger`, which may change from job to job."""
+    """Stands around a DeviceMesh's `real` group: notes a call as `Group` would, in the job's `ledger`, and passes it on."""
 
     def __init__(self, real: dist.ProcessGroup, group: GroupId) -> None:
         super().__init__(real.rank(), real.size())  # type: ignore[call-arg]  # torch has this form, its stub not

@@ -50,9 +50,7 @@ def _leave(text: str = "") -> NoReturn:
 
 
 class Attempt:
-    """One start of the ranks: `store()` connects to a part of the store that is this start's alone.
-
-    LabError if the ranks did not all come within PATIENCE."""
+    """One start of the ranks: `store()` connects to its own part of the store. LabError: not all came within PATIENCE."""
 
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -117,16 +115,16 @@ class _Home:
     """What this process keeps between calls: its process group and its connection to the store."""
 
     def __init__(self, device: str) -> None:
-        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        local = int(os.environ.get("LOCAL_RANK", self.rank))
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
             stay_inside()
         joined, self.attempt = dist.is_initialized(), Attempt()  # kept: it may serve the store
+        self.rank, self.size = self.attempt.rank, self.attempt.size
+        local = int(os.environ.get("LOCAL_RANK", self.rank))
         self.transport = join(device, local, store=self.attempt.store(), rank=self.rank, world_size=self.size)
         if not joined:
             atexit.register(self._leave_group)
-        # For what ranks return: calls that a job left behind in its own groups cannot meet with that.
-        self.results = dist.new_group(backend="gloo", timeout=NO_LIMIT)
+        # For what stands around a job: calls that it left behind in its own groups cannot meet with that.
+        self.around = dist.new_group(backend="gloo", timeout=NO_LIMIT)
         # A connection of our own: the group's may stand in a blocking wait while the watch needs an answer.
         self.store = self.attempt.store()
         self.jobs, self.failed, self.parent = 0, False, os.getppid()
@@ -184,7 +182,7 @@ class _Job(Medium):
         self.beats: dict[int, tuple[int, float]] = {}  # since then, of each rank: its last beat, and when it came
 
     def run(self, fn: Callable, args: tuple) -> Results:
-        self._meet("start")
+        dist.barrier(self.home.around)
         self.ledger = Ledger(self.rank, self.size)
         self.deadline = time.perf_counter() + self.timeout if self.timeout is not None else float("inf")
         watch = threading.Thread(target=self._watch, name="labkit watch", daemon=True)
@@ -193,23 +191,15 @@ class _Job(Medium):
             value = fn(Group(self.home.transport, self.ledger), *args)
             data = pack_value((value, self.ledger))
             self.state, found = "returned", [b""] * self.size
-            dist.all_gather_object(found, data, self.home.results)  # the watch ends us if one that still runs fails
+            dist.all_gather_object(found, data, self.home.around)  # the watch ends us if one that still runs fails
         except (Exception, SystemExit) as error:
             self._report(FAILED, error)  # raises RanksFailed, or never returns
         self.over.set()
         watch.join()
+        dist.barrier(self.home.around)  # nobody needs the store any more, which goes with the rank that serves it
         values, ledgers = map(list, zip(*map(unpack, found)))
-        if self.rank > 0:
-            self.store.add("left", 1)
-        else:
-            self._meet("left")  # it may serve the store, so it is the last to leave
         refuse_wrong(ledgers, "torchrun")
         return Results(values, ledgers)
-
-    def _meet(self, name: str) -> None:
-        self.store.add(name, 1)
-        while self.store.add(name, 0) < self.size:
-            time.sleep(0.005)
 
     # -- for the supervisor ---------------------------------------------------------------------------------------
     def _watch(self) -> None:

@@ -75,9 +75,7 @@ class Replay(NamedTuple):
 
 
 def replay(ledgers: Sequence[Ledger], topology: Topology) -> Replay:
-    """Move the messages of `ledgers` (one for each rank, any order) over `topology`.
-
-    LabError names ranks, calls and lines of what cannot be replayed."""
+    """Move the messages of `ledgers`, one for each rank, over `topology`. LabError names what cannot be replayed."""
     run = Simulation(ledgers, topology).run()
     done = [lane.done or 0 for lane in run.ranks]
     total = max([*done, *(message.end for message in run.finished)])

@@ -238,7 +238,7 @@ def test_a_long_line_is_passed_on_before_it_ends(capsys):
         for _ in range(33):  # 64 KiB fill the pipe
             theirs.write(b"y" * (1 << 16))
             output.forward()
-    output.close()
+    os.close(output.fd)
     assert capsys.readouterr().out.count("y") > 1 << 20
 
 
