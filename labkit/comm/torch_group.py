@@ -44,6 +44,8 @@ def device_mesh(
                 _register(_made[real], real)
             _made[real].ledger = ledger
         groups = [_made[real] for real in groups]
+    if ranks.dim() == 1 and names is None:
+        return DeviceMesh.from_group(groups[0], ends[0].device.type)
     return DeviceMesh.from_group(groups, ends[0].device.type, ranks.int(), mesh_dim_names=names)
 
 
