@@ -1,7 +1,4 @@
-"""How ranks talk: `Group` and its ledger, `run_ranks`, the autopsy of a failed run; the virtual wire and topologies.
-
-from labkit.comm import run_ranks, RankPool, Group, Send, Recv, RanksFailed
-"""
+"""How ranks talk: `Group` and its ledger, `run_ranks`, the autopsy of a failed run; the virtual wire and topologies."""
 
 import importlib
 from typing import Any

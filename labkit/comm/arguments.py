@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from labkit.comm.ledger import WORLD
-from labkit.comm.transport import Op, Transport, dtype_name, format_tensor
+from labkit.comm.transport import Op, Transport, dtype_name
 from labkit.errors import LabError
 
 OPS = ("sum", "mean", "max", "min", "prod")
@@ -35,11 +35,9 @@ def check_member(group: Group) -> None:
 
 def world_rank(group: Group, rank: int, name: str) -> int:
     """The rank of the whole run that `group` calls `rank`."""
-    if isinstance(rank, bool) or not isinstance(rank, int):
-        raise LabError(f"{name}= must be a rank, an int from 0 to {group.size - 1}; got {rank!r}")
-    if not 0 <= rank < group.size:
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < group.size:
         last = f"{group.size - 1} (wrap around with % group.size)"
-        raise LabError(f'{name}={rank} is no rank of this group "{group.name}": its ranks are 0 to {last}')
+        raise LabError(f'{name}={rank!r} is no rank of this group "{group.name}": its ranks are the ints 0 to {last}')
     return group.ranks[rank]
 
 
@@ -103,19 +101,19 @@ def result(group: Group, work: torch.Tensor, shape: tuple[int, ...], out: torch.
         return work.new_empty(shape)
     checked = check_tensor(group, out, "out")
     if (tuple(out.shape), out.dtype) != (shape, work.dtype):
-        raise LabError(f"out is {format_tensor(out)}, and the result is {list(shape)} of {dtype_name(work)}")
-    if out.untyped_storage().data_ptr() == work.untyped_storage().data_ptr() and _meet(_span(out), _span(work)):
-        raise LabError("out= shares memory with the tensor that is read: give it memory of its own")
+        wanted = f"{list(shape)} of {dtype_name(work)}"
+        raise LabError(f"out is {list(out.shape)} of {dtype_name(out)}, and the result is {wanted}")
+    check_overlap([Op("recv", -1, checked), Op("send", -1, work)])
     return checked
 
 
 def check_overlap(ops: Sequence[Op]) -> None:
     """Refuse buffers that share memory, unless both are only read."""
     # One that is filled while it is read, or filled twice, gives a different answer on every run.
-    spans = [(_span(op.tensor), op.kind) for op in ops]
-    for (one, kind), (other, its_kind) in itertools.combinations(spans, 2):
-        if "recv" in (kind, its_kind) and _meet(one, other):
-            raise LabError("out= shares memory with another tensor of the same call: receive into one of its own")
+    spans = [(*_span(op.tensor), op.kind) for op in ops]
+    for (begin, end, kind), (its_begin, its_end, its_kind) in itertools.combinations(spans, 2):
+        if "recv" in (kind, its_kind) and begin < its_end and its_begin < end:
+            raise LabError("out= shares memory with another tensor of the same call: give it memory of its own")
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -124,10 +122,6 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
         return 0, 0
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
-
-
-def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
 
 
 def size_dtype_shape(tensor: torch.Tensor) -> tuple[int, str, tuple[int, ...]]:

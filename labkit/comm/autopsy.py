@@ -77,9 +77,6 @@ class RankReport:
     note: str = ""
     consequence: bool = False  # it raised or died because another rank had ended, or the library ended it
 
-    def __str__(self) -> str:
-        return self.describe([self])
-
     def describe(self, alike: "Sequence[RankReport]") -> str:
         """Say what it did, and with it others that did the same (`alike`, this one too)."""
         s = "s" if len(alike) == 1 else ""
@@ -172,8 +169,7 @@ class Autopsy:
 
 
 class RanksFailed(LabError):
-    """Some rank raised, died, or did not end in time. `str()` is the autopsy's text; error: the guilty rank's own
-    exception, where there is one and it could be brought here."""
+    """A rank raised, died or was too late: `str()` is the autopsy's text; error: the guilty rank's, if it could travel."""
 
     def __init__(self, autopsy: Autopsy, ledgers: list[Ledger], error: BaseException | None = None) -> None:
         super().__init__(str(autopsy))

@@ -34,8 +34,7 @@ def diagnose(
 ) -> Autopsy:
     """Make the autopsy of a run from one Evidence per rank.
 
-    reason   "deadline", "mismatch", or "" where the evidence itself will tell (see `Autopsy.certain`)
-    fault    what the transport itself found wrong, in words; used where the ledger was off
+    reason: "deadline", "mismatch", or "" where the evidence will tell. fault: the transport's, where the ledger was off.
     """
     evidence = sorted(evidence, key=lambda e: e.rank)
     match = Match([e.ledger for e in evidence])
@@ -202,8 +201,7 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
 
 
 def _past_each_other(state: dict[int, RankReport], cycle: list[int], calls: list[Call]) -> str:
-    """A sentence, if all post both directions, as with sendrecv, but a rank of the cycle is ready for the other
-    direction with another rank: dst or src is wrong. Else ""."""
+    """A sentence if dst or src is wrong: a rank is ready for the other direction, but with another rank. Else ""."""
     for rank, on, call in zip(cycle, cycle[1:] + cycle[:1], calls):
         other = {"send": "recv", "recv": "send"}.get(call.kind)
         peers = sorted({mine.peer for mine in state[on].calls if mine.kind == other and mine.peer not in (None, rank)})
@@ -259,8 +257,7 @@ def _cycle(edges: list[Edge]) -> list[int]:
 
 # -- runs that ended, but are wrong -----------------------------------------------------------------------------------
 def examine(ledgers: list[Ledger]) -> Autopsy | None:
-    """What is wrong with a run whose ranks all returned, or None: a long receive that gloo filled with a short message,
-    a message that nobody received."""
+    """What is wrong with a run whose ranks all returned: a receive filled with too little, a message for nobody."""
     if any(ledger.gaps or ledger.dropped for ledger in ledgers):
         return None
     match = Match(ledgers)

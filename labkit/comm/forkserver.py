@@ -6,7 +6,7 @@ Orders go over a line: a socket with one JSON object a line, and the children's 
         -> {"forked": [pid, ...]}, or {"error": "why"}
         Each child calls function(setup, number, its share of the descriptors) and ends with the status it returns.
     {"signal": 9, "to": [pid, ...]}
-    {"line": 1}, with one descriptor: a further line
+    {"descriptors": 1}: a further line
     -> {"ready": pid} as a line begins; {"ended": pid, "status": n} as a child of it ends (n < 0: by the signal -n)
 
 When a line closes, its children are killed, each with its whole session, and its directory is removed.
@@ -31,7 +31,6 @@ from typing import Any
 from labkit.errors import LabError
 
 ANSWER_LIMIT = 60.0  # seconds for forking, and for what has to be imported before
-Child = Callable[[dict[str, Any], int, list[int]], int | None]
 MOST = 250  # descriptors that the kernel takes in one message
 
 
@@ -79,40 +78,35 @@ def renumber(descriptors: Sequence[int], *numbers: Sequence[int]) -> None:
         os.close(fd)
 
 
-# -- the server -------------------------------------------------------------------------------------------------------
 class _Line:
-    """A line, seen from the server, and who was forked for it."""
+    """One end of a line."""
 
     def __init__(self, link: socket.socket) -> None:
-        self.link, self.text = link, b""
-        self.descriptors: list[int] = []
-        self.children: set[int] = set()
-        self.directory = ""
+        self.link, self._text = link, b""
+        self.descriptors: list[int] = []  # that have come and belong to orders which are to be obeyed
 
-    def orders(self) -> list[dict[str, Any]] | None:
-        """What has come; None at the end of the line."""
-        try:
-            data, descriptors, _, _ = socket.recv_fds(self.link, 1 << 16, MOST)
-        except OSError:
-            data, descriptors = b"", []
+    def read(self, most: int = 0) -> list[dict[str, Any]]:
+        """What has come, with so many descriptors at most. EOFError or OSError at the end of the line."""
+        data, descriptors, _, _ = socket.recv_fds(self.link, 1 << 16, most)
+        if not data:
+            raise EOFError("it exited")
         self.descriptors += descriptors
-        *lines, self.text = (self.text + data).split(b"\n")
-        return [json.loads(line) for line in lines] if data else None
+        *lines, self._text = (self._text + data).split(b"\n")
+        return [json.loads(line) for line in lines]
 
-    def take(self, count: int) -> list[int]:
-        taken, self.descriptors = self.descriptors[:count], self.descriptors[count:]
-        return taken
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # its holder is gone: the line's end comes next
-            self.link.sendall(json.dumps(message).encode() + b"\n")
+    def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        sent = socket.send_fds(self.link, [data], list(descriptors)) if descriptors else 0
+        self.link.sendall(data[sent:])
 
 
+# -- the server -------------------------------------------------------------------------------------------------------
 class _Server:
     def __init__(self, by: Callable[[], int], door: socket.socket | None, close: bool) -> None:
         self.by, self.door, self.close = by, door, close
         self.lines: list[_Line] = []
-        self.owners: dict[int, _Line] = {}  # of the children that are alive
+        self.owners: dict[int, _Line] = {}  # of the children that are alive: for which line they were forked
+        self.directories: dict[_Line, str] = {}
         self.wake, self.woken = os.pipe()
         for fd in (self.wake, self.woken):
             os.set_blocking(fd, False)
@@ -121,7 +115,7 @@ class _Server:
 
     def add(self, link: socket.socket) -> None:
         self.lines.append(line := _Line(link))
-        line.send({"ready": os.getpid()})
+        self._tell(line, {"ready": os.getpid()})
 
     def step(self, wait: float | None) -> None:
         links = {line.link.fileno(): line for line in self.lines}
@@ -130,11 +124,13 @@ class _Server:
             if fd == self.wake:
                 os.read(self.wake, 4096)
             elif fd in links:
-                orders = links[fd].orders()
-                for order in orders or ():
-                    self._obey(links[fd], order)
-                if orders is None:
+                try:
+                    orders = links[fd].read(MOST)
+                except (EOFError, OSError):
                     self.drop(links[fd])
+                    continue
+                for order in orders:
+                    self._obey(links[fd], order)
             elif self.door is not None:
                 self.add(self.door.accept()[0])
         self._reap()
@@ -142,21 +138,31 @@ class _Server:
     def drop(self, line: _Line) -> None:
         self.lines.remove(line)
         line.link.close()
-        for pid in line.children:
+        for pid in self._children(line):
             self._kill(pid, signal.SIGKILL)
         self._clean_up(line)
 
+    def _children(self, line: _Line) -> set[int]:
+        return {pid for pid, owner in self.owners.items() if owner is line}
+
+    def _tell(self, line: _Line, message: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # its holder is gone: the line's end comes next
+            line.send(message)
+
     def _obey(self, line: _Line, order: dict[str, Any]) -> None:
-        if "line" in order:
-            self.add(socket.socket(fileno=line.take(1)[0]))
-        elif "signal" in order:
-            for pid in line.children.intersection(order["to"]):  # not reaped: the number is still this child's
+        if "signal" in order:
+            for pid in self._children(line).intersection(order["to"]):  # not reaped: the number is still this child's
                 self._kill(pid, order["signal"])
+            return
+        count = order["descriptors"]
+        descriptors, line.descriptors = line.descriptors[:count], line.descriptors[count:]
+        if "fork" in order:
+            self._tell(line, self._fork(line, order, descriptors))
         else:
-            line.send(self._fork(line, order, line.take(order["descriptors"])))
+            self.add(socket.socket(fileno=descriptors[0]))
 
     def _fork(self, line: _Line, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-        line.directory, pids = order["directory"], []
+        self.directories[line], pids = order["directory"], []
         try:
             module, _, name = order["fork"].partition(":")
             wanted = [one for one in (*order["import"], module) if one not in sys.modules]
@@ -169,7 +175,6 @@ class _Server:
             for number in range(order["count"]):
                 own = descriptors[each * number : each * (number + 1)]
                 pid = fork(self._become, function, order["setup"], number, own, descriptors, by=self.by)
-                line.children.add(pid)
                 self.owners[pid] = line
                 pids.append(pid)
             return {"forked": pids}
@@ -181,7 +186,7 @@ class _Server:
             for fd in descriptors:
                 os.close(fd)
 
-    def _become(self, function: Child, setup: dict, number: int, own: list[int], others: list[int]) -> int | None:
+    def _become(self, function: Callable, setup: dict, number: int, own: list[int], others: list[int]) -> int | None:
         """In the child: let go of what is the server's or its siblings', then be what the order says."""
         if self.close:
             for fd in {*others, self.wake, self.woken}.difference(own):
@@ -197,14 +202,13 @@ class _Server:
                 return
             self._kill(pid, signal.SIGKILL, group_only=True)  # whatever it started and left in its session's group
             if (line := self.owners.pop(pid, None)) is not None:
-                line.children.discard(pid)
                 if line in self.lines:
-                    line.send({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
+                    self._tell(line, {"ended": pid, "status": os.waitstatus_to_exitcode(status)})
                 self._clean_up(line)
 
     def _clean_up(self, line: _Line) -> None:
-        if line not in self.lines and not line.children and line.directory:
-            shutil.rmtree(line.directory, ignore_errors=True)
+        if line not in self.lines and not self._children(line) and (directory := self.directories.pop(line, "")):
+            shutil.rmtree(directory, ignore_errors=True)
 
     def _kill(self, pid: int, number: int, group_only: bool = False) -> None:
         whole = number == signal.SIGKILL and self.by is leader
@@ -241,11 +245,11 @@ def serve(
 
 
 # -- a line, seen from its holder -------------------------------------------------------------------------------------
-class ForkLine:
+class ForkLine(_Line):
     """Orders to a fork server. Of one thread at a time. EOFError, OSError or TimeoutError if it does not answer."""
 
     def __init__(self, link: socket.socket) -> None:
-        self.link, self._text = link, b""
+        super().__init__(link)
         self._answers: list[dict[str, Any]] = []
         self._ended: list[tuple[int, int]] = []
 
@@ -267,20 +271,20 @@ class ForkLine:
     ) -> list[int]:
         """`count` children that run "module:function", with these descriptors shared out. Their pids; LabError: none."""
         order = {"fork": function, "count": count, "setup": setup, "import": [*modules], "directory": directory}
-        self._order({**order, "descriptors": len(descriptors)}, descriptors)
+        self.send({**order, "descriptors": len(descriptors)}, descriptors)
         answer = self._answer(limit)
         if "error" in answer:
             raise LabError(answer["error"])
         return answer["forked"]
 
     def signal(self, pids: Sequence[int], number: int) -> None:
-        self._order({"signal": int(number), "to": [*pids]})
+        self.send({"signal": int(number), "to": [*pids]})
 
     def further(self) -> "ForkLine":
         """Another line to the same server, for another holder."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self._order({"line": 1}, [theirs.fileno()])
+            self.send({"descriptors": 1}, [theirs.fileno()])
         return ForkLine(ours)
 
     def ended(self, wait: float | None = 0.0) -> list[tuple[int, int]]:
@@ -294,11 +298,6 @@ class ForkLine:
         """All children are killed; the server does not wait with that for anybody."""
         self.link.close()
 
-    def _order(self, order: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        data = json.dumps(order).encode() + b"\n"
-        sent = socket.send_fds(self.link, [data], list(descriptors)) if descriptors else 0
-        self.link.sendall(data[sent:])
-
     def _answer(self, limit: float) -> dict[str, Any]:
         deadline = time.monotonic() + limit
         while not self._answers and (left := deadline - time.monotonic()) > 0:
@@ -309,13 +308,7 @@ class ForkLine:
         return self._answers.pop(0)
 
     def _read(self, wait: float | None) -> None:
-        if not select.select([self.link], [], [], wait)[0]:
-            return
-        data = self.link.recv(1 << 16)
-        if not data:
-            raise EOFError("it exited")
-        *lines, self._text = (self._text + data).split(b"\n")
-        for message in map(json.loads, lines):
+        for message in self.read() if select.select([self.link], [], [], wait)[0] else ():
             if "ended" in message:
                 self._ended.append((message["ended"], message["status"]))
             else:

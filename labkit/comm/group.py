@@ -13,12 +13,11 @@ in a collective (`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `bar
   none. On gloo, a max or min that meets a NaN may return a number: reduce a flag "is not finite" instead.
 - Tensors may be non-contiguous or empty. They carry no gradient through the group.
 
-`split` cuts a group into named parts, and each rank gets the part that it is in: a Group like any other. `Mesh`
-(labkit.comm.mesh) cuts along dimensions. Two groups that share ranks must be called in the same order by both.
+`split` cuts a group into named parts, `Mesh` (labkit.comm.mesh) along dimensions. Ranks that share two groups must call
+them in the same order.
 
-**One numbering.** What you pass to a group, and its `rank`, count within that group: 0 to size-1. What is reported (the
-ledger, an autopsy, a timeline, the virtual wire) counts within the whole run: `group.ranks[i]` is the rank of the run
-that this group calls i. All groups of a rank write into one ledger (labkit.comm.ledger).
+**One numbering.** What you pass to a group, and its `rank`, count within that group: 0 to size-1. What is reported (in
+the ledger, an autopsy, the virtual wire) counts within the whole run: this group's rank i is the run's `group.ranks[i]`.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ class Recv:
 
 
 class Handle:
-    """What `isend`, `irecv` and `async_op=True` return. `wait()` returns the tensor (None for a send), which must not
-    be touched until then."""
+    """Of `isend`, `irecv`, `async_op=True`. `wait()` returns the tensor, not to be touched until then; of a send None."""
 
     __slots__ = ("_done", "_event", "_ledger", "_result")
 
@@ -102,11 +100,10 @@ class Group:
 
     # -- parts ----------------------------------------------------------------------------------------------------
     def split(self, parts: Sequence[Sequence[int]], name: str = "part") -> Group:
-        """Cut this group into `parts`: lists of its ranks, each ascending, no rank in two. All its ranks call this,
-        with the same arguments, and each gets the part that it is in, under `name`.
+        """Cut this group into `parts`, lists of its ranks, each ascending. All its ranks call this with the same
+        arguments; each gets its part, or, if it is in none, a Group (rank -1, size 0) of which any call is a LabError.
 
-        A rank that is in no part gets a Group too (rank -1, size 0); to call anything of it is a LabError. The group's
-        own name is "name" in the whole run, "parent/name" in a part of it, and "name#2" the second time."""
+        The part is called "name" in the whole run, "parent/name" in a part of it, and "name#2" the second time."""
         cut = arguments.check_parts(self, parts, name)
         self._names.append(name)
         full = name if self.name == WORLD else f"{self.name}/{name}"
@@ -121,9 +118,7 @@ class Group:
         return Group(transport, self.ledger)
 
     def device_mesh(self, ledger: bool = False) -> DeviceMesh:
-        """torch's DeviceMesh over these ranks, for FSDP2's `fully_shard` and DTensor.
-
-        ledger   also note what these send, in `group.ledger`; some microseconds a message (labkit.comm.torch_group)
+        """torch's DeviceMesh over these ranks, for FSDP2 and DTensor; ledger: `group.ledger` also notes what these send.
 
         Raises LabError for ranks on threads, which have no torch process group."""
         from labkit.comm.torch_group import device_mesh
@@ -292,12 +287,9 @@ class Group:
 
     # -- computing ------------------------------------------------------------------------------------------------
     def compute(self, label: str, seconds: float | None = None) -> Span:
-        """Note a span of computing, so that timelines and the virtual wire know what ran beside a message.
+        """Note a span of computing: what the `with` takes, in which no group is called, or `seconds` on the virtual wire.
 
-            with group.compute("layer 3, backward"):         as long as it takes here
-            group.compute("layer 3, backward", seconds=2e-3) 2 ms on the virtual wire, whatever runs here
-
-        Call no group inside a `with`."""
+        with group.compute("layer 3, backward"): ...        group.compute("layer 3, backward", seconds=2e-3)"""
         if seconds is not None and not 0 <= seconds < float("inf"):
             raise LabError(f"seconds={seconds!r} of a span must be a number, at least 0")
         where = caller()

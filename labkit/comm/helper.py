@@ -41,10 +41,7 @@ class Helper:
         self.owner, self._lock = os.getpid(), threading.Lock()
         ours, theirs = socket.socketpair()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the helper
-        code = (
-            f"import sys; sys.path[:] = {list(sys.path)!r}\n"
-            f"from labkit.comm.helper import serve; serve({theirs.fileno()})"
-        )
+        code = f"import sys; sys.path[:] = {sys.path}; from labkit.comm.helper import serve; serve({theirs.fileno()})"
         self.process = subprocess.Popen(
             [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", code],  # type: ignore[attr-defined]  # untyped there
             pass_fds=[theirs.fileno()],
@@ -68,13 +65,10 @@ class Helper:
             raise self.gone(error) from error
 
     def gone(self, error: Exception) -> LabError:
-        try:
-            self.errors.seek(0)
-            lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
-        except (OSError, ValueError):
-            lines = []
-        said = lines[-1] if lines else "it said nothing; was it killed for lack of memory?"
-        return LabError(f"the helper process that starts ranks does not answer ({error}): {said}")
+        self.errors.seek(0)
+        *_, said = self.errors.read().decode("utf-8", "replace").strip().rpartition("\n")
+        why = said or "it said nothing; was it killed for lack of memory?"
+        return LabError(f"the helper process that starts ranks does not answer ({error}): {why}")
 
     def alive(self) -> bool:
         return self.owner == os.getpid() and self._line.fileno() >= 0 and self.process.poll() is None
@@ -125,12 +119,10 @@ def fork_ranks(setup: dict[str, Any], descriptors: list[int]) -> tuple[ForkLine,
     try:
         work = "labkit.comm.worker:work"
         return line, line.fork(work, setup["size"], setup, descriptors, modules, setup["directory"])
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, LabError) as error:
         line.close()
-        raise helper.gone(error) from error
-    except LabError as error:
-        line.close()
-        raise LabError(f"a rank process could not be started: {error}") from None
+        refused = LabError(f"a rank process could not be started: {error}")
+        raise refused if isinstance(error, LabError) else helper.gone(error) from error
 
 
 @atexit.register
@@ -138,6 +130,6 @@ def shutdown() -> None:
     """End the helper now. The next run of rank processes starts another."""
     global _own
     with _lock:
-        if _own is not None and _own.owner == os.getpid():
+        if _own is not None:
             _own.close()
         _own = None

@@ -1,23 +1,16 @@
 """The ledger, a communication log: what one rank asked its group to do, in program order.
 
 Every call on a `Group` leaves an `Event`: checks assert on it, timelines draw it, the virtual wire replays it, and the
-autopsy of a hang is read from it. For the replay, clocks aside:
-
-- Events that one call posts together (the halves of a `sendrecv`, the parts of a `batch`) share a `batch` id.
-- `blocking=False` (`isend`, `irecv`, `async_op`): the rank went on at once; a later "wait" with `of=<index>` is where it
-  stood still until completion.
-- Ranks are those of the whole run, whatever a sub-group calls them; `ledger.groups` says which are in a group.
-- `seq` counts within a group: the n-th send from a to b meets the n-th recv on b from a, and the n-th collective the
-  n-th of every other rank. Matching needs nothing else.
+autopsy of a hang is read from it. Ranks are those of the whole run. Matching needs `seq` alone: in each group the n-th
+send from a to b meets the n-th recv on b from a, and the n-th collective the n-th of every other rank.
 
 `bytes` of a "send" and a "recv" are what crosses, without a header (the tests hold it against the kernel's counters).
 For a library collective they are the payload as nccl-tests counts it (all_reduce and broadcast: the tensor; all_gather:
-the gathered result; reduce_scatter: the whole input), and say nothing of the wire. What FSDP2, DTensor and others send
-by themselves is here only if their mesh was made with `ledger=True` (labkit.comm.torch_group). On CUDA `begin` and `end`
-say when the call was made and when it returned to the host.
+the gathered result; reduce_scatter: the whole input). What FSDP2, DTensor and others send by themselves is here only if
+their mesh was made with `ledger=True`. On CUDA `begin` and `end` are the host's: of the call, and of its return.
 
-An event costs about 2 microseconds, 6 where a file (`sink`) keeps it too: a rank that hangs in C code or dies by a
-signal cannot say what it was doing, and the parent reads its file for the autopsy (`read_sink`).
+An event costs about 2 microseconds, 6 where a file (`sink`) keeps it too: in it the parent reads what a rank was doing
+that was killed or hangs in C code.
 """
 
 import json
@@ -81,8 +74,8 @@ class Event:
     dtype: str = ""  # "float32", "bfloat16", ...
     shape: tuple[int, ...] = ()  # of the tensor that was passed (recv: received)
     op: str | None = None  # "sum", "mean", ... of a reduction; the name and parts of a split
-    batch: int | None = None  # shared by everything posted by one call; None for "wait"
-    blocking: bool = True  # False: posted only; see the "wait" with of == index
+    batch: int | None = None  # shared by what one call posts, as both halves of a sendrecv; None for "wait"
+    blocking: bool = True  # False: posted only, and the rank went on; it stood still in the "wait" with of == index
     of: int | None = None  # "wait": the index of the event waited for
     seq: int = 0  # number of this message on its channel, or of this collective, within the group
     group: str = WORLD

@@ -49,17 +49,17 @@ class Match:
 
     def missing(self, rank: int, event: Event) -> list[int]:
         """The ranks that have not made the call that `event` of `rank` needs."""
-        group = self.ledgers[rank].group_of(event)
+        group, peer = self.ledgers[rank].group_of(event), event.peer
+        made: dict[int, dict[int, Event]] = {}  # by the ranks that it needs
         if event.kind in COLLECTIVES:
             calls = self.collectives.get(group, {})
-            return [r for r in group.ranks if r != rank and _last(calls.get(r, {})) < event.seq]
-        if event.kind not in ("send", "recv") or event.peer is None:
-            return []
-        if event.kind == "send":
-            made = self.recvs.get((group, rank, event.peer), {})
-        else:
-            made = self.sends.get((group, event.peer, rank), {})
-        return [] if _last(made) >= event.seq else [event.peer]
+            made = {r: calls.get(r, {}) for r in group.ranks if r != rank}
+        elif event.kind == "send" and peer is not None:
+            made = {peer: self.recvs.get((group, rank, peer), {})}
+        elif event.kind == "recv" and peer is not None:
+            made = {peer: self.sends.get((group, peer, rank), {})}
+        # The last call's number: earlier ones may have been dropped.
+        return [r for r, by_seq in made.items() if next(reversed(by_seq), -1) < event.seq]
 
     def mismatch(self) -> Mismatch | None:
         """The first meeting of calls that do not fit, if any."""
@@ -92,9 +92,7 @@ class Match:
                 if len(alike) > 1:
                     most, *others = sorted(alike.values(), key=lambda ranks: (-len(ranks), ranks))
                     odd = [rank for ranks in others for rank in ranks]
-                    each = "; ".join(
-                        f"{say_ranks(ranks)} called {_format_call(calls[ranks[0]])}" for ranks in [most, *others]
-                    )
+                    each = "; ".join(f"{say_ranks(r)} called {_format_call(calls[r[0]])}" for r in (most, *others))
                     tie = len(most) == len(others[0])
                     blame = "one of them is wrong" if tie else f"{say_ranks(odd)} left the common order"
                     cause = f"The ranks' collective number {seq + 1}{group.of} differs: {each}; {blame}."
@@ -103,11 +101,6 @@ class Match:
                     where = next((at for at in places if not given(at.rpartition(":")[0])), places[0])
                     yield met, Mismatch(odd[0], sorted(calls), where, cause)
                     break
-
-
-def _last(made: dict[int, Event]) -> int:
-    """The last call's number; earlier ones may have been dropped."""
-    return next(reversed(made), -1)
 
 
 def _what(event: Event) -> str:

@@ -22,9 +22,7 @@ from labkit.errors import LabError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-# Ranks along these dimensions hold parts of one model and see the same part of the batch; along all others (dp, fsdp,
-# cp, ...) each has a part of the batch of its own.
-MODEL = ("tp", "pp")
+MODEL = ("tp", "pp")  # ranks along these hold parts of one model, and see the same part of the batch
 
 
 class Mesh:

@@ -1,13 +1,10 @@
-"""How long processes could run: a deadline of the clock would punish code for a busy machine.
-
-A deadline strikes once the ranks could run for `ENOUGH` of it, or after `STRETCH` times as long in any case.
-"""
+"""How long processes could run: a deadline of the clock would punish code for a busy machine."""
 
 import time
 from collections.abc import Sequence
 
 ENOUGH = 0.5  # share of its time that the ranks must have been able to run before its deadline counts
-STRETCH = 8.0  # times the deadline: then it is over
+STRETCH = 8.0  # times the deadline: then it is over in any case
 
 
 def times(pid: int) -> tuple[float, float]:

@@ -1,9 +1,4 @@
-"""`run_ranks`: the same function on N ranks, anywhere.
-
-threads     in this process (labkit.comm.threads). Milliseconds; shared globals; no FSDP2
-processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes): one machine
-torchrun    the ranks that torchrun started, on one machine or many (labkit.comm.torchrun)
-"""
+"""`run_ranks`: the same function on N ranks: threads, processes of this machine, or torchrun's on one machine or many."""
 
 import os
 import re
@@ -13,8 +8,6 @@ from typing import Any
 from labkit.comm.autopsy import RanksFailed, Results
 from labkit.comm.processes import RankPool, check_size, check_timeout
 from labkit.errors import LabError
-
-__all__ = ["RankPool", "RanksFailed", "Results", "run_ranks"]
 
 BACKENDS = ("threads", "processes", "torchrun")
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -28,10 +21,9 @@ def under_torchrun() -> bool:
         return False
     given = {name: os.environ[name] for name in (*LAUNCHED, *LOCAL) if name in os.environ}
     number = {name: int(text) if text.isdecimal() else -1 for name, text in given.items() if name != "MASTER_ADDR"}
-    sound = (
-        min(number.values()) >= 0 and number["RANK"] < number["WORLD_SIZE"] and number.get("LOCAL_WORLD_SIZE", 1) > 0
-    )
-    if not (sound and 0 < number["MASTER_PORT"] < 2**16 and re.fullmatch(r"[^\s\[\]]+", given["MASTER_ADDR"])):
+    sound = min(number.values()) >= 0 and number["RANK"] < number["WORLD_SIZE"] and 0 < number["MASTER_PORT"] < 2**16
+    sound = sound and number.get("LOCAL_WORLD_SIZE", 1) > 0
+    if not (sound and re.fullmatch(r"[^\s\[\]]+", given["MASTER_ADDR"])):
         said = ", ".join(f"{name}={text!r}" for name, text in given.items())
         raise LabError(f"{said} name no rank of a launcher: unset {', '.join(given)}, or start with torchrun")
     return True
@@ -100,6 +92,8 @@ def run_ranks(
         raise LabError("ranks on threads move CPU tensors only: device='cuda' needs backend='processes' or 'torchrun'")
     try:
         if backend == "torchrun":
+            if not under_torchrun():
+                raise LabError(f"backend='torchrun' needs a program started by torchrun --nproc-per-node {size or 4}")
             from labkit.comm import torchrun
 
             return torchrun.run(fn, args, size, timeout, device)

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from labkit.comm.ledger import EMPTY, WORLD, GroupId
-from labkit.comm.transport import Collective, Op, Transport, Wait, as_bytes, format_tensor
+from labkit.comm.ledger import WORLD, GroupId
+from labkit.comm.transport import Collective, Op, Transport, Wait, as_bytes
 
 
 class RankEnded(BaseException):
@@ -50,8 +50,10 @@ class Rendezvous:
             for condition in self.wake:
                 condition.notify_all()
 
-    def _disagree(self, fault: str) -> NoReturn:
-        self.end(fault)
+    def _disagree(self, group: GroupId, *two: Pending) -> NoReturn:
+        # Who meant what is in the ledgers (labkit.comm.match): this is said where they were off.
+        met = " and ".join(f"rank {item.rank} ({item.what.kind} at {item.what.where})" for item in two)
+        self.end(f"{met} met{group.inside} and did not mean the same")
         raise RankEnded
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -68,7 +70,9 @@ class Rendezvous:
                 waiting = self.messages[channel]  # halves of one kind: another one meets the first of them
                 if waiting and waiting[0].what.kind != op.kind:
                     pair = (item, waiting.popleft()) if sending else (waiting.popleft(), item)
-                    self._check_pair(group, *pair)
+                    sent, received = pair[0].what.tensor, pair[1].what.tensor
+                    if (sent.numel(), sent.dtype) != (received.numel(), received.dtype):
+                        self._disagree(group, *pair)
                     met.append(pair)
                 else:
                     waiting.append(item)
@@ -76,14 +80,6 @@ class Rendezvous:
             as_bytes(recv.what.tensor).copy_(as_bytes(send.what.tensor))
             self._complete(send, recv)
         return mine
-
-    def _check_pair(self, group: GroupId, send: Pending, recv: Pending) -> None:
-        a, b = send.what, recv.what
-        if (a.tensor.numel(), a.tensor.dtype) != (b.tensor.numel(), b.tensor.dtype):
-            self._disagree(
-                f"rank {send.rank} sends {format_tensor(a.tensor)} to rank {recv.rank} ({a.where}), which expects "
-                f"{format_tensor(b.tensor)} ({b.where}){group.inside}"
-            )
 
     # -- collectives ----------------------------------------------------------------------------------------------
     def contribute(self, group: GroupId, rank: int, call: Collective) -> Pending:
@@ -95,11 +91,7 @@ class Rendezvous:
             self.counts[group, rank] += 1
             slot = self.slots[group, number]
             if slot and _signature(slot[0].what) != _signature(call):
-                theirs, ours = _format_call(slot[0].what), _format_call(call)
-                self._disagree(
-                    f"rank {slot[0].rank} called {theirs} and rank {rank} called {ours} as collective number "
-                    f"{number + 1}{group.of}"
-                )
+                self._disagree(group, slot[0], item)
             slot.append(item)
             if len(slot) < len(group.ranks):
                 return item
@@ -157,8 +149,6 @@ def _compute(by_rank: dict[int, Collective]) -> None:
     """All contributions, in rank order, have come: fill every rank's result."""
     calls = list(by_rank.values())
     kind = calls[0].kind
-    if kind in EMPTY:
-        return
     tensors = [call.tensor for call in calls if call.tensor is not None]
     if kind in ("all_reduce", "reduce_scatter"):
         total = tensors[0].clone()
@@ -173,7 +163,7 @@ def _compute(by_rank: dict[int, Collective]) -> None:
             if call.out is not None:
                 as_bytes(call.out).copy_(gathered)
     elif kind == "broadcast":
-        source = tensors[list(by_rank).index(calls[0].src if calls[0].src is not None else -1)]
+        source: Any = by_rank[calls[0].src or 0].tensor
         for tensor in tensors:
             if tensor is not source:
                 as_bytes(tensor).copy_(as_bytes(source))
@@ -182,9 +172,3 @@ def _compute(by_rank: dict[int, Collective]) -> None:
 def _signature(call: Collective) -> tuple:
     tensor = call.tensor
     return (call.kind, call.op, call.src, tensor is not None and (tensor.dtype, tensor.numel()))
-
-
-def _format_call(call: Collective) -> str:
-    src = f"src {call.src}" if call.src is not None else ""
-    details = [call.op, src, format_tensor(call.tensor) if call.tensor is not None else "", call.where]
-    return f"{call.kind} ({', '.join(filter(None, details))})"

@@ -1,43 +1,37 @@
-"""What `run_ranks` sends to rank processes and gets back: pickles, by value, for our own processes alone.
+"""What `run_ranks` sends to rank processes and gets back: pickles, for our own processes alone.
 
-Tensors travel as their bytes, on the CPU. What no rank can import travels by value, by cloudpickle.
+Tensors travel as their bytes, on the CPU; what no rank can import by value, by cloudpickle.
 """
-
-from __future__ import annotations
 
 import io
 import pickle
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 
 from labkit.errors import LabError
 
-if TYPE_CHECKING:  # not before something is sent: `lab --help` knows rank pools too
-    import torch
-
 
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        import torch
+        import torch  # not before something is sent: `lab --help` knows rank pools too
 
         if isinstance(obj, torch.Tensor):
             plain = type(obj) in (torch.Tensor, torch.nn.Parameter)
             if plain and obj.layout is torch.strided and not obj.is_quantized:
                 flat = obj.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
                 grad, parameter = obj.requires_grad and obj.is_leaf, type(obj) is torch.nn.Parameter
-                return _tensor, (pickle.PickleBuffer(flat.numpy().data), obj.dtype, tuple(obj.shape), grad, parameter)
+                return _tensor, (flat.numpy(), obj.dtype, tuple(obj.shape), grad, parameter)
             if hasattr(obj, "full_tensor"):
                 raise pickle.PicklingError("a DTensor lives on its mesh: return x.full_tensor() or x.to_local()")
         return super().reducer_override(obj)
 
 
-def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...], grad: bool, parameter: bool) -> torch.Tensor:
+def _tensor(data: Any, dtype: Any, shape: tuple[int, ...], grad: bool, parameter: bool) -> Any:
     import torch
 
-    flat = torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
-    tensor = flat.view(dtype).reshape(shape)
+    tensor = torch.from_numpy(data).view(dtype).reshape(shape)
     return torch.nn.Parameter(tensor, grad) if parameter else tensor.requires_grad_(grad)
 
 

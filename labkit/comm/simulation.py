@@ -1,8 +1,7 @@
 """The virtual wire's engine: ranks that post messages, links that carry one at a time, and a clock that jumps.
 
-The rules stand in `labkit.comm.wire`. The clock jumps from one end of a message or span to the next; in each instant
-what ends now ends, then waiting ranks go on, then what can start is put on the wire, longest ready first. Time is whole
-attoseconds: with floats, rounding would decide who goes first.
+The rules stand in `labkit.comm.wire`. In each instant what ends now ends, then waiting ranks go on, then what can start
+is put on the wire, longest ready first. Time is whole attoseconds: with floats, rounding would decide who goes first.
 """
 
 import heapq
@@ -230,10 +229,9 @@ class Simulation:
     # ---- links
 
     def start(self, freed: set[str]) -> None:
-        """Put on the wire whatever can start now, the longest ready first.
-
-        A message that has to wait stands in the queue of that link of its path which gets free last: it cannot start
-        earlier. So only the queues of links freed now need a look, and each only as long as its link stays free."""
+        """Put on the wire whatever can start now, the longest ready first."""
+        # A message that waits stands in the queue of that link of its path which gets free last: it cannot start before.
+        # So only the queues of links freed now need a look, and each only as long as its link stays free.
         candidates = [(*self.queues[name][0], name) for name in freed if self.queues[name]]
         candidates += [(message.key(), message, "") for message in self.fresh]
         self.fresh = []

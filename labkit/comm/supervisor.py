@@ -6,8 +6,6 @@ A rank is "running" (waiting included), or has "returned", "raised" or "died". A
     one has failed          after a grace: most others end by themselves, and they show who disagrees with whom
     nobody can go on        all that run stand in calls, nothing moves, and the evidence proves a deadlock
     its time is over        as the medium counts time
-
-How ranks live, speak and are ended is the medium's; what it alone may forbid (memory, a connection's rules) it raises.
 """
 
 import time
@@ -25,16 +23,21 @@ STILL = 0.25  # seconds without a move before a deadlock is believed
 
 
 class Medium(Protocol):
-    """Where the ranks are."""
+    """How ranks live and speak. What it alone may forbid (memory, a connection's rules) it raises, from `wait`."""
 
     @property
-    def fault(self) -> str | None: ...  # in words, how two ranks that met in a call did not mean the same
+    def fault(self) -> str | None:  # in words, how two ranks that met in a call did not mean the same
+        return None
+
     def wait(self, seconds: float) -> None: ...  # take what the ranks say, for `seconds` or less
     def states(self) -> list[str]: ...  # "running", "returned", "raised", "died", by rank
-    def moves(self) -> object: ...  # equal to the last one as long as no rank has done anything
-    def blocked(self) -> bool: ...  # whether every rank that runs may stand in a call of the group
     def late(self) -> bool: ...  # whether the run's time is over
     def evidence(self) -> Sequence[Evidence]: ...  # what is known of each rank now
+    def moves(self) -> object:  # equal to the last one as long as no rank has done anything
+        return None
+
+    def blocked(self) -> bool:  # whether every rank that runs may stand in a call of the group
+        return False
 
 
 def supervise(medium: Medium, settled: float = SETTLED, still: float = STILL) -> str | None:

@@ -1,7 +1,7 @@
 """Ranks on threads of this process: for exploring in a notebook, ready in milliseconds.
 
-The ranks share globals, torch's random generator and the interpreter's lock, and have no process group, so no FSDP2. A
-C call (`time.sleep`, a product) cannot be ended from outside: the autopsy then names backend="processes".
+They share globals, torch's random generator and the interpreter's lock, have no process group, so no FSDP2, and cannot
+be ended in a C call (`time.sleep`, a product).
 """
 
 import ctypes
@@ -66,15 +66,11 @@ class _Rank(threading.Thread):
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(RankEnded))
 
     def evidence(self) -> Evidence:
-        ended = self.state == "ended"  # a mismatch ended it inside the call; its open event says which
-        if self.error is not None:
-            where = describe_error(self.error)
-        else:
-            where = {} if ended else {"stack": stack_of(self.ident)}
-        state, ledger = "running" if ended else self.state, self.group.ledger
-        return Evidence(
-            self.group.rank, ledger, state, now=ledger.now(), order=self.failed_at, error=self.error, **where
-        )
+        where = describe_error(self.error) if self.error is not None else {"stack": stack_of(self.ident)}
+        # A mismatch ended it inside the call; its open event says which.
+        state, ledger = "running" if self.state == "ended" else self.state, self.group.ledger
+        how: dict[str, Any] = dict(now=ledger.now(), order=self.failed_at, error=self.error)
+        return Evidence(self.group.rank, ledger, state, **how, **where)
 
 
 class _Run:

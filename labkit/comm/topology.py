@@ -1,15 +1,8 @@
 """What connects the ranks: directed links, and the way from each rank to each other rank.
 
-A link is one direction of a cable. A message crosses all links on `path(a, b)` at once (cut-through switching) and
-needs, if nothing else is in the way,
+A message crosses all links on `path(a, b)` at once (cut-through switching) and needs, if nothing else is in the way,
 
     sum of their latencies + bytes / their smallest bandwidth      =  alpha + n * beta     (Hockney's model)
-
-Builders, from simple to real; `alpha` is what a message feels end to end:
-
-    switch(n, alpha, B)       each rank has a link up to, and a link down from, a switch that is never the bottleneck
-    two_level(m, p, ...)      m nodes of p ranks: a switch in each node, one network card a node
-    from_bandwidth(matrix)    a cable of its own between each two ranks, as a measured matrix says
 """
 
 import math
@@ -74,11 +67,9 @@ class Topology:
     def __repr__(self) -> str:
         return f"Topology({self.name}: {self.size} ranks, {len(self.links)} links)"
 
-    # ---- builders
-
     @classmethod
     def switch(cls, n: int, alpha: float, bandwidth: float) -> "Topology":
-        """`alpha` s from rank to rank, `bandwidth` B/s for each rank each way."""
+        """Each rank has a link up to a switch and one down from it: `alpha` s from rank to rank, `bandwidth` B/s each."""
         links = {f"{r}.{way}": Link(bandwidth, alpha / 2) for r in range(n) for way in ("up", "down")}
         routes = {(a, b): (f"{a}.up", f"{b}.down") for a, b in permutations(range(n), 2)}
         return cls(n, links, routes, f"a switch for {n} ranks")
@@ -94,9 +85,9 @@ class Topology:
         outer_alpha: float,
         outer_bandwidth: float,
     ) -> "Topology":
-        """`nodes` machines with `per_node` ranks each; rank r is on node r // per_node.
+        """`nodes` switches of `per_node` ranks each; rank r is on node r // per_node. Alphas in s, bandwidths in B/s.
 
-        Between nodes a node's ranks share one network card; a message takes `inner_alpha + outer_alpha` s."""
+        Between nodes a node's ranks share one network card; a message takes `inner_alpha + outer_alpha`."""
         n = nodes * per_node
         links = {f"{r}.{way}": Link(inner_bandwidth, inner_alpha / 2) for r in range(n) for way in ("up", "down")}
         for k in range(nodes):
@@ -110,7 +101,7 @@ class Topology:
 
     @classmethod
     def from_bandwidth(cls, matrix: Any, alpha: float = 0.0) -> "Topology":
-        """matrix[a][b]: B/s from a to b (nested lists, numpy or torch), 0: no cable. alpha: every link's, s."""
+        """A cable between each two ranks; matrix[a][b]: its B/s (lists, numpy or torch), 0: none. alpha: each one's, s."""
         rows = [[float(bandwidth) for bandwidth in row] for row in matrix]
         n = len(rows)
         if any(len(row) != n for row in rows):

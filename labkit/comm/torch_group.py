@@ -1,7 +1,4 @@
-"""A torch process group that keeps the ledger: what FSDP2, DTensor and others send by themselves is seen.
-
-`LedgerGroup` stands around the real group of a DeviceMesh: it notes a call as `Group` would, and passes it on.
-"""
+"""A torch process group that keeps the ledger: what FSDP2, DTensor and others send by themselves is seen."""
 
 from __future__ import annotations
 
@@ -91,27 +88,60 @@ class _Work(dist.Work):
         self.real.block_current_stream()
 
 
-def _noted(kind: str, *names: str, shown: int = 0, counted: int | None = None) -> Callable[..., Any]:
-    """A method that notes `kind`, one event a tensor, and calls the first of `names` that this torch's group has; shown,
-    counted: which arguments hold the tensors whose shape, and whose bytes, are noted."""
+class LedgerGroup(dist.ProcessGroup):
+    """Stands around a DeviceMesh's `real` group: notes a call as `Group` would, in the job's `ledger`, and passes it on."""
+
+    def __init__(self, real: dist.ProcessGroup, group: GroupId) -> None:
+        super().__init__(real.rank(), real.size())  # type: ignore[call-arg]  # torch has this form, its stub not
+        self.real, self.group, self.ledger = real, group, Ledger()
+
+    def getGroupName(self) -> str:  # torch looks for this name
+        return f"{self.real.group_name} with ledger"
+
+
+# What is noted; which arguments hold the tensors whose shape is, and whose bytes are; the methods. Of two names of one
+# the first is torch 2.13's, the other that of 2.11 and 2.12, which C++ still looks for. Ranks may bring different sizes
+# to an all_to_all and what follows it: these are noted, and not matched.
+_CALLS = (
+    ("all_reduce", 0, 0, "allreduce"),
+    ("all_reduce", 0, 0, "allreduce_coalesced"),
+    ("broadcast", 0, 0, "broadcast"),
+    ("barrier", 0, 0, "barrier"),
+    ("all_gather", 1, 0, "allgather"),
+    ("all_gather", 1, 0, "all_gather_single", "_allgather_base"),
+    ("all_gather", 1, 0, "all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
+    ("reduce_scatter", 1, 1, "reduce_scatter"),
+    ("reduce_scatter", 1, 1, "reduce_scatter_single", "_reduce_scatter_base"),
+    ("reduce_scatter", 1, 1, "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
+    ("send", 0, 0, "send"),
+    ("recv", 0, 0, "recv"),
+    ("all_to_all", 1, 1, "all_to_all_single", "alltoall_base"),
+    ("all_to_all", 1, 1, "alltoall"),
+    ("reduce", 0, 0, "reduce"),
+    ("gather", 1, 1, "gather"),
+    ("scatter", 0, 0, "scatter"),
+)
+
+
+def _noted(kind: str, shown: int, counted: int, names: Sequence[str]) -> Callable[..., Any]:
+    """A method that notes a call, one event a tensor, and makes it of the real group, by the name that this one has."""
 
     def method(self: LedgerGroup, *args: Any, **options: Any) -> Any:
         call = next(found for name in names if (found := getattr(self.real, name, None)) is not None)
-        tensors = _each(args[shown]) if args else [None]
-        sizes = _each(args[shown if counted is None else counted]) if args else [None]
-        where, op, peer = author(), None, None
+        tensors, sizes = (_each(args[shown]), _each(args[counted])) if args else ([None], [None])
+        op = peer = None
         for value in (*args, *options.values()):
             op = getattr(value, "reduceOp", op)
             peer = getattr(value, "rootRank", peer)
-        if kind in ("send", "recv") and len(args) > 2:
+        if kind in ("send", "recv"):
             peer = args[1]
         if peer is not None:
             peer = self.group.ranks[peer]
-        calls = [
-            (kind, peer, sum(part.nbytes for part in _each(size)), *_dtype_and_shape(tensor))
-            for tensor, size in zip(tensors, sizes)
-        ]
-        events = self.ledger.begin_together(calls, op=_op(op), blocking=False, where=where, group=self.group.name)
+        calls = []
+        for tensor, size in zip(map(_each, tensors), map(_each, sizes)):
+            what = size_dtype_shape(tensor[0])[1:] if tensor else ()
+            calls.append((kind, peer, sum(part.nbytes for part in size), *what))
+        events = self.ledger.begin_together(calls, op=_op(op), blocking=False, where=author(), group=self.group.name)
         work = call(*args, **options)
         if work is not None:
             return _Work(work, self.ledger, events)
@@ -122,53 +152,14 @@ def _noted(kind: str, *names: str, shown: int = 0, counted: int | None = None) -
     return method
 
 
-class LedgerGroup(dist.ProcessGroup):
-    """`real`, and each call noted in `ledger`, which may change from job to job."""
-
-    def __init__(self, real: dist.ProcessGroup, group: GroupId) -> None:
-        super().__init__(real.rank(), real.size())  # type: ignore[call-arg]  # torch has this form, its stub not
-        self.real, self.group, self.ledger = real, group, Ledger()
-
-    def getGroupName(self) -> str:  # torch looks for this name
-        return f"{self.real.group_name} with ledger"
-
-    # Two names: torch 2.13's, and that of 2.11 and 2.12, which C++ still looks for.
-    allreduce = _noted("all_reduce", "allreduce")
-    allreduce_coalesced = _noted("all_reduce", "allreduce_coalesced")
-    broadcast = _noted("broadcast", "broadcast")
-    barrier = _noted("barrier", "barrier")
-    allgather = _noted("all_gather", "allgather", shown=1, counted=0)
-    all_gather_single = _noted("all_gather", "all_gather_single", "_allgather_base", shown=1, counted=0)
-    _allgather_base = all_gather_single
-    all_gather_single_coalesced = _noted(
-        "all_gather", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", shown=1, counted=0
-    )
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter = _noted("reduce_scatter", "reduce_scatter", shown=1)
-    reduce_scatter_single = _noted("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", shown=1)
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_single_coalesced = _noted(
-        "reduce_scatter", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", shown=1
-    )
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    send = _noted("send", "send")
-    recv = _noted("recv", "recv")
-    # Ranks may bring different sizes to these: they are noted, and not matched.
-    all_to_all_single = _noted("all_to_all", "all_to_all_single", "alltoall_base", shown=1)
-    alltoall_base = all_to_all_single
-    alltoall = _noted("all_to_all", "alltoall", shown=1)
-    reduce = _noted("reduce", "reduce")
-    gather = _noted("gather", "gather", shown=1)
-    scatter = _noted("scatter", "scatter")
+for _kind, _shown, _counted, *_names in _CALLS:
+    for _name in _names:
+        setattr(LedgerGroup, _name, _noted(_kind, _shown, _counted, _names))
 
 
 def _each(argument: Any) -> list[Any]:
     """A tensor, several (which may be lists of tensors themselves), or none."""
     return [] if argument is None else [argument] if isinstance(argument, torch.Tensor) else list(argument)
-
-
-def _dtype_and_shape(argument: Any) -> tuple:
-    return size_dtype_shape(_each(argument)[0])[1:] if _each(argument) else ()
 
 
 def _op(op: Any) -> str | None:

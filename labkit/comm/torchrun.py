@@ -6,34 +6,35 @@ there is no deadline and no search for deadlocks.
 
 import atexit
 import contextlib
-import json
 import os
 import signal
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
-from typing import NoReturn
+from copy import copy
+from datetime import timedelta
+from typing import Any, NoReturn
 
-import torch
 import torch.distributed as dist
 
-from labkit.comm.attempt import Attempt
 from labkit.comm.autopsy import Evidence, Results
 from labkit.comm.callsite import describe_error, stack_of
 from labkit.comm.diagnose import refuse_wrong
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
-from labkit.comm.serialization import pack_value, unpack
-from labkit.comm.supervisor import DEADLINE, FAILED, failure, supervise
-from labkit.comm.transport import join, stay_inside
+from labkit.comm.serialization import pack, pack_value, unpack
+from labkit.comm.supervisor import DEADLINE, FAILED, Medium, failure, supervise
+from labkit.comm.transport import NO_LIMIT, join, stay_inside
 from labkit.errors import LabError
 
+PATIENCE = timedelta(minutes=10)  # a start that does not come together in it ends
+SAYS = 10.0  # seconds until it is said for whom a rank waits
 ANSWER = 3.0  # seconds that the others get to send their evidence
 LEAVE = 2.0  # seconds after the report before they leave, so that it is printed first
 SILENT = 3.0  # seconds without a beat of a rank until one that is asked to end no longer waits for it
-RECENT = 2000  # events of each ledger that travel on failure
-PIECE = 4 << 20  # bytes of one message to the store, which hangs up on more than 8 MiB
+RECENT = 2000  # events of each ledger that travel on failure, by the store
 
 
 def _say(text: str) -> None:
@@ -48,21 +49,82 @@ def _leave(text: str = "") -> NoReturn:
     os._exit(1)
 
 
+class Attempt:
+    """One start of the ranks: `store()` connects to its own part of the store. LabError: not all came within PATIENCE."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.address, self.port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self.missing: list[int] | None = None  # None: nothing has answered yet
+        # With the agent's store nobody serves one; otherwise rank 0 does, unless its program already has.
+        agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        serves = self.rank == 0 and not agents and not dist.is_initialized()
+        said = threading.Timer(SAYS, lambda: print(f"labkit: {self._waits(SAYS)}", file=sys.stderr, flush=True))
+        said.daemon = True
+        said.start()
+        try:
+            self._base = self._connect(serves)
+            self.name = self._agree(self._base)
+        except (dist.DistError, OSError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise LabError(f"{self._waits(PATIENCE.total_seconds())}; gave up: {first}") from None
+        finally:
+            said.cancel()
+
+    def store(self) -> dist.Store:
+        return dist.PrefixStore(f"labkit/{self.name}", self._connect(False))
+
+    def _connect(self, serves: bool) -> dist.TCPStore:
+        how: dict[str, Any] = dict(is_master=serves, wait_for_workers=False, multi_tenant=True, timeout=PATIENCE)
+        return dist.TCPStore(self.address, self.port, self.size, **how)
+
+    def _agree(self, store: dist.Store) -> str:
+        # torchrun starts dead ranks again on the store of the first time, where keys of the dead are still, and its
+        # restart count begins anew. So each leaves a random word; rank 0 proposes all words that it finds; who finds
+        # their own agrees.
+        self.missing = list(range(self.size))
+        came = [f"labkit/came/{rank}" for rank in self.missing]
+        word, until = uuid.uuid4().hex, time.monotonic() + PATIENCE.total_seconds()
+        store.set(came[self.rank], word)
+        while time.monotonic() < until:
+            if self.rank == 0:
+                self.missing = [rank for rank, key in enumerate(came) if not store.check([key])]
+                if not self.missing:
+                    store.set("labkit/proposed", ".".join(store.get(key).decode() for key in came))
+            words = store.get("labkit/proposed").decode() if store.check(["labkit/proposed"]) else ""
+            if word in words.split("."):
+                name = uuid.uuid5(uuid.NAMESPACE_OID, words).hex
+                agreed = [f"labkit/{name}/agreed/{rank}" for rank in range(self.size)]
+                store.set(agreed[self.rank], "1")
+                if store.check(agreed):
+                    return name
+                self.missing = [rank for rank, key in enumerate(agreed) if not store.check([key])]
+            time.sleep(0.02)
+        raise OSError("not all ranks came")
+
+    def _waits(self, seconds: float) -> str:
+        others = ", ".join(str(rank) for rank in self.missing or () if rank != self.rank)
+        whom = f"rank {others}" if self.missing is not None else "an answer"
+        return (
+            f"rank {self.rank} of {self.size} has waited {seconds:.0f} s for {whom} at {self.address}:{self.port}, "
+            "since RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set; if no launcher started the others, unset them"
+        )
+
+
 class _Home:
     """What this process keeps between calls: its process group and its connection to the store."""
 
     def __init__(self, device: str) -> None:
-        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        local = int(os.environ.get("LOCAL_RANK", self.rank))
-        one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
-        if one_machine:
+        if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
             stay_inside()
-        if device == "cuda" and local >= (have := torch.cuda.device_count()):
-            raise LabError(f"local rank {local} has no GPU, there are {have}: start fewer, or use device='cpu'")
         joined, self.attempt = dist.is_initialized(), Attempt()  # kept: it may serve the store
+        self.rank, self.size = self.attempt.rank, self.attempt.size
+        local = int(os.environ.get("LOCAL_RANK", self.rank))
         self.transport = join(device, local, store=self.attempt.store(), rank=self.rank, world_size=self.size)
         if not joined:
             atexit.register(self._leave_group)
+        # For what stands around a job: calls that it left behind in its own groups cannot meet with that.
+        self.around = dist.new_group(backend="gloo", timeout=NO_LIMIT)
         # A connection of our own: the group's may stand in a blocking wait while the watch needs an answer.
         self.store = self.attempt.store()
         self.jobs, self.failed, self.parent = 0, False, os.getppid()
@@ -95,10 +157,6 @@ _home: _Home | None = None
 def run(fn: Callable, args: tuple, size: int | None, timeout: float | None, device: str) -> Results:
     """Run `fn(group, *args)` as this process's rank. See labkit.comm.ranks.run_ranks."""
     global _home
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        start = f"torchrun --nproc-per-node {size or 4} ..."
-        raise LabError(f"backend='torchrun' needs a program started by {start} ({', '.join(missing)} not set)")
     world = int(os.environ["WORLD_SIZE"])
     if size is not None and size != world:
         raise LabError(f"torchrun started {world} ranks, but size={size}: leave size out, or start {size}")
@@ -109,10 +167,9 @@ def run(fn: Callable, args: tuple, size: int | None, timeout: float | None, devi
     return _Job(_home, timeout).run(fn, args)
 
 
-class _Job:
-    """One run, seen from one of its ranks: what the supervisor, on a thread of its own, can know of the others."""
-
-    fault = None
+class _Job(Medium):
+    """One run, seen from one of its ranks, who sees no other's ledger before the run has failed. The supervisor has a
+    thread of its own."""
 
     def __init__(self, home: _Home, timeout: float | None) -> None:
         self.home, self.timeout = home, timeout
@@ -125,52 +182,24 @@ class _Job:
         self.beats: dict[int, tuple[int, float]] = {}  # since then, of each rank: its last beat, and when it came
 
     def run(self, fn: Callable, args: tuple) -> Results:
-        self._meet("start")
+        dist.barrier(self.home.around)
         self.ledger = Ledger(self.rank, self.size)
         self.deadline = time.perf_counter() + self.timeout if self.timeout is not None else float("inf")
         watch = threading.Thread(target=self._watch, name="labkit watch", daemon=True)
         watch.start()
         try:
             value = fn(Group(self.home.transport, self.ledger), *args)
-            data = pack_value((value, self.ledger.to_json()))
+            data = pack_value((value, self.ledger))
+            self.state, found = "returned", [b""] * self.size
+            dist.all_gather_object(found, data, self.home.around)  # the watch ends us if one that still runs fails
         except (Exception, SystemExit) as error:
             self._report(FAILED, error)  # raises RanksFailed, or never returns
-        self.state = "returned"
-        self._put(f"value/{self.rank}", data)
-        keys = [f"value/{r}" for r in range(self.size)]
-        while not self.store.check(keys):  # others still run; the watch ends us if one of them fails
-            time.sleep(0.01)
         self.over.set()
         watch.join()
-        values, ledgers = zip(*(unpack(self._get(key)) for key in keys))
-        if self.rank > 0:
-            self.store.add("left", 1)
-        else:
-            self._meet("left")  # it may serve the store, so it is the last to leave
-            for key in keys:
-                for number in range(int(self.store.get(key))):
-                    self.store.delete_key(f"{key}/{number}")
-                self.store.delete_key(key)
-        results = Results(values, [*map(Ledger.from_json, ledgers)])
-        refuse_wrong(results.ledgers, "torchrun")
-        return results
-
-    def _put(self, key: str, data: bytes) -> None:
-        # In pieces, and how many under the key itself, last: the key is there when all of them are. A ledger of a long
-        # run alone is 20 MB.
-        pieces = range(0, len(data), PIECE)
-        for number, start in enumerate(pieces):
-            piece = data[start : start + PIECE]
-            self.store.set(f"{key}/{number}", piece)  # type: ignore[arg-type]  # it takes bytes as well
-        self.store.set(key, str(len(pieces)))
-
-    def _get(self, key: str) -> bytes:
-        return b"".join(self.store.get(f"{key}/{number}") for number in range(int(self.store.get(key))))
-
-    def _meet(self, name: str) -> None:
-        self.store.add(name, 1)
-        while self.store.add(name, 0) < self.size:
-            time.sleep(0.005)
+        dist.barrier(self.home.around)  # nobody needs the store any more, which goes with the rank that serves it
+        values, ledgers = map(list, zip(*map(unpack, found)))
+        refuse_wrong(ledgers, "torchrun")
+        return Results(values, ledgers)
 
     # -- for the supervisor ---------------------------------------------------------------------------------------
     def _watch(self) -> None:
@@ -189,13 +218,9 @@ class _Job:
         if os.getppid() != self.home.parent:
             raise OSError("its agent has died")
         self.store.add(f"beat/{self.rank}", 1)
-        if self.home.heard() and not self.over.is_set():
-            self._leave_the_dead()
-
-    def _leave_the_dead(self) -> None:
-        """Asked to end: leave now if a rank is dead or stopped, for a collective with it never returns."""
-        now = time.perf_counter()
-        for rank in range(self.size):
+        now, asked = time.perf_counter(), self.home.heard() and not self.over.is_set()
+        for rank in range(self.size if asked else 0):
+            # If it is dead or stopped a collective with it never returns: leave now.
             beat = self.store.add(f"beat/{rank}", 0)
             if rank not in self.beats or self.beats[rank][0] != beat:
                 self.beats[rank] = beat, now
@@ -206,12 +231,6 @@ class _Job:
         """All at once: who reports has given the others their grace."""
         state = "returned" if self.over.is_set() else "raised" if self.store.check(["failed"]) else "running"
         return [state] * self.size
-
-    def moves(self) -> object:
-        return None
-
-    def blocked(self) -> bool:
-        return False  # no rank sees the others' ledgers before a run has failed
 
     def late(self) -> bool:
         return time.perf_counter() >= self.deadline
@@ -248,13 +267,12 @@ class _Job:
             if self.published:  # what it was doing first is the truth, later errors follow from it
                 return
             self.published = True
-            data = self.ledger.to_json()
-            data["dropped"] += max(0, len(data["events"]) - RECENT)
-            data["events"] = data["events"][-RECENT:]
+            ledger, events = copy(self.ledger), list(self.ledger.events)
+            ledger.events, ledger.dropped = events[-RECENT:], ledger.dropped + len(events[:-RECENT])
             where = describe_error(error) if error is not None else {"stack": stack_of(self.main)}
             state = "raised" if error is not None else self.state
-            evidence = {**where, "state": state, "now": self.ledger.now(), "order": time.time(), "ledger": data}
-            self.store.set(f"evidence/{self.rank}", json.dumps(evidence))
+            evidence = Evidence(self.rank, ledger, state, now=ledger.now(), order=time.time(), **where)
+            self.store.set(f"evidence/{self.rank}", pack(evidence))  # type: ignore[arg-type]  # it takes bytes as well
 
     def evidence(self) -> list[Evidence]:
         """What the ranks have published, once they had time to."""
@@ -262,12 +280,6 @@ class _Job:
         give_up = time.perf_counter() + ANSWER
         while not self.store.check(keys) and time.perf_counter() < give_up:
             time.sleep(0.05)
-        found = []
-        for rank, key in enumerate(keys):
-            if self.store.check([key]):
-                data = json.loads(self.store.get(key))
-                found.append(Evidence(rank, Ledger.from_json(data.pop("ledger")), **data))
-            else:
-                why = "It did not answer: its process has died, or a C call holds the interpreter"
-                found.append(Evidence(rank, Ledger(rank, self.size), note=why))
-        return found
+        why = "It did not answer: its process has died, or a C call holds the interpreter"
+        found = [Evidence(rank, Ledger(rank, self.size), note=why) for rank in range(self.size)]
+        return [unpack(self.store.get(key)) if self.store.check([key]) else e for key, e in zip(keys, found)]

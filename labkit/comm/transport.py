@@ -3,11 +3,10 @@ groups (here), threads (labkit.comm.rendezvous), and a broker outside a grading 
 
 Contract of a transport:
 
-- `post(ops)` starts all of them together and returns a function that waits until all are complete. Messages from a to
-b are received in the order in which they were sent, group by group. A buffer belongs to the transport until then.
-- `collective(call)` starts one and returns a function that waits. Every rank issues the same ones in the same order.
-- Tensors arrive contiguous, on `device`, detached. The transport neither reshapes nor keeps them.
-- Ranks are those of the whole run here, in every group.
+- `post(ops)` and `collective(call)` start what they get, and return a function that waits until it is complete.
+- Group by group, messages from a to b are received as they were sent, and all ranks issue the same collectives in order.
+- Tensors arrive contiguous, on `device`, detached. The transport neither reshapes nor keeps them; until they are complete
+they belong to it. Ranks are those of the whole run.
 - A wait ends when the run ends: by returning, by raising, or with the process.
 """
 
@@ -100,10 +99,6 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def format_tensor(tensor: torch.Tensor) -> str:
-    return f"{list(tensor.shape)} of {dtype_name(tensor)}"
-
-
 class TorchTransport(Transport):
     """A torch process group: gloo on CPU, NCCL on CUDA. By default the one of all ranks of this program."""
 
@@ -134,29 +129,30 @@ class TorchTransport(Transport):
             self._posted[id(works)] = works
 
         def wait() -> None:
-            _wait_all(works)
+            for work in works:
+                work.wait()
             self._posted.pop(id(works), None)
 
         return wait
 
     def collective(self, call: Collective) -> Wait:
         group: Any = {"group": self._process_group, "async_op": True}
+        tensor: Any = call.tensor
+        out: Any = call.out
         op: Any = _OPS.get(call.op or "")
         if call.kind == "barrier":
             if self.device.index is not None:
                 group["device_ids"] = [self.device.index]
             work = dist.barrier(**group)
-        elif call.tensor is not None and call.kind == "all_reduce":
-            work = dist.all_reduce(call.tensor, op, **group)
-        elif call.tensor is not None and call.kind == "broadcast":
-            work = dist.broadcast(as_bytes(call.tensor), call.src, **group)
-        elif call.tensor is not None and call.out is not None and call.kind == "all_gather":
-            work = _all_gather(as_bytes(call.out), as_bytes(call.tensor), **group)
-        elif call.tensor is not None and call.out is not None and call.kind == "reduce_scatter":
-            work = _reduce_scatter(call.out, call.tensor, op, **group)
+        elif call.kind == "all_reduce":
+            work = dist.all_reduce(tensor, op, **group)
+        elif call.kind == "broadcast":
+            work = dist.broadcast(as_bytes(tensor), call.src, **group)
+        elif call.kind == "all_gather":
+            work = _all_gather(as_bytes(out), as_bytes(tensor), **group)
         else:
-            raise LabError(f"this transport has no collective named {call.kind!r}")
-        return lambda: _wait_all([work])
+            work = _reduce_scatter(out, tensor, op, **group)
+        return work.wait
 
     def split(self, call: Collective, parts: Sequence[Sequence[int]], group: GroupId) -> Transport:
         if group not in self._parts:
@@ -177,6 +173,8 @@ def join(device: str, local: int, **how: Any) -> TorchTransport:
     """Join the process group of all ranks, once; how: init_process_group's. On "cuda" the rank takes GPU `local`."""
     where, more = torch.device(device), dict[str, Any]()
     if device == "cuda":
+        if local >= (have := torch.cuda.device_count()):
+            raise LabError(f"local rank {local} has no GPU, there are {have}: start fewer, or use device='cpu'")
         # Transformer Engine, where it is installed, before anything computes: after cuDNN's attention its import fails
         # ("libcudnn_cnn.so.9: undefined symbol"). What else may be wrong with it, its backend says.
         with suppress(Exception), warnings.catch_warnings():
@@ -204,10 +202,9 @@ def strange_interface() -> str:
 
 def stay_inside() -> None:
     """One machine: nothing listens outside of it."""
-    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-    for variable in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-        if loopback:  # also where a site's profile names the network between its machines
-            os.environ[variable] = loopback
+    for loopback in {"lo", "lo0"}.intersection(name for _, name in socket.if_nameindex()):
+        # Also where a site's profile names the network between its machines.
+        os.environ |= {"GLOO_SOCKET_IFNAME": loopback, "TP_SOCKET_IFNAME": loopback}
 
 
 def _connect(group: GroupId, rank: int) -> dist.ProcessGroup:
@@ -226,8 +223,3 @@ def _connect(group: GroupId, rank: int) -> dist.ProcessGroup:
         world.bound_device_id = bound
     c10d._world.pg_group_ranks[made] = {r: i for i, r in enumerate(group.ranks)}
     return made
-
-
-def _wait_all(works: Sequence[Any]) -> None:
-    for work in works:
-        work.wait()

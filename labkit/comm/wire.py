@@ -1,14 +1,11 @@
 """The virtual wire: how long would this communication take on that machine?
 
-`replay(ledgers, topology)` takes what every rank asked for (the ledgers of a real run, in program order, clocks
-ignored) and moves the messages over a topology's links in simulated time. It is deterministic: the same ledgers give
-the same picture on any computer, however loaded. A laptop's clock cannot do that, and often shows the opposite of what
-a cluster would.
+`replay(ledgers, topology)` takes what every rank asked for in a real run, in program order, clocks ignored, and moves
+the messages over a topology's links in simulated time. The same ledgers give the same picture on any computer.
 
 The rules, all of them:
 
-1. Computing takes no time, except in the spans that somebody noted (`group.compute`). Apart from them a rank moves on
-   to its next call as soon as its last one is complete.
+1. Computing takes no time, except in spans (`group.compute`): a rank's next call begins when its last one is complete.
 2. A message is *ready* when both sides have posted it: sends are rendezvous, so a program that completes here needs no
    buffers anywhere. In each group, the n-th send from a to b meets the n-th receive on b from a.
 3. It starts when it is ready and **all** links on its path are free, and keeps all of them until it ends: one message
@@ -23,7 +20,6 @@ The rules, all of them:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from labkit.comm.ledger import Ledger
@@ -55,23 +51,21 @@ class Span(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True)
-class LinkUse:
+class LinkUse(NamedTuple):
     """What one link did: `busy` intervals (begin, end) in seconds, and their share of the replay's time."""
 
     busy: tuple[tuple[float, float], ...]
     utilisation: float
 
 
-@dataclass(frozen=True)
-class Replay:
+class Replay(NamedTuple):
     """The timeline, in seconds."""
 
     time: float  # when the last rank was done and the last message had arrived
     transfers: tuple[Transfer, ...]  # in order of begin
     ranks: tuple[float, ...]  # when each was done
     links: dict[str, LinkUse]  # every link of the topology, also the idle ones
-    topology: Topology = field(repr=False)
+    topology: Topology
     spans: tuple[Span, ...]  # in order of begin
 
     def busiest(self) -> str | None:
@@ -81,9 +75,7 @@ class Replay:
 
 
 def replay(ledgers: Sequence[Ledger], topology: Topology) -> Replay:
-    """Move the messages of `ledgers` (one for each rank, any order) over `topology`.
-
-    LabError names ranks, calls and lines of what cannot be replayed."""
+    """Move the messages of `ledgers`, one for each rank, over `topology`. LabError names what cannot be replayed."""
     run = Simulation(ledgers, topology).run()
     done = [lane.done or 0 for lane in run.ranks]
     total = max([*done, *(message.end for message in run.finished)])
@@ -95,16 +87,14 @@ def replay(ledgers: Sequence[Ledger], topology: Topology) -> Replay:
     links = {}
     for name, used in of_link.items():
         share = sum(m.end - m.begin for m in used) / total if total else 0.0
-        busy = tuple((m.begin / TICKS, m.end / TICKS) for m in used)
-        links[name] = LinkUse(busy, share)
+        links[name] = LinkUse(tuple((m.begin / TICKS, m.end / TICKS) for m in used), share)
     spans = [Span(c.lane.rank, c.event.label, c.begin / TICKS, c.end / TICKS) for c in run.computed]
     spans.sort(key=lambda span: (span.begin, span.rank))
-    transfers, ranks = tuple(map(_transfer, moved)), tuple(end / TICKS for end in done)
-    return Replay(total / TICKS, transfers, ranks, links, topology, tuple(spans))
-
-
-def _transfer(m: Message) -> Transfer:
-    assert m.sent is not None  # it is finished
-    kind, group = (m.of.kind, m.of.group) if m.of is not None else ("send", m.sent.group)
-    times = (m.ready / TICKS, m.begin / TICKS, m.end / TICKS)
-    return Transfer(m.src, m.dst, m.bytes, *times, m.links, m.sent.where, kind, group)
+    transfers = []
+    for m in moved:
+        assert m.sent is not None  # it is finished
+        kind, group = (m.of.kind, m.of.group) if m.of is not None else ("send", m.sent.group)
+        times = (m.ready / TICKS, m.begin / TICKS, m.end / TICKS)
+        transfers.append(Transfer(m.src, m.dst, m.bytes, *times, m.links, m.sent.where, kind, group))
+    ranks = tuple(end / TICKS for end in done)
+    return Replay(total / TICKS, tuple(transfers), ranks, links, topology, tuple(spans))

@@ -24,7 +24,7 @@ plan = {"0": ("0", "came"), "1": ("1", "agreed"), "2": ("0", "connected"), "3": 
 rank, where = plan.get(os.environ.get("TORCHELASTIC_RESTART_COUNT"), ("", ""))
 if rank and os.environ.get("RANK") == rank:
     import torch.distributed as dist
-    from labkit.comm.attempt import Attempt
+    from labkit.comm.torchrun import Attempt
 
     def die():
         os.kill(os.getpid(), signal.SIGKILL)

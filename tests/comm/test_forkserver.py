@@ -163,7 +163,7 @@ def test_many_orders_at_once_and_large_ones(server):
         pipes = [os.pipe() for _ in range(2)]
         order = {"fork": f"{HERE}:tell", "count": 1, "setup": {"word": "word", "more": word}}
         for _, write in pipes:
-            line._order({**order, "descriptors": 1, "import": [], "directory": ""}, [write])
+            line.send({**order, "descriptors": 1, "import": [], "directory": ""}, [write])
             os.close(write)
         assert [os.read(read, 100).decode().split()[0] for read, _ in pipes] == ["word", "word"]
     ended(line, 6)

@@ -14,7 +14,7 @@ import torch
 
 from labkit.comm import helper as helpers
 from labkit.comm import supervisor
-from labkit.comm.rank_process import Output
+from labkit.comm.processes import Output
 from labkit.comm.ranks import RanksFailed, run_ranks
 
 both = pytest.mark.parametrize("backend", ["threads", "processes"])
@@ -238,7 +238,7 @@ def test_a_long_line_is_passed_on_before_it_ends(capsys):
         for _ in range(33):  # 64 KiB fill the pipe
             theirs.write(b"y" * (1 << 16))
             output.forward()
-    output.close()
+    os.close(output.fd)
     assert capsys.readouterr().out.count("y") > 1 << 20
 
 

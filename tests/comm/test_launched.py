@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from capstone import train
-from labkit.comm import attempt, ranks
+from labkit.comm import ranks, torchrun
 from labkit.comm.ranks import LAUNCHED, LOCAL, is_first, local_rank, of_this_machine, under_torchrun
 from labkit.comm.transport import join, strange_interface
 from labkit.doctor import frameworks
@@ -108,11 +108,11 @@ def test_who_waits_says_for_whom_where_and_why(launched, connect, words, monkeyp
             self.start, self.cancel = says, lambda: None
 
     launched("0", "3", "node-0", "29500")
-    monkeypatch.setattr(attempt.threading, "Timer", Now)
-    monkeypatch.setattr(attempt, "PATIENCE", timedelta(seconds=0.3))
-    monkeypatch.setattr(attempt.Attempt, "_connect", connect)
+    monkeypatch.setattr(torchrun.threading, "Timer", Now)
+    monkeypatch.setattr(torchrun, "PATIENCE", timedelta(seconds=0.3))
+    monkeypatch.setattr(torchrun.Attempt, "_connect", connect)
     with pytest.raises(LabError, match=f"^rank 0 of 3 .*{words}") as gave_up:
-        attempt.Attempt()
+        torchrun.Attempt()
     said = capsys.readouterr().err
     assert "\n" not in str(gave_up.value) and said.count("\n") == 1
     assert "for an answer at node-0:29500, since RANK, WORLD_SIZE" in said

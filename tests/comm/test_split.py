@@ -145,7 +145,7 @@ def without_a_ledger(group):
 def test_the_meeting_point_itself_names_the_group():
     with pytest.raises(RanksFailed) as caught:
         run_ranks(without_a_ledger, size=4, backend="threads", timeout=20)
-    assert 'as collective number 1 of group "tp" (ranks ' in caught.value.autopsy.cause
+    assert 'met in group "tp" (ranks ' in caught.value.autopsy.cause
 
 
 def parts_of_parts(group, sizes):

@@ -312,10 +312,10 @@ def meet(group, sent, like):
 DISAGREE = {
     "sizes": (lambda g: meet(g, torch.zeros(3), torch.zeros(4)), "[3] of float32"),
     "dtypes": (lambda g: meet(g, torch.zeros(4), torch.zeros(4).bfloat16()), "of bfloat16"),
-    "collectives": (lambda g: g.barrier() if g.rank == 0 else g.all_reduce(torch.zeros(1)), "as collective number 1"),
+    "collectives": (lambda g: g.barrier() if g.rank == 0 else g.all_reduce(torch.zeros(1)), "collective number 1 differs"),
     "sources": (lambda g: g.broadcast(torch.zeros(1), src=g.rank), "src 0"),
     "operations": (lambda g: g.all_reduce(torch.zeros(1), op="sum" if g.rank else "max"), "max"),
-    "one part of two": (lambda g: g.split([[0], [1]] if g.rank else [[0, 1]], "a").barrier(), "split (a: 0 | 1, "),
+    "one part of two": (lambda g: g.split([[0], [1]] if g.rank else [[0, 1]], "a").barrier(), "split(a: 0 | 1"),
     "in a part": (lambda g: g.split([[0, 1]], "tp").all_reduce(torch.zeros(2 + g.rank)), 'of group "tp" (ranks 0 and'),
     "a message inside a part": (
         lambda g: meet(g.split([[0, 1]], "tp"), torch.zeros(3), torch.zeros(4)), 'in group "tp" (ranks 0 and 1)',
@@ -328,7 +328,7 @@ DISAGREE = {
 def test_ranks_that_disagree_are_told_how(ranks, which):
     program, part = DISAGREE[which]
     ended = ranks(program, 2)
-    assert part in ended.broker.fault and __file__.rsplit("/", 1)[-1] in ended.broker.fault
+    assert __file__.rsplit("/", 1)[-1] in ended.broker.fault and part in ended.autopsy("mismatch").cause
     with pytest.raises(RanksFailed) as theirs:
         run_ranks(program, size=2, backend="threads", timeout=20.0)
     assert ended.autopsy("mismatch").cause == theirs.value.autopsy.cause
