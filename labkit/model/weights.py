@@ -40,10 +40,8 @@ def refuse_hand_sharded(model: nn.Module) -> None:
     shapes = _whole_shapes(config) if isinstance(config, ModelConfig) else {}
     for name, weight in named_weights(model):
         if tuple(weight.shape) != (whole := shapes.get(name, weight.shape)):
-            raise LabError(
-                f"{name} is {list(weight.shape)}, and the model's is {list(whole)}: a part that was cut by hand. Shard "
-                "it as a DTensor, which knows its whole (fully_shard, parallelize_module, distribute_tensor)"
-            )
+            parts = f"{name} is {list(weight.shape)}, and the model's is {list(whole)}"
+            raise LabError(f"{parts}: a part that was cut by hand. Shard it as a DTensor, which knows its whole")
 
 
 def copies(tensor: Tensor, ranks: int) -> float:
@@ -65,10 +63,9 @@ def _whole_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 @torch.no_grad()
 def init_weights(model: nn.Module, seed: int) -> nn.Module:
-    """Give every parameter its first value, in place; returns the model, which has a `config`, a ModelConfig.
+    """Give every parameter, plain or DTensor, its first value, in place; returns the model, which has a ModelConfig.
 
-    Plain or DTensor parameters, any mesh, dtype, device. After meta-device construction call `to_empty` first.
-    LabError: a parameter without memory, one that was cut by hand, a broken tie.
+    LabError: a parameter without memory (`to_empty` gives it), one that was cut by hand, a broken tie.
     """
     config = _ready(model)
     for name, weight in named_weights(model):
@@ -84,10 +81,7 @@ def init_weights(model: nn.Module, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def perturb(model: nn.Module, relative: float, seed: int) -> nn.Module:
-    """w <- w * (1 + relative * u), u ~ uniform(-1, 1), for every fp32 master weight, in place; returns the model.
-
-    relative = 2**-9 (half a unit in bf16's last place) is what rounding the weights could have done.
-    """
+    """w <- w * (1 + relative * u), u ~ uniform(-1, 1), for every fp32 master weight, in place; returns the model."""
     if relative == 0:
         return model
     _ready(model)

@@ -2,14 +2,11 @@
 
     model --convert--> other linears --checkpoint--> recomputed blocks --compile--> fused kernels --shard--> 1/N each
 
-(On a mesh with tp the linears are cut once they are converted, by labkit.parallel.tensor.)
-
-1. Convert replaces modules by name, so it must see the model as it was written. 2. Activation checkpointing lies inside
-what is compiled: the compiler sees the recomputation and plans for it. Which checkpoint is the backend's: Transformer
-Engine's delayed scaling must meet the same scales in both runs. 3. Compile one block, so that all share one
-compilation; whole where its linears allow it (nn.Linear, torchao), else what lies between the linears: norms, rotary +
-attention, the SwiGLU product, the loss. 4. Shard last: FSDP2 gathers and scatters around the call of a block, so the
-compiler never sees a collective.
+1. Convert replaces modules by name, so it must see the model as it was written; on a mesh with tp the linears are then
+cut (labkit.parallel.tensor). 2. Activation checkpointing lies inside what is compiled: the compiler plans for the
+recomputation. Which checkpoint is the backend's. 3. Compile one block, so that all share one compilation; whole where
+its linears allow it (nn.Linear, torchao), else what lies between the linears. 4. Shard last: FSDP2 gathers and scatters
+around the call of a block, so the compiler never sees a collective.
 
 Checkpointing and compiling replace a module's `forward`: parameter names, and so checkpoints, stay the plain model's.
 """
