@@ -10,9 +10,7 @@ guess_2.beside("seconds")   "   (your guess: 3)", for a printed line; "" without
 show(picture)       a picture with its description for those who do not see it
 
 Modules of the weeks are imported anew when they were saved (labkit.reload), and those beside the notebook come first.
-
-Where nobody is there to guess (a notebook that is executed by a program), set LABKIT_GUESSES=skip: open predictions
-count as skipped, and nothing is written.
+LABKIT_GUESSES=skip, for a notebook that a program executes: open predictions count as skipped, nothing is written.
 """
 
 import base64

@@ -78,8 +78,7 @@ def bring_libraries(folder: Path, *modules: str) -> None:
 
 
 def grown(ledger: Ledger, base: str, mark: str, after: int) -> int | None:
-    """Bytes that the rank's processes hold more at the span `mark` (the most, if several count) than at `base`; None
-    where nobody reads memory. CheckFailed without such spans.
+    """Bytes that the rank holds more at the span `mark` (the most, if several count) than at `base`; None: not read.
 
     base     the first thing in the ledger: noted before any code of the student's has run
     after    a `mark` counts once so many messages have arrived, and before the next: nothing can be taken back there

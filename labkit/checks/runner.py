@@ -113,10 +113,9 @@ class Reply:
 
 
 class Runner(Protocol):
-    """Runs jobs. `run` gives a Reply for whatever the student's code does, and never raises because of it.
-
-    Optional: `side_by_side`, true where several threads may call `run` at once; `judging()`, a context in which a case
-    runs, and which may end it by a CheckFailed; `site(case, folder)`, of one that can start torchrun."""
+    """Runs jobs: a Reply for whatever the student's code does. Optional: `side_by_side`, true where several threads may
+    call `run`; `judging()`, a context for a case, which may end it by a CheckFailed; `site(case, folder)`, to start
+    torchrun."""
 
     def run(self, job: Job) -> Reply: ...
 

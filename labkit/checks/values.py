@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class Tensors:
 class NumPy:
     """Arrays are NumPy's on this side, in a process without torch."""
 
-    sizes = {name: np.dtype(name).itemsize for name in PLAIN}
+    sizes: ClassVar = {name: np.dtype(name).itemsize for name in PLAIN}
 
     def take(self, value: Any) -> tuple[str, list[int], bytes] | Opaque | None:
         if not isinstance(value, np.ndarray):

@@ -69,8 +69,8 @@ def rotary_tables(
 ) -> tuple[Tensor, Tensor]:
     """cos and sin of the angle by which position t turns pair r: t * theta^(-2r / H). Two fp32 tensors [T, R].
 
-    scaling: (factor, low, high, original) of Llama 3.1 (arXiv:2407.21783; transformers' "llama3"): pairs that turn
-    fewer than `low` times in `original` positions turn `factor` times slower, those of more than `high` as before."""
+    scaling: (factor, low, high, original) of Llama 3.1 (arXiv:2407.21783): pairs that turn fewer than `low` times in
+    `original` positions turn `factor` times slower, those of more than `high` as before."""
     inverse_R = theta ** (-torch.arange(0, d_head, 2, device=device, dtype=torch.float32) / d_head)
     if scaling:
         factor, low, high, original = scaling

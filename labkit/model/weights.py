@@ -1,8 +1,7 @@
 """The values of the weights: first values (GPT-2's scheme), and the small perturbation that makes a perturbed baseline.
 
-A weight's first value depends on its name, its shape and the seed alone, so that variants of any linear type, stage,
-sharding or wrapper start from the same weights. Each run of rows has its own generator, seeded by (seed, name, run): a
-rank draws the runs that its part touches, without communication.
+A weight's first value depends on its name, its shape and the seed alone. Each run of rows has its own generator, seeded
+by (seed, name, run): a rank draws the runs that its part touches, without communication.
 """
 
 import functools

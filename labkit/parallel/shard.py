@@ -76,8 +76,7 @@ def shard(
 
 
 class ReduceScatter:
-    """FSDP2's own, but its memory comes from the stream that computes, whose freed activations can serve it (8B on two
-    GPUs: 15 GiB less).
+    """FSDP2's own, but its memory comes from the stream that computes, whose freed activations can serve it.
 
     That is safe: the messages' stream waits for that stream before the message, and it for the gradients before it
     updates. The allocator hears of the messages' stream, and waits before it gives a freed gradient's memory away.

@@ -5,7 +5,7 @@
     tok_embed                   by rows of the table: a rank fills in the tokens that it has rows for
 
 An all-reduce follows attention and the feed-forward network, and precedes each in backward (arXiv:1909.08053); with
-`positions` a reduce-scatter and an all-gather take its place (arXiv:2205.05198). It comes before `shard`.
+`positions` a reduce-scatter and an all-gather take its place (arXiv:2205.05198).
 """
 
 from torch.distributed.device_mesh import DeviceMesh

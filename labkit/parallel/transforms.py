@@ -44,9 +44,8 @@ def prepare(
 ) -> ConversionReport:
     """Convert, checkpoint, compile and shard `model` as `config` says; in place, in this order.
 
-    The model may be on the meta device or have FP32 weights. tokens: of a micro-batch on one rank, for the backend to
-    check. mesh: `group` as dp and tp (labkit.parallel.tensor); None: all ranks are dp. LabError: what the matrix or
-    `backend.convert` refuses; compile = true without a compiler.
+    tokens: of a micro-batch on one rank, for the backend to check. mesh: `group` as dp and tp; None: all ranks are dp.
+    LabError: what the matrix or `backend.convert` refuses; compile = true without a compiler.
     """
     spec = spec_of(config.precision, device=group.device, ranks=group.size, tokens=tokens)
     refuse(config, this_gpu(group.device.type), group.size)
@@ -83,8 +82,8 @@ def chunked_loss(
 ) -> torch.Tensor:
     """The mean loss, from the logits of `chunk` tokens at a time: the pieces' means, weighted by their lengths.
 
-    now: each piece's gradient is taken while its logits are there, for a place for the weight's gradient in FP32.
-    False: the logits are computed again in the backward; for FP16, whose loss must be scaled first, and an FP8 head.
+    now: each piece's gradient is taken while its logits are there; else they are computed again in the backward, for
+    FP16, whose loss must be scaled first, and an FP8 head.
     """
     head, criterion = model.head, model.criterion
     assert head is not None, "only the last stage has a loss"
