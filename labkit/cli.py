@@ -22,11 +22,11 @@ app = typer.Typer(
     help="Labs for distributed training: what this machine can run, and whether FP8 is worth it on it.",
 )
 
-MATRIX_HELP = "Print instead which recipe goes with what: FSDP2, compile, checkpointing, each generation of GPUs."
 # Options of more than one command.
-SET_HELP = "Change one setting of the preset, for example --set train.steps=50. Repeatable."
 Arms = Annotated[str | None, Option(help="Only these arms, by comma: bf16,fp8. Default: all of the preset.")]
-SetKeys = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=SET_HELP)]
+SetKeys = Annotated[
+    list[str] | None, Option("--set", metavar="KEY=VALUE", help="Change a setting: train.steps=50. Repeatable.")
+]
 Minutes = Annotated[float | None, Option(help="Stop inside so many minutes; what is left goes on in the next call.")]
 Price = Annotated[float | None, Option(help="What this machine costs an hour, to tell money beside minutes.")]
 
@@ -39,9 +39,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[
-        bool, Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     pass
 
@@ -49,7 +47,7 @@ def _root(
 @app.command()
 def doctor(
     as_json: Annotated[bool, Option("--json", help="Print the findings as JSON.")] = False,
-    matrix: Annotated[bool, Option("--matrix", help=MATRIX_HELP)] = False,
+    matrix: Annotated[bool, Option("--matrix", help="Print which recipe goes with what, and on which GPUs.")] = False,
 ) -> None:
     """Show what this machine can run, and how to fix what it cannot."""
     if matrix:
@@ -73,21 +71,13 @@ def compare(
     arms: Arms = None,
     out: Annotated[Path | None, Option(help="The run's folder. Default: runs/PRESET.")] = None,
     set_: SetKeys = None,
-    model: Annotated[
-        Path | None,
-        Option(help="A model of your own in the preset's place: a TOML file of shapes, or a Hugging Face config.json."),
-    ] = None,
+    model: Annotated[Path | None, Option(help="A model of your own: its shape as TOML, or a config.json.")] = None,
     fresh: Annotated[bool, Option("--fresh", help="Start anew: a run already in the folder is moved aside.")] = False,
     part: Annotated[str | None, Option(help="Only this part of a preset that has both: speed or safety.")] = None,
     budget_minutes: Minutes = None,
     price_per_hour: Price = None,
-    detach: Annotated[
-        bool, Option("--detach", help="Start it apart from this terminal: it goes on when the connection breaks.")
-    ] = False,
-    stop: Annotated[
-        bool,
-        Option("--stop", help="Ask the comparison that runs in the folder to pause; the same command goes on later."),
-    ] = False,
+    detach: Annotated[bool, Option("--detach", help="It goes on when this terminal's connection breaks.")] = False,
+    stop: Annotated[bool, Option("--stop", help="Pause what runs in the folder; the same command goes on.")] = False,
     show_list: Annotated[bool, Option("--list", help="List the presets and their arms, then stop.")] = False,
 ) -> None:
     """Train the same model in several precisions, on the same data from the same weights, and give a verdict.
@@ -188,11 +178,9 @@ def report(
 
 @app.command()
 def results(
-    folder: Annotated[
-        Path | None, typer.Argument(help="The course's root, one page, or with --pack a run's folder.")
-    ] = None,
-    pack: Annotated[bool, typer.Option("--pack", help="Make one compressed file of each finished run there.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; status 1 if a page is out of date.")] = False,
+    folder: Annotated[Path | None, Argument(help="The course's root, one page, or with --pack a run's folder.")] = None,
+    pack: Annotated[bool, Option("--pack", help="Make one compressed file of each finished run there.")] = False,
+    check: Annotated[bool, Option("--check", help="Write nothing; status 1 if a page is out of date.")] = False,
 ) -> None:
     """Write README.md and the pages in docs/ and results/ from their templates and the records."""
     from labkit.compare.pages import command
@@ -209,9 +197,7 @@ def scaling(
     set_: SetKeys = None,
     budget_minutes: Minutes = None,
     price_per_hour: Price = None,
-    each: Annotated[
-        bool, Option("--each", help="Also time every GPU alone, all at once: is it the messages, or one slow GPU?")
-    ] = False,
+    each: Annotated[bool, Option("--each", help="Also time every GPU alone: is it the messages, or one GPU?")] = False,
     table: Annotated[bool, Option("--table", help="Only print the table of finished runs, as Markdown.")] = False,
 ) -> None:
     """Weak scaling: time each arm on 1, 2, 4, 8 GPUs with the same work for each GPU, and tell what is lost.
@@ -229,10 +215,7 @@ def scaling(
     raise typer.Exit(weak.scaling(request, gpus, each=each))
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    add_help_option=False,
-)
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def bench(context: typer.Context) -> None:
     """Time all-reduce on this machine: the library's beside yours. `lab bench --help` tells its options."""
     # By name and not by import: labkit stands on no week.
@@ -252,13 +235,8 @@ def bench(context: typer.Context) -> None:
 def bundle(
     run: Annotated[Path | None, Argument(help="A run's folder, for example runs/h100.")] = None,
     out: Annotated[Path | None, Option(help="The archive. Default: RUN.tar.gz beside the folder.")] = None,
-    check: Annotated[
-        Path | None,
-        Option("--check", metavar="FILE", help="Verify an archive instead: every file there, none altered."),
-    ] = None,
-    into: Annotated[
-        Path | None, Option("--to", metavar="FOLDER", help="With --check: unpack it there after verifying.")
-    ] = None,
+    check: Annotated[Path | None, Option(metavar="FILE", help="Verify an archive: every file, none altered.")] = None,
+    into: Annotated[Path | None, Option("--to", metavar="FOLDER", help="With --check: unpack it there.")] = None,
     as_is: Annotated[bool, Option("--as-is", help="Pack a run that goes on, was killed, or lacks files.")] = False,
 ) -> None:
     """Pack a run into one small archive to carry home, and verify it at the other end."""
@@ -270,50 +248,30 @@ def bundle(
 # BEGIN WITH week15
 @app.command()
 def plan(
-    model: Annotated[
-        str, Option(help="tiny, 124m, 1b, 7b, 8b, 13b, 70b, 405b, 8x7b, or a file: NAME.toml, or a config.json.")
-    ] = "8b",
+    model: Annotated[str, Option(help="tiny, 124m, 1b, 7b, 8b, 13b, 70b, 405b, 8x7b, NAME.toml, config.json.")] = "8b",
     seq: Annotated[int | None, Option(help="Tokens a sequence. Default: the model's.")] = None,
     gpus: Annotated[int, Option(help="How many.")] = 64,
-    gpu: Annotated[
-        str,
-        Option(help="a100, h100, h200, b200, ...; a file of --calibrate; or any name, with the four numbers below."),
-    ] = "h100",
+    gpu: Annotated[str, Option(help="h100, b200, ...; a file of --calibrate; any other by --peak to --hbm.")] = "h100",
     per_node: Annotated[int | None, Option(help="GPUs linked by NVLink. Default: 8, or the file's.")] = None,
     nvlink: Annotated[float | None, Option(help="GB/s a GPU, one direction. Default: the GPU's.")] = None,
-    ib: Annotated[
-        float | None, Option(help="GB/s of network a GPU, one direction. Default: 50, or the file's.")
-    ] = None,
+    ib: Annotated[float | None, Option(help="GB/s of network a GPU, one way. Default: 50, or the file's.")] = None,
     batch_tokens: Annotated[str, Option(help="Tokens a step: 4M, 512K.")] = "4M",
-    precision: Annotated[
-        str | None, Option(help="bf16, fp8, mxfp8 or nvfp4. Default: the first two, where the GPU can.")
-    ] = None,
+    precision: Annotated[str | None, Option(help="bf16, fp8, mxfp8 or nvfp4. Default: the first two.")] = None,
     goal: Annotated[str, Option(help="time, cost (also on fewer GPUs), or memory (at most 25 % slower).")] = "time",
-    measured: Annotated[
-        float | None, Option(min=1e-6, help="Seconds of a step that you measured: all steps are scaled by it.")
-    ] = None,
-    of: Annotated[
-        str | None, Option(metavar="PLAN", help="With --measured: the plan, dp4.tp2. Default: the best.")
-    ] = None,
+    measured: Annotated[float | None, Option(min=1e-6, help="Seconds of a step, as measured: all are scaled.")] = None,
+    of: Annotated[str | None, Option(metavar="PLAN", help="The plan --measured: dp4.tp2. Default: the best.")] = None,
     peak: Annotated[float | None, Option(help="Dense BF16 TFLOP/s.")] = None,
     fp8_peak: Annotated[float | None, Option(help="Dense FP8 TFLOP/s; 0 without FP8.")] = None,
     fp4_peak: Annotated[float | None, Option(help="Dense FP4 TFLOP/s, of a GPU with MXFP8 and NVFP4.")] = None,
     memory: Annotated[float | None, Option(help="GB of a GPU.")] = None,
     hbm: Annotated[float | None, Option(help="GB/s of its memory.")] = None,
-    explain: Annotated[
-        tuple[str, str] | None,
-        Option(metavar="A B", help="Compare two plans: ranks in the list, or names like tp8.pp2."),
-    ] = None,
+    explain: Annotated[tuple[str, str] | None, Option(metavar="A B", help="Compare two: 1 2, tp8.pp2 dp16.")] = None,
     as_json: Annotated[bool, Option("--json", help="Print the answer as JSON.")] = False,
     figure: Annotated[Path | None, Option(help="Draw the best plans' steps: NAME.png.")] = None,
     write: Annotated[Path | None, Option(help="Write the best plan as a TOML file's \\[parallel] table.")] = None,
-    calibrate: Annotated[
-        bool, Option("--calibrate", help="Only measure this machine's rates (a minute on a GPU), for --gpu FILE.")
-    ] = False,
+    calibrate: Annotated[bool, Option("--calibrate", help="Only measure this machine, for --gpu FILE.")] = False,
     out: Annotated[Path | None, Option(help="With --calibrate: the file. Default: runs/machine.toml.")] = None,
-    device: Annotated[
-        str | None, Option(help="With --calibrate: cuda or cpu. Default: the GPU if there is one.")
-    ] = None,
+    device: Annotated[str | None, Option(help="With --calibrate: cuda or cpu. Default: the GPU if any.")] = None,
 ) -> None:
     """Which degrees of parallelism for this model on these GPUs, how fast, and why not the neighbours."""
     given = locals()

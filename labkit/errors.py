@@ -47,10 +47,10 @@ def explain(error: BaseException | None) -> str | None:
 
 def _imports(error: Exception, package: str) -> bool:
     """Whether it was raised while a module of this package was imported, or since there is none."""
+    if isinstance(error, ModuleNotFoundError) and error.name == package:
+        return True
     bodies = (frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_name == "<module>")
-    names = [f"{frame.f_globals.get('__name__')}." for frame in bodies]
-    absent = isinstance(error, ModuleNotFoundError) and error.name == package
-    return absent or any(name.startswith(f"{package}.") for name in names)
+    return any(f"{frame.f_globals.get('__name__')}.".startswith(f"{package}.") for frame in bodies)
 
 
 def run_command(

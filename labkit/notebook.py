@@ -10,9 +10,7 @@ guess_2.beside("seconds")   "   (your guess: 3)", for a printed line; "" without
 show(picture)       a picture with its description for those who do not see it
 
 Modules of the weeks are imported anew when they were saved (labkit.reload), and those beside the notebook come first.
-
-Where nobody is there to guess (a notebook that is executed by a program), set LABKIT_GUESSES=skip: open predictions
-count as skipped, and nothing is written.
+LABKIT_GUESSES=skip, for a notebook that a program executes: open predictions count as skipped, nothing is written.
 """
 
 import base64
@@ -23,6 +21,7 @@ import re
 import sys
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from labkit.errors import LabError
@@ -52,14 +51,15 @@ def _needs(line: str, cell: str) -> None:
     from IPython import get_ipython
 
     shell = get_ipython()
-    guesses = [(name, shell.user_ns.get(name)) for name in line.split() if name.isidentifier()]
-    for name, guess in guesses:
+    guesses = {name: shell.user_ns.get(name) for name in line.split() if name.isidentifier()}
+    for name, guess in guesses.items():
         if not isinstance(guess, Guess):
             print(f"This cell waits for your prediction: run the cell above that makes {name}.")
             return
         if guess.open:
-            kinds = _kinds(guess.open)
-            print(f"This cell waits for {guess.name}: write {kinds} in place of None in its cell, run that")
+            print(
+                f"This cell waits for {guess.name}: write {_kinds(guess.open)} in place of None in its cell, run that"
+            )
             print("cell, then this one. A wrong guess costs nothing. To go on without one, write SKIP.")
             return
     hidden = shell.showtraceback
@@ -70,7 +70,7 @@ def _needs(line: str, cell: str) -> None:
         shell.showtraceback = hidden
     error = result.error_before_exec or result.error_in_exec
     if error is None:
-        for _, guess in guesses:
+        for guess in guesses.values():
             guess.ran()
         return
     if (found := open_task(error)) is None:
@@ -104,17 +104,13 @@ def waiting_sentence(task: str, title: str) -> str:
     return f"This cell waits for {named}" + (f": write it in {files}." if files else ".")
 
 
-class Guess:
+class Guess(SimpleNamespace):
     """A prediction. Its values are attributes: what was written, or None where nothing was, or SKIP."""
 
     def __init__(self, name: str, values: dict[str, Any]) -> None:
-        self.name, self.values = name, values
+        super().__init__(**{key: None if value == SKIP else value for key, value in values.items()})
+        self.name = name
         self.open = [key for key, value in values.items() if value is None and not _nobody_there()]
-
-    def __getattr__(self, key: str) -> Any:
-        if key not in self.__dict__.get("values", {}):
-            raise AttributeError(f"{self.__dict__.get('name')} has no {key}")
-        return None if self.values[key] == SKIP else self.values[key]
 
     def beside(self, key: str) -> str:
         """The guess, to stand behind what was measured."""
@@ -123,9 +119,7 @@ class Guess:
 
     def ran(self) -> None:
         """The cell that tests it has run. The first time is kept."""
-        lines = _read()
-        if lines is not None and not any(line.get("ran") == self.name for line in lines):
-            _write({"ran": self.name})
+        _keep("ran", {"ran": self.name})
 
 
 def on_record(name: str, **values: Any) -> Guess:
@@ -142,10 +136,12 @@ def on_record(name: str, **values: Any) -> Guess:
             "cell again before you go on: a guess counts, a blank does not."
         )
     if given:
-        late = any(line.get("ran") == name for line in _read() or ())
-        kept, fresh = _keep(name, given)
-        after = " Its cell had already run: the times tell." if late and fresh else ""
-        print(f"{name} is on record{kept}: {', '.join(f'{key} = {value!r}' for key, value in given.items())}.{after}")
+        plain = {key: value if isinstance(value, int | float | str) else repr(value) for key, value in given.items()}
+        added = _keep("prediction", {"prediction": name, **plain})
+        where = PREDICTIONS if added is not None else f"here only: {PREDICTIONS} cannot be written or read"
+        after = " Its cell had already run: the times tell." if added and {"ran": name} in (_read() or []) else ""
+        said = ", ".join(f"{key} = {value!r}" for key, value in given.items())
+        print(f"{name} is on record ({where}): {said}.{after}")
     return guess
 
 
@@ -159,38 +155,32 @@ def _kinds(keys: list[str]) -> str:
     return " and ".join(sorted(kinds))
 
 
-def _keep(name: str, given: dict[str, Any]) -> tuple[str, bool]:
-    """Append the prediction to the file, unless its last line of this name says the same: (where it is, was one
-    added?)."""
-    plain = {key: value if isinstance(value, (bool, int, float, str)) else repr(value) for key, value in given.items()}
-    line, before = {"prediction": name, **plain}, _read()
-    same: dict[str, Any] = next((old for old in reversed(before or []) if old.get("prediction") == name), {})
-    known = {key: value for key, value in same.items() if key != "time"} == line
-    if before is None or not (known or _write(line)):
-        return f" (here only: {PREDICTIONS} cannot be written or read)", False
-    return f" ({PREDICTIONS})", not known
+def _keep(kind: str, line: dict[str, Any]) -> bool | None:
+    """Append a line with its time, unless the last one of this name says the same: was it? None: it cannot be."""
+    if _nobody_there():
+        return False
+    before = _read()
+    if before is None:
+        return None
+    if [old for old in before if old.get(kind) == line[kind]][-1:] == [line]:
+        return False
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    try:
+        with Path(PREDICTIONS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": now, **line}) + "\n")
+    except OSError:
+        return None
+    return True
 
 
 def _read() -> list[dict[str, Any]] | None:
-    """The lines of the file; None if it cannot be read, or holds something else."""
-    path = Path.cwd() / PREDICTIONS
+    """The lines of the file, without their times; None if it cannot be read, or holds something else."""
+    path = Path(PREDICTIONS)
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-    except (OSError, ValueError):
+        return [{key: value for key, value in line.items() if key != "time"} for line in lines]
+    except (OSError, ValueError, AttributeError):
         return None
-    return lines if all(isinstance(line, dict) for line in lines) else None
-
-
-def _write(line: dict[str, Any]) -> bool:
-    if _nobody_there():
-        return True
-    now = datetime.now().astimezone().isoformat(timespec="seconds")
-    try:
-        with (Path.cwd() / PREDICTIONS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"time": now, **line}) + "\n")
-    except OSError:
-        return False
-    return True
 
 
 def show(picture: Any) -> None:

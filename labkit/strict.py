@@ -1,9 +1,6 @@
-"""Strict configs: the base class of every config, and how its mistakes are reported.
+"""Strict configs: the base class of every config, whose mistakes, found by pydantic, are reported in one sentence each:
 
-Pydantic finds the mistakes; this file turns each into one sentence for the person who wrote the file, with the table it
-is in and, for an unknown key, the nearest valid one:
-
-    run.toml: in [data], 'vocab_sise' is not a known key; did you mean 'vocab_size'?
+run.toml: in [data], 'vocab_sise' is not a known key; did you mean 'vocab_size'?
 """
 
 import difflib
@@ -142,8 +139,7 @@ _TYPE_WORDS = {
 
 
 def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[BaseModel], list[str], str]:
-    """Follow a pydantic location to (the class that owns the key, the TOML tables above it, the key); a part that names
-    no place in the file (a member of a union) is passed over."""
+    """Follow a pydantic location to (the class that owns the key, the TOML tables above it, the key)."""
     owner: type[BaseModel] = model
     here: Any = model
     tables: list[str] = []
@@ -153,7 +149,7 @@ def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[Ba
         if isinstance(part, int):
             key, here = f"{key}[{part}]", values
         elif part.startswith("<") or not (model_here or values):
-            continue
+            continue  # a member of a union: no place in the file
         else:
             tables += [key] if key else []
             key, owner = part, model_here or owner

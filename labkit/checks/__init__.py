@@ -1,8 +1,4 @@
-"""How a task is judged: tasks and points, `call`, diagnosis, and the one check behind `lab check` and notebooks.
-
-from labkit.checks import call, same, sent, task, tensors       # in a week's test file
-from labkit.checks import check; check("13.4")                  # in a notebook
-"""
+"""How a task is judged: what a week's test file imports, and `check("13.4")` for a notebook."""
 
 import importlib
 from typing import Any

@@ -1,7 +1,6 @@
-"""A function judged where some packages do not exist: `without = ["torch"]` in a week's tasks.toml.
+"""A function judged in a fresh interpreter where some packages do not exist: `without = ["torch"]` in tasks.toml.
 
-Task 16.1 asks for bits that torch has a cast for, so it runs in a fresh interpreter in which a finder refuses the names
-in `without`. `Process` is this side, in the rank; `main` is the other, and imports no torch.
+`Process` is this side, in the rank; `main` is the other, and imports no torch.
 """
 
 from __future__ import annotations

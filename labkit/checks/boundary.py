@@ -1,7 +1,4 @@
-"""What of labkit a task may stand on: `labkit.comm`, `labkit.checks`, and what it and its week declare in tasks.toml:
-
-uses = ["labkit.model"]         # packages or modules, with all in them
-"""
+"""What of labkit a task may stand on: `labkit.comm`, `labkit.checks`, and `uses` of it and its week in tasks.toml."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,14 +51,10 @@ class _Gate:
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None = None, target: Any = None) -> None:
         if name.partition(".")[0] in cls.without:
-            raise Refused(
-                f"{cls.task} is judged without {name}: it is to be written from the bits, in NumPy", name=name
-            )
+            why = f"{cls.task} is judged without {name}: it is to be written from the bits, in NumPy"
+            raise Refused(why, name=name)
         if not name.startswith("labkit.") or may_use(name, cls.uses):
             return
         *most, last = "labkit.comm", "labkit.checks", *cls.uses
-        raise Refused(
-            f"{name} is not part of {cls.task}: of labkit it stands on {', '.join(most)} and {last} alone, and what "
-            f"it asks for is yours to write",
-            name=name,
-        )
+        its = f"of labkit it stands on {', '.join(most)} and {last} alone, and what it asks for is yours to write"
+        raise Refused(f"{name} is not part of {cls.task}: {its}", name=name)

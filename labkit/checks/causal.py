@@ -15,11 +15,7 @@ AHEAD = ("it looks ahead: what comes later decides whether it rings",)
 def judge_causal(
     ask: Callable[[Sequence[int]], Any], lengths: Sequence[int], first: Sequence[Any], rng: np.random.Generator
 ) -> None:
-    """Pass if every record, cut at its first alarm or behind it, rings there first, and cut shortly before nowhere; else
-    raise CheckFailed.
-
-    Records that end behind their alarm are for rules that choose rows by number, every tenth say: of a record's length
-    such a rule would know whether to ring at its end.
+    """CheckFailed unless every record, cut at its first alarm or behind it, rings there first, and cut before nowhere.
 
     ask: so many rows of each record -> of each what rings there. lengths: rows of each whole record. first: of each the
     first thing that rang, whose [0] is its row; None if nothing did.
@@ -32,6 +28,7 @@ def judge_causal(
             upto[k] = max(0, min(length, alarm[0] + 1))
             # Of an alarm at one of the first rows there is hardly a record before it.
             short[k] = int(rng.integers(alarm[0] - BEFORE, alarm[0] + 1)) if BEFORE < alarm[0] < length else upto[k]
+    # Of a record that ends at its alarm a rule that takes every tenth row, say, would know by its length when to ring.
     after = [int(rng.integers(rows, min(length, rows + AFTER) + 1)) for rows, length in zip(upto, lengths)]
     for ends in (upto, after):
         for alarm, rows, alarms in zip(first, ends, _heard(ask, ends), strict=True):

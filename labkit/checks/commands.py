@@ -5,6 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
+
+WeekName = Annotated[str, Argument(metavar="WEEK", help="The week, for example week13.")]
+Names = Annotated[list[str] | None, Argument(metavar="TASK|WEEK", help="13.4, week13; none: the whole course.")]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -16,21 +20,11 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def check(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TASK|WEEK",
-            help="What to check: a task (13.4), a week (week13), several of them, or nothing for the whole course.",
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Use this seed's random data, to repeat a verdict.")] = None,
-    deadline: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds that one call of your function may take. Default: 5.")
-    ] = None,
-    show_all: Annotated[
-        bool, typer.Option("--all", help="Show the diagnosis of every failing case, not only each task's first.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    names: Names = None,
+    seed: Annotated[int | None, Option(help="Use this seed's random data, to repeat a verdict.")] = None,
+    deadline: Annotated[float | None, Option(min=0.1, help="Seconds that one call may take. Default: 5.")] = None,
+    show_all: Annotated[bool, Option("--all", help="Show the diagnosis of every failing case.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run your functions on real ranks and show which points they earn, and why not all.
 
@@ -45,9 +39,9 @@ def check(
 
 
 def race(
-    week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")] = "week13",
-    name: Annotated[str | None, typer.Option(help="What to call this attempt in your table.")] = None,
-    out: Annotated[Path, typer.Option(help="Where your table is kept.")] = Path("runs/race"),
+    week: WeekName = "week13",
+    name: Annotated[str | None, Option(help="What to call this attempt in your table.")] = None,
+    out: Annotated[Path, Option(help="Where your table is kept.")] = Path("runs/race"),
 ) -> None:
     """Run your entry in a week's race, on the virtual wire, and show your table. Status 1: it did not finish."""
     from labkit.checks.race import command
@@ -56,7 +50,7 @@ def race(
     raise typer.Exit(command(find_week(week), name, out))
 
 
-def open_week(week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")]) -> None:
+def open_week(week: WeekName) -> None:
     """Open a week's notebook in JupyterLab. End it with Ctrl-C."""
     import importlib.util
     import subprocess
@@ -76,11 +70,11 @@ def open_week(week: Annotated[str, typer.Argument(metavar="WEEK", help="The week
 
 
 def handin(
-    week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
+    week: WeekName,
     more: Annotated[
-        list[Path] | None, typer.Option("--with", metavar="PATH", help="A file or folder more: a run, say. Repeatable.")
+        list[Path] | None, Option("--with", metavar="PATH", help="A file or folder more. Repeatable.")
     ] = None,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help="The zip. Default: WEEK.zip, here.")] = None,
+    to: Annotated[Path | None, Option(metavar="FILE", help="The zip. Default: WEEK.zip, here.")] = None,
 ) -> None:
     """Pack what you wrote in a week into one zip to hand in, with a manifest: nobody has to guess what is what."""
     from labkit.checks.handin import hand_in

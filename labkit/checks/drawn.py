@@ -36,11 +36,9 @@ class Draw:
 
 
 def tensors(seed: int, N: int, L: int, dtype: torch.dtype = torch.float32, whole: bool = True) -> list[torch.Tensor]:
-    """N random vectors of L numbers, for N ranks.
-
-    whole=True: whole numbers from -999 to 999 without 0, whose sums over up to 8000 ranks are exact in fp32 in any
-    order. whole=False: standard normal. All bits of the seed count: torch's generator takes 32, few enough to try.
-    """
+    """N random vectors of L numbers, for N ranks: standard normal, or whole from -999 to 999 without 0 (sums over up to
+    8000 ranks are exact in fp32)."""
+    # All bits of the seed count: torch's generator takes 32, few enough to try.
     generator = np.random.default_rng(seed % 2**63)
     if not whole:
         return list(torch.from_numpy(generator.standard_normal((N, L))).to(dtype))

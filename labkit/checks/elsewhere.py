@@ -16,8 +16,7 @@ _ACROSS = ("copy_", "__set__")  # may take tensors of two devices; of others, on
 
 
 class Elsewhere(TorchFunctionMode):
-    """`with Elsewhere(group) as group:` notes, in `group.astray`, which calls were given a tensor that lay elsewhere, and
-    which operations met tensors of two devices."""
+    """`with Elsewhere(group) as group:` notes in `astray` which calls got tensors from elsewhere, or of two devices."""
 
     def __init__(self, group: Group) -> None:
         super().__init__()

@@ -1,11 +1,4 @@
-"""Expected values that cost something to find: found once, though a class of hundreds is judged by them.
-
-    @once
-    def measured_cost(collective, N):
-        return replayed(collective, N, ...)
-
-The value must depend on the arguments alone; both are plain data, and a tuple comes back as a list.
-"""
+"""Expected values that cost something to find: found once, though a class of hundreds is judged by them."""
 
 import functools
 import json
@@ -16,7 +9,7 @@ _found: dict[str, str] = {}  # JSON by function and arguments: whoever gets a va
 
 
 def once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep `function`'s values. It takes positional arguments. TypeError for a value that is no plain data."""
+    """Decorator: keep `function`'s values: plain data, else TypeError, by its positional arguments."""
 
     @functools.wraps(function)
     def kept(*args: Any) -> Any:

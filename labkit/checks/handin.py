@@ -1,4 +1,4 @@
-"""`lab handin week13`: a student's work of one week in one zip, with a manifest: nobody has to guess what is what.
+"""`lab handin week13`: a student's work of one week in one zip, with a manifest.
 
 week13_allreduce/collectives.py     the week's folder, without the course's tests, given/, data/, results/
 hello.py                            modules of one's own in the course's root folder
@@ -45,13 +45,10 @@ def read_manifest(data: bytes) -> Manifest | None:
 
 
 def hand_in(week: Week, to: Path, more: Sequence[Path] = ()) -> dict[str, int]:
-    """Pack a week's work and `more` into the zip `to`; the size of each file, by path. LabError: not there, a link, too
-    much."""
-    root, found = week.folder.parent, dict[str, Path]()
-    for path in _below(week.folder):
-        if path not in (week.folder / REGISTRY, week.folder / "README.md", *week.tests):
-            found[path.relative_to(root).as_posix()] = path
-    found |= {path.name: path for path in sorted(root.glob("*.py")) if path.is_file()}
+    """Pack a week's work and `more` into the zip `to`; each file's size, by path. LabError: a link, or too much."""
+    root, courses = week.folder.parent, (week.folder / REGISTRY, week.folder / "README.md", *week.tests)
+    own = [*_below(week.folder), *(path for path in sorted(root.glob("*.py")) if path.is_file())]
+    found = {path.relative_to(root).as_posix(): path for path in own if path not in courses}
     for path in more:
         if not path.exists():
             raise LabError(f"there is no {path} to hand in: check the name")
@@ -62,9 +59,7 @@ def hand_in(week: Week, to: Path, more: Sequence[Path] = ()) -> dict[str, int]:
         if path.is_symlink():
             raise LabError(f"{name} is a link, which nobody can read elsewhere: put the file itself in its place")
         if sizes[name] > MOST_BYTES:
-            raise LabError(
-                f"{name} has {sizes[name] / 1e6:.0f} MB, and a file may have {MOST_BYTES >> 20}: move it away"
-            )
+            raise LabError(f"{name} has {sizes[name] / 1e6:.0f} MB, of {MOST_BYTES >> 20} at most: move it away")
     if sum(sizes.values()) > MOST_TOTAL or len(sizes) > MOST_FILES:
         raise LabError(f"these are {len(sizes)} files of {sum(sizes.values()) / 1e6:.0f} MB, which is too much")
     contents = {name: path.read_bytes() for name, path in sorted(found.items())}

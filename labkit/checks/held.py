@@ -78,8 +78,7 @@ def bring_libraries(folder: Path, *modules: str) -> None:
 
 
 def grown(ledger: Ledger, base: str, mark: str, after: int) -> int | None:
-    """Bytes of memory that the rank's processes hold more at the span called `mark` (the most, if several count) than
-    at the first span, `base`; None where nobody reads memory. CheckFailed if there are no such spans.
+    """Bytes that the rank holds more at the span `mark` (the most, if several count) than at `base`; None: not read.
 
     base     the first thing in the ledger: noted before any code of the student's has run
     after    a `mark` counts once so many messages have arrived, and before the next: nothing can be taken back there

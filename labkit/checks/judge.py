@@ -1,8 +1,7 @@
 """`same` and its kin: is this the right answer, and if not, what is it?
 
-The cause is named only when it is recognised: one of the fingerprints `looks_like={cause: the answer that this mistake
-gives}` matches exactly, and differs from the right answer in several places (`EVIDENCE`). Everything here gets plain
-values that crossed as bytes, never a student's object.
+A cause is named only if one of the fingerprints `looks_like={cause: the answer that this mistake gives}` matches
+exactly, and differs from the right answer in several places (`EVIDENCE`).
 """
 
 import math
@@ -63,8 +62,8 @@ def close(
 ) -> None:
     """As `same`, for answers that carry roundings: pass if `got`, of `dtype`, is within `tol` of `want`, float64.
 
-    looks_like  {cause: the answer of this mistake, float64; None where there is none}. A cause is named if `got` lies
-                within `tol` of it, and it lies `APART` tolerances away from `want` in several places
+    looks_like  {cause: this mistake's answer, float64, or None}, named if `got` is within `tol` of it, and it lies
+                `APART` tolerances away from `want` in several places
     """
     marks = {cause: got for cause, mark in (looks_like or {}).items() if _within(got, mark, want, tol)}
     if want.dim() == 0 and isinstance(got, torch.Tensor) and got.shape == want.shape and got.dtype == dtype:
@@ -92,9 +91,7 @@ def field(got: Any, name: str, what: str = "the result") -> Any:
     raise CheckFailed(NO_RESULT, f"{what} must have a field {name!r}, but {_describe(got)} came back")
 
 
-def _same_tensor(
-    got: Any, want: torch.Tensor, who: str, looks_like: Mapping[str, Any], tol: float | torch.Tensor
-) -> None:
+def _same_tensor(got: Any, want: torch.Tensor, who: str, looks_like: Mapping[str, Any], tol: Any) -> None:
     if not isinstance(got, torch.Tensor):
         hint = "; does every path of the function return it?" if got is None else ""
         raise CheckFailed(NO_RESULT, f"{who} must be a tensor of {_kind(want)}, but {_describe(got)} came back{hint}")
@@ -116,12 +113,10 @@ def _same_tensor(
     nonfinite = int((~a.isfinite() & b.isfinite()).sum())
     text = f"{who}: {len(bad)} of {total} numbers differ" + (f", {nonfinite} are NaN or infinite" if nonfinite else "")
     where = [int(index) for index in np.unravel_index(first, want.shape)]
-    raise wrong(
-        f"{text}; first at index {where[0] if len(where) == 1 else where}, from there on",
-        _listed(want.reshape(-1)[first : first + SHOWN + 1].tolist(), SHOWN),
-        _listed(got.reshape(-1)[first : first + SHOWN + 1].tolist(), SHOWN),
-        cause or _scaled(a, b, torch.finfo(want.dtype).eps if want.dtype.is_floating_point else 0.0),
-    )
+    what = f"{text}; first at index {where[0] if len(where) == 1 else where}, from there on"
+    wanted, given = (_listed(x.reshape(-1)[first : first + SHOWN + 1].tolist(), SHOWN) for x in (want, got))
+    cause = cause or _scaled(a, b, torch.finfo(want.dtype).eps if want.dtype.is_floating_point else 0.0)
+    raise wrong(what, wanted, given, cause)
 
 
 def _scaled(a: torch.Tensor, b: torch.Tensor, eps: float) -> tuple[str, ...]:
@@ -134,23 +129,18 @@ def _scaled(a: torch.Tensor, b: torch.Tensor, eps: float) -> tuple[str, ...]:
         return ()
     if (a[there] == b[there]).any():
         return ()  # a number that is right refutes it: a rounding of a coarse dtype looks like a factor near 1
-    if factor == 0:
-        return ("nothing but zeros",)
-    return (f"every number is {factor:.4g} times the one expected",)
+    return (f"every number is {factor:.4g} times the one expected" if factor else "nothing but zeros",)
 
 
 def _recognise(got: torch.Tensor, want: torch.Tensor, looks_like: Mapping[str, Any]) -> tuple[str, ...]:
     found = []
     for cause, mark in looks_like.items():
-        if not isinstance(mark, torch.Tensor) or mark.shape != got.shape:
-            continue
-        a, b = got.double(), mark.double()
-        if not ((a == b) | (a.isnan() & b.isnan())).all():
-            continue
-        # Evidence: in how many numbers does this mistake show? Of another shape it shows in all of them.
-        shows = int((b != want.double()).sum()) if b.shape == want.shape else b.numel()
-        if shows >= EVIDENCE:
-            found.append(cause)
+        if isinstance(mark, torch.Tensor) and mark.shape == got.shape:
+            a, b = got.double(), mark.double()
+            # Evidence: in how many numbers does this mistake show? Of another shape it shows in all of them.
+            shows = int((b != want.double()).sum()) if b.shape == want.shape else b.numel()
+            if shows >= EVIDENCE and ((a == b) | (a.isnan() & b.isnan())).all():
+                found.append(cause)
     return tuple(found)
 
 

@@ -6,10 +6,9 @@ In a module, a solution stands between two comments, indented like the code it h
     ...
     ### END SOLUTION
 
-`strip` makes `raise NotImplementedError("Task 13.4: ring all-reduce")` of it. In a class body or at module level, where
-a `raise` would end the import, a solution holds functions and classes only, and each keeps its signature and docstring.
-In a notebook, code cells hold the same markers. A model answer in a markdown cell stands between `<!-- BEGIN SOLUTION
-13.7 title -->` and `<!-- END SOLUTION -->` and becomes an invitation to write.
+`strip` makes `raise NotImplementedError("Task 13.4: ring all-reduce")` of it. In a class body or at module level a
+solution holds functions and classes only, and each keeps its signature and docstring. In a notebook, code cells hold
+the same markers, and markdown cells `<!-- BEGIN SOLUTION 13.7 title -->` and `<!-- END SOLUTION -->`.
 """
 
 import ast
@@ -56,9 +55,7 @@ def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list
     for number, line in enumerate(text.splitlines(), 1):
         begins = begin_mark.match(line)
         if begins and open_:
-            raise LabError(
-                f"{name}:{number}: a solution begins inside the one that began in line {open_[0]}; close that first"
-            )
+            raise LabError(f"{name}:{number}: a solution begins in the one that began in line {open_[0]}; close that")
         if begins:
             open_ = number, begins
         elif end_mark.match(line):
@@ -68,9 +65,8 @@ def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list
             found.append(Hole(match["task"], match["title"] or "", first, number, match["indent"]))
             open_ = None
         elif _LIKE.search(line) and ("<!--" in line if markdown else line.lstrip().startswith("#")):
-            form = "<!-- {} -->" if markdown else "### {}"
-            begin, end = form.format("BEGIN SOLUTION 13.4 title"), form.format("END SOLUTION")
-            raise LabError(f"{name}:{number}: this is almost a solution marker; write '{begin}' or '{end}'")
+            form = "<!-- BEGIN SOLUTION 13.4 title -->" if markdown else "### BEGIN SOLUTION 13.4 title"
+            raise LabError(f"{name}:{number}: this is almost a solution marker; write '{form}', or END SOLUTION")
     if open_:
         raise LabError(f"{name}:{open_[0]}: this solution never ends; add '### END SOLUTION'")
     return found
@@ -81,25 +77,21 @@ def strip(text: str, name: str = "this text", keep: Collection[str] = ()) -> str
     found = [hole for hole in holes(text, name) if hole.task not in keep]
     if not found:
         return text
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise LabError(
-            f"{name}:{error.lineno}: this is not valid Python, so its solutions cannot be taken out: {error.msg}"
-        ) from None
+    tree = _parsed(text, name, "this is not valid Python, so its solutions cannot be taken out")
 
     def without(hole: Hole, body: str) -> str:
         return _raise(hole, body) if _inside_function(tree, hole) else _stubs(hole, body, name)
 
     result = _replace(text, found, without)
-    try:
-        ast.parse(result)
-    except SyntaxError as error:
-        raise LabError(
-            f"{name}:{error.lineno}: without its solutions this file is not valid Python ({error.msg}): "
-            f"a solution must hold whole statements"
-        ) from None
+    _parsed(result, name, "without its solutions, which must be whole statements, this is not valid Python")
     return result
+
+
+def _parsed(text: str, name: str, complaint: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        raise LabError(f"{name}:{error.lineno}: {complaint}: {error.msg}") from None
 
 
 def strip_notebook(text: str, name: str = "this notebook") -> str:
@@ -147,10 +139,10 @@ def _stubs(hole: Hole, body: str, name: str) -> str:
     nodes = ast.parse(textwrap.dedent(body)).body
     for node in nodes:
         if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-            raise LabError(
-                f"{name}:{hole.begin + node.lineno}: a solution outside a function may hold functions and "
-                f"classes only; taken out, this statement would be missing where the file is imported"
+            what = (
+                f"{name}:{hole.begin + node.lineno}: a solution outside a function may hold functions and classes only"
             )
+            raise LabError(f"{what}; taken out, this statement would be missing where the file is imported")
     if not nodes:
         raise LabError(f"{name}:{hole.begin}: this solution is empty")
     return textwrap.indent("\n\n".join(ast.unparse(_stub(node, hole)) for node in nodes) + "\n", hole.indent)

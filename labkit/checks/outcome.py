@@ -76,11 +76,8 @@ class Outcome:
     @property
     def full(self) -> bool:
         """Whether everything automatic that was selected is earned (a stretch task: whether all its cases passed)."""
-        return (
-            self.earned == self.possible
-            and all(case.verdict == PASSED for case in self.cases)
-            and all(self.of(task.id) for task in self.tasks if task.kind != "written")
-        )
+        passed = self.earned == self.possible and all(case.verdict == PASSED for case in self.cases)
+        return passed and all(self.of(task.id) for task in self.tasks if task.kind != "written")
 
     @property
     def faults(self) -> list[CaseResult]:
@@ -110,8 +107,9 @@ class Outcome:
 
     def __repr__(self) -> str:
         if not self.possible and self.cases:  # a stretch task
-            return f"{sum(case.verdict == PASSED for case in self.cases)} of {len(self.cases)} cases pass"
-        return f"{number(self.earned)} of {number(self.possible)} points"
+            passed = sum(case.verdict == PASSED for case in self.cases)
+            return f"{passed} of {len(self.cases)} cases pass; they give no points"
+        return f"{number(self.earned)} of {number(self.possible)} automatic points"
 
 
 # In a sentence: ranks, and numbers that are no line of a file, no part of a name and no "N-1".

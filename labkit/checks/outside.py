@@ -11,6 +11,7 @@
 """
 
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -61,15 +62,11 @@ class Site:
 
     def pids(self, ranks: int) -> dict[int, int] | None:
         """{rank: its process} of the newest start; None until all have written theirs."""
-        found = {}
-        for rank in range(ranks):
-            try:
-                pid = self._real(int(self.read("pids", f"rank-{rank}")))
-            except (OSError, ValueError):
-                return None
-            if pid is None:
-                return None
-            found[rank] = pid
+        try:
+            written = [int(self.read("pids", f"rank-{rank}")) for rank in range(ranks)]
+            found = {rank: real for rank, pid in enumerate(written) if (real := self._real(pid)) is not None}
+        except (OSError, ValueError):
+            return None
         return found if len(set(found.values())) == ranks else None
 
     def signal(self, rank: int, number: int, ranks: int = 2) -> int | None:
@@ -81,8 +78,7 @@ class Site:
         return pid
 
     def signal_agent(self, number: int) -> None:
-        """Send torchrun itself a signal: SIGTERM, as a cluster does before it takes the machine back; SIGSTOP, and no
-        rank is ended but by the ranks, or the test, until SIGCONT."""
+        """Send torchrun itself a signal: SIGTERM, as a cluster does; SIGSTOP, and it ends no rank until SIGCONT."""
         if (agent := self._agent()) is not None:
             with suppress(OSError):
                 os.kill(agent, number)
@@ -101,8 +97,6 @@ class Site:
 
     def fill(self, rank: int, most: int | None, ranks: int = 2) -> bool:
         """Limit a rank's files to `most` bytes from now on, as on a full disk; None: no limit. False: not Linux."""
-        import resource
-
         if not hasattr(resource, "prlimit") or (pid := (self.pids(ranks) or {}).get(rank)) is None:
             return False
         self._limit_files(pid, most)
@@ -158,14 +152,13 @@ class Site:
 
     def close(self) -> None:
         """End everything that was started."""
-        if self.process is None:
-            return
-        for pid in self._everybody():
+        if self.process is not None:
+            for pid in self._everybody():
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
             with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        with suppress(OSError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     # ---- at home
 
@@ -177,8 +170,6 @@ class Site:
         return subprocess.Popen(argv, cwd=self.root, env=own, **how)
 
     def _limit_files(self, pid: int, most: int | None) -> None:
-        import resource
-
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)  # it has inherited this process's
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if most is None else most, hard))
 
@@ -195,12 +186,11 @@ class Site:
 
     def _everybody(self) -> list[int]:
         """Its processes, apart from torchrun's group: torchrun gives each rank a session of its own."""
-        return [] if self.process is None else list((self.pids(2) or {}).values())
+        return list((self.pids(2) or {}).values())
 
 
 def composed(to: Path, students: Path, reference: Path, case: Any) -> Path:
-    """A course in `to`: the reference's package, with the students' files for the task's own modules; what it does not
-    stand on has its blanks. Returns `to`."""
+    """`to`, with the reference's package, blanks in what the task does not stand on, and the students' own modules."""
     package, kept = case.package, {name.rpartition(".")[0] for name in case.stands_on}
     left_out = shutil.ignore_patterns("__pycache__", "results", "*.ipynb", "*.md", "test_*.py")
     shutil.copytree(reference / package, to / package, ignore=left_out)

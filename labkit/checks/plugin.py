@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -55,10 +56,7 @@ def seed_of(seed: int, item: pytest.Item) -> int:
 
 
 class Checks:
-    """One session's tasks: gives each case its points and its `call`, and collects the results in `cases`.
-
-    seed, deadline, runner, progress: as of `run_checks`. only: the ids of the tasks to run; None: all selected ones.
-    """
+    """One session's tasks: gives each case its points and its `call`, and collects `cases`. only: the tasks to run."""
 
     def __init__(
         self,
@@ -76,8 +74,9 @@ class Checks:
         self.broken: list[str] = []  # test files that could not be loaded
         self.own = LocalRunner()
         self.runner = runner or self.own
-        self._waiting: list[pytest.Function] = []  # cases that can be run ahead, and have not begun
-        self._running: dict[pytest.Item, _Run] = {}
+        self.side_by_side = getattr(self.runner, "side_by_side", False)
+        self._waiting: list[pytest.Function] = []  # cases that have not begun, where they may run side by side
+        self._running: dict[pytest.Function, Future[None]] = {}
         _load.cache_clear()  # a kernel lives for days, and files change
 
     # -- collecting -------------------------------------------------------------------------------------------------
@@ -103,37 +102,47 @@ class Checks:
         return (yield)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        if getattr(self.runner, "side_by_side", False):
-            ours = [item for item in session.items if _task(item) is not None and isinstance(item, pytest.Function)]
-            self._waiting = [item for item in ours if _arguments(item, 0) is not None]
+        if self.side_by_side:
+            self._waiting = [item for item in session.items if isinstance(item, pytest.Function) and _task(item)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
         """Run a case in a thread, a slow one beside the others of its task. None: pytest is to run it."""
-        if pyfuncitem not in self._waiting and pyfuncitem not in self._running:
+        if not self.side_by_side or _task(pyfuncitem) is None:
             return None
         run = self._running.get(pyfuncitem) or self._begin(pyfuncitem)
-        while not run.done.wait(PATIENCE):
-            free = AT_ONCE - sum(not other.done.is_set() for other in self._running.values())
+        while not wait([run], PATIENCE).done:
+            free = AT_ONCE - sum(not other.done() for other in self._running.values())
             for item in [item for item in self._waiting if _task(item) == _task(pyfuncitem)][: max(0, free)]:
                 self._begin(item)
         del self._running[pyfuncitem]
-        pyfuncitem.stash[_SEEN] = (run.seconds, run.case)
-        if run.error is not None:
-            raise run.error
+        run.result()
         return True
 
-    def _begin(self, item: pytest.Function) -> "_Run":
+    def _begin(self, item: pytest.Function) -> "Future[None]":
+        """Start a case, which takes its parameters and `seed` alone, on a thread of its own."""
         self._waiting.remove(item)
-        arguments = _arguments(item, seed_of(self.seed, item)) or {}
-        run = self._running[item] = _Run(item, self._case(item), self.runner, arguments)
-        run.start()
+        given = {"seed": seed_of(self.seed, item), **(item.callspec.params if hasattr(item, "callspec") else {})}
+        arguments = {name: given[name] for name in inspect.signature(item.function).parameters}
+        run = self._running[item] = Future[None]()
+
+        def judge() -> None:
+            try:
+                with self._judged(item):
+                    item.obj(**arguments)
+                run.set_result(None)
+            except BaseException as error:  # pytest's own outcomes are no Exceptions
+                run.set_exception(error)
+
+        threading.Thread(target=judge, name=item.name, daemon=True).start()
         return run
 
-    def _case(self, item: pytest.Item) -> Case:
+    @contextlib.contextmanager
+    def _judged(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Inside, `call` works for this case; afterwards its stash holds the seconds, and what the calls left."""
         week = _load(item.path.parent)
         task = week.task(_task(item) or "")
-        return Case(
+        case = Case(
             week.folder.parent,
             week.package,
             stands_on=tuple(name for id in task.stands_on for name in week.task(id).functions),
@@ -143,18 +152,19 @@ class Checks:
             without=task.without,
             modules=task.modules,
         )
+        begin = time.perf_counter()
+        try:
+            with use(self.runner, case):
+                yield
+        finally:
+            item.stash[_SEEN] = (time.perf_counter() - begin, case)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        if _task(item) is None or item in self._waiting or item in self._running:
+        if _task(item) is None or self.side_by_side:
             return (yield)
-        case, begin = self._case(item), time.perf_counter()
-        judging = getattr(self.runner, "judging", contextlib.nullcontext)
-        try:
-            with use(self.runner, case), judging():
-                return (yield)
-        finally:
-            item.stash[_SEEN] = (time.perf_counter() - begin, case)
+        with self._judged(item), getattr(self.runner, "judging", contextlib.nullcontext)():
+            return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -183,7 +193,9 @@ class Checks:
             report.sections.append(("printed by your function", printed))
         case = item.callspec.id if hasattr(item, "callspec") else ""  # in the words of the parametrisation
         judged = (verdict, text, cause, printed, seconds)
-        self.cases.append(CaseResult(task, item.nodeid, title(item), case, share(item), *judged))
+        # All cases of a test get the same part of its points, whichever of them run.
+        share = _points(item) / math.prod(len(mark.args[1]) for mark in item.iter_markers("parametrize"))
+        self.cases.append(CaseResult(task, item.nodeid, title(item), case, share, *judged))
         return report
 
     def pytest_sessionfinish(self) -> None:
@@ -204,36 +216,6 @@ class Checks:
 _SEEN: pytest.StashKey[tuple[float, Case]] = pytest.StashKey()  # seconds, and what its calls left
 
 
-class _Run(threading.Thread):
-    """One case on a thread of its own. `done` is set at its end; then `error` is what it raised, or None."""
-
-    def __init__(self, item: pytest.Function, case: Case, runner: Runner, arguments: dict[str, object]) -> None:
-        super().__init__(name=item.name, daemon=True)
-        self.function, self.case, self.runner, self.arguments = item.obj, case, runner, arguments
-        self.done, self.seconds = threading.Event(), 0.0
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        begin = time.perf_counter()
-        try:
-            with use(self.runner, self.case):
-                self.function(**self.arguments)
-        except BaseException as error:  # pytest's own outcomes are no Exceptions
-            self.error = error
-        finally:
-            self.seconds = time.perf_counter() - begin
-            self.done.set()
-
-
-def _arguments(item: pytest.Function, seed: int) -> dict[str, object] | None:
-    """What a case is called with, if that is its parameters and the seed alone; else None."""
-    given = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-    names = item.function.__code__.co_varnames[: item.function.__code__.co_argcount]
-    if any(name != "seed" and name not in given for name in names):
-        return None
-    return {name: seed if name == "seed" else given[name] for name in names}
-
-
 def _of_this_machine(error: BaseException) -> bool:
     """Whether this is why a test broke off that has had answers. Else the answers are: it takes the reference's."""
     if isinstance(error, RuntimeError):  # torch's allocator; no test of ours needs a GiB at once
@@ -249,11 +231,6 @@ def title(item: pytest.Item) -> str:
     assert isinstance(item, pytest.Function)
     line = inspect.getdoc(item.function) or item.originalname.removeprefix("test_").replace("_", " ")
     return line.splitlines()[0].rstrip(".")
-
-
-def share(item: pytest.Item) -> Fraction:
-    """This case's part of its test's points: all cases of a test get the same, whichever of them run."""
-    return _points(item) / math.prod(len(mark.args[1]) for mark in item.iter_markers("parametrize"))
 
 
 def _points(item: pytest.Item) -> Fraction:
@@ -290,6 +267,5 @@ def _agree(items: list[pytest.Item]) -> None:
     for (folder, id), points in found.items():
         task = _load(folder).task(id)
         if task.kind == "auto" and points != Fraction(str(task.points)):
-            raise pytest.UsageError(
-                f"the tests of task {id} give {number(points)} points; {folder.name}/tasks.toml says {task.points}"
-            )
+            said = f"the tests of task {id} give {number(points)} points"
+            raise pytest.UsageError(f"{said}; {folder.name}/tasks.toml says {task.points}")

@@ -5,7 +5,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from labkit.checks import expected
 from labkit.checks.outcome import Outcome, decided
@@ -15,14 +15,8 @@ from labkit.errors import LabError
 # Nothing of pytest's that a verdict does not need: no cache, no conftest files, no rewriting of asserts, no tracebacks
 # (they parse sources, and Python 3.11 fails at that now and then beside the threads that check).
 _OFF = ("cacheprovider", "faulthandler", "doctest", "junitxml", "logging", "unraisableexception", "threadexception")
-QUIET = (
-    *(f"-pno:{name}" for name in _OFF),
-    "--capture=no",
-    "--noconftest",
-    "--import-mode=importlib",
-    "--assert=plain",
-    "--tb=no",
-)
+_HOW = ("--capture=no", "--noconftest", "--import-mode=importlib", "--assert=plain", "--tb=no")
+QUIET = (*(f"-pno:{name}" for name in _OFF), *_HOW)
 
 
 def run_checks(
@@ -59,10 +53,8 @@ def run_checks(
     only = {id for _, ids in selection for id in ids}
     checks = Checks(seed=seed, deadline=deadline or DEADLINE, runner=runner, only=only, progress=progress)
     outcome = Outcome(selection, checks.seed)
-    files = [
-        str(test) for week, ids in selection if any(week.task(i).kind != "written" for i in ids) for test in week.tests
-    ]
-    if files:
+    tested = [week for week, ids in selection if any(week.task(id).kind != "written" for id in ids)]
+    if files := [str(test) for week in tested for test in week.tests]:
         _forget(selection)
         root = os.path.commonpath([week.folder.parent for week, _ in selection])
         printed = io.StringIO()
@@ -90,7 +82,7 @@ def _forget(selection: list[tuple[Week, tuple[str, ...]]]) -> None:
 
 
 @contextlib.contextmanager
-def _own_environment():
+def _own_environment() -> Iterator[None]:
     """pytest's own variables out of the way, and back afterwards."""
     before = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PYTEST_")}
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"

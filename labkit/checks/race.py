@@ -1,6 +1,4 @@
-"""A race: tracks on which a student's function runs for time, on the virtual wire; so nobody wins by a faster laptop.
-
-A week that has one brings `race.py`, read by the judge alone:
+"""A race: tracks on which a student's function runs for time, on the virtual wire. A week with one has `race.py`:
 
     TITLE                    of the race
     TASK                     the entry's task: while it is not attempted there is no entry; another one's blank is a failure
@@ -122,12 +120,9 @@ def command(week: Week, name: str | None, folder: Path) -> int:
     writable(folder)
     with console.status("racing ...") as status, LocalRunner() as runner:
         result = run(week, runner, secrets.randbits(62), lambda track: status.update(f"racing: {track} ..."))
-    if not result.entered:
-        console.print(Text(result.laps[0].why))
-        return 1
     for lap in result.laps:
         if lap.seconds is None:
-            console.print(Text(f"{lap.track}: did not finish. {lap.why}"))
+            console.print(Text(f"{lap.track}: did not finish. {lap.why}" if result.entered else lap.why))
     if result.score is None:
         return 1
     if name is None:
@@ -143,11 +138,9 @@ def command(week: Week, name: str | None, folder: Path) -> int:
 def table(race: Any, rows: Sequence[tuple[str, float, Any]], own: str = "") -> Table:
     """rows: (name, score, {track: seconds}), the best first; `own` is marked."""
     title = f"{race.TITLE}: microseconds on the virtual wire"
-    shown = Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown.add_column("")
-    shown.add_column("x par", justify="right")
-    for track in race.TRACKS:
-        shown.add_column(track, justify="right")
+    shown = Table("", title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("x par", *race.TRACKS):
+        shown.add_column(name, justify="right")
     for name, score, laps in rows:
         mark = ">" if name == own else " "
         times = [f"{laps[track] * 1e6:,.1f}" if laps.get(track) else "-" for track in race.TRACKS]

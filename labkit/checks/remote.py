@@ -49,19 +49,16 @@ def answer(
     reference: str | None = None,
     loaded: Callable[[], None] = lambda: None,
 ) -> tuple:
-    """Run "module.function" on this rank: (OK, value, arguments after) or (why not, text).
+    """Run "module.function" on this rank, in a process that is settled (see `settle`): (OK, value, arguments after) or
+    (why not, text). While other ranks may wait for this one, an exception is raised, not returned: the run must end.
 
-    While other ranks may be waiting for this one, an exception is raised, not returned: the run must end.
-
-    group       None for a task that has none
     job         see labkit.checks.runner.describe
     reference   a folder from which the functions in `stands_on` are taken, in place of the student's
     loaded      called once these are imported, before any file of the student's is
-
-    The process is settled (see `settle`)."""
+    """
     root, package, name = job["root"], job["package"], job["function"]
     sys.dont_write_bytecode = True  # files of one second and one length would look unchanged
-    named = {**kwargs, "group": group} if job["with_group"] else dict(kwargs)
+    named = {**kwargs, "group": group} if job["with_group"] else kwargs
     if root in sys.path_importer_cache or reference in sys.path_importer_cache:
         # This process has run before, and files may be others by now.
         importlib.invalidate_caches()

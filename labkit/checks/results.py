@@ -1,11 +1,11 @@
 """`check`, and what a person sees of it: progress while it works, then the table, then why each case failed."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence, Set
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +22,7 @@ def check(
     *names: str, seed: int | None = None, deadline: float | None = None, show_all: bool = False, quiet: bool = False
 ) -> Outcome:
     """Check your files as saved on disk, show the table unless `quiet`, and return the Outcome: check("13.4")."""
-    console = Console(quiet=quiet)  # made before pytest redirects stdout
+    console = Console(file=sys.stdout, quiet=quiet)  # this one, whatever pytest makes of it meanwhile
     with watched(console) as progress:
         outcome = run_checks(names, seed=seed, deadline=deadline, progress=progress)
     render(outcome, console, show_all=show_all)
@@ -41,12 +41,8 @@ def watched(console: Console) -> Iterator[Callable[[int, int, str], None]]:
         finally:
             place.update({"text/plain": ""}, raw=True)
         return
-    columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn()
-    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
-    bar.disable = not console.is_terminal
-    with bar:
-        line = bar.add_task("starting", total=None)
-        yield lambda done, total, what: bar.update(line, completed=done, total=total, description=what)
+    with console.status("checking ...") as status:
+        yield lambda done, total, what: status.update(Text(f"{done} of {total}: {what}"))
 
 
 def render(outcome: Outcome, console: Console, show_all: bool = False) -> None:
@@ -55,8 +51,8 @@ def render(outcome: Outcome, console: Console, show_all: bool = False) -> None:
     table.add_column("task", no_wrap=True)
     table.add_column("behaviour", overflow="fold")
     table.add_column("verdict", no_wrap=True)
-    table.add_column("points", justify="right", no_wrap=True)
-    table.add_column("seconds", justify="right", no_wrap=True)
+    for name in ("points", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
     for task in outcome.tasks:
         _rows(table, task, outcome.of(task.id))
     console.print(table)
@@ -64,15 +60,9 @@ def render(outcome: Outcome, console: Console, show_all: bool = False) -> None:
         _diagnoses(console, task, outcome, show_all)
     written = [task for task in outcome.tasks if task.kind == "written"]
     by_hand = f"; {number(sum(t.points for t in written))} more are given by hand" if written else ""
-    passed = sum(case.verdict == PASSED for case in outcome.cases)
-    sum_up = (
-        f"{number(outcome.earned)} of {number(outcome.possible)} automatic points"
-        if outcome.possible or not outcome.cases
-        else f"{passed} of {len(outcome.cases)} cases pass; they give no points"
-    )
     again = f"seed {outcome.seed} (the same data again: --seed {outcome.seed})"
     console.print()
-    console.print(Text(f"{sum_up}{by_hand}. {outcome.seconds:.1f} s, {again}", "bold"))
+    console.print(Text(f"{outcome!r}{by_hand}. {outcome.seconds:.1f} s, {again}", "bold"))
     if any(case.verdict == HUNG and " within " in case.text for case in outcome.cases):
         longer = "lab check --deadline 60, or check(..., deadline=60)"
         console.print(Text(f"What did not end in time on a slow or busy machine may need longer: {longer}."))
@@ -99,13 +89,9 @@ def _rows(table: Table, task: Task, cases: Sequence[CaseResult]) -> None:
         if case.case and case.title != last:
             table.add_row("", Text(f"  {case.title}"), "", "", "")
         last = case.title
-        table.add_row(
-            "",
-            Text(f"    {case.case}" if case.case else f"  {case.title}"),
-            Text(case.verdict, COLOURS.get(case.verdict, "red")),
-            f"{number(case.earned)} / {number(case.possible)}" if case.possible else "",
-            f"{case.seconds:.1f}",
-        )
+        what = Text(f"    {case.case}" if case.case else f"  {case.title}")
+        earned = f"{number(case.earned)} / {number(case.possible)}" if case.possible else ""
+        table.add_row("", what, Text(case.verdict, COLOURS.get(case.verdict, "red")), earned, f"{case.seconds:.1f}")
         if case.verdict == PASSED and case.text:
             table.add_row("", Text(f"      {case.text}", "dim"), "", "", "")
 

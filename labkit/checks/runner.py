@@ -11,8 +11,7 @@
     ledger[r]        what it sent; with `weighed=True` in a sandbox also the memory that it held (`weighed`)
 
 A tensor in a positional argument is the caller's: who writes to it has failed, unless the call says `in_place=True`.
-A `Runner` gets a `Job` and gives a `Reply`: at home a `LocalRunner`, in grading a sandbox's client. Values cross
-encoded, without pickle (labkit.checks.values).
+At home a `LocalRunner` runs it, in grading a sandbox's client. Values cross without pickle (labkit.checks.values).
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from labkit.comm.autopsy import Autopsy
     from labkit.comm.ledger import Ledger
 
-HANGS = ("deadline", "deadlock")  # the autopsy's reasons that are a hang; the others are crashes
 # What the C++ runtime prints when the library aborts a rank: the autopsy has it in words.
 _ABORT = re.compile(r"^(?:\[rank \d+\] )?(?:terminate called .*|\s*what\(\):.*)\n?", re.M)
 MAX_PRINTED = 4000  # characters of what a case printed
@@ -102,10 +100,8 @@ def describe(job: Job, root: str) -> dict[str, Any]:
 
 @dataclass
 class Reply:
-    """What came of a job. `verdict` is PASSED if every rank returned; then values, inputs and ledgers are there, by rank.
-
-    Otherwise `text` says what happened, `cause` why, if that is certain, and `ledgers` what the ranks had done by then.
-    """
+    """What came of a job. If every rank returned: PASSED, and values, inputs and ledgers by rank; else what happened,
+    why, if that is certain (`cause`), and the ledgers until then."""
 
     verdict: str = PASSED
     values: list[Any] = field(default_factory=list)
@@ -117,10 +113,9 @@ class Reply:
 
 
 class Runner(Protocol):
-    """Runs jobs. `run` gives a Reply for whatever the student's code does, and never raises because of it.
-
-    Optional: `side_by_side`, true where several threads may call `run` at once; `judging()`, a context in which a case
-    runs, and which may end it by a CheckFailed; `site(case, folder)`, of one that can start torchrun."""
+    """Runs jobs: a Reply for whatever the student's code does. Optional: `side_by_side`, true where several threads may
+    call `run`; `judging()`, a context for a case, which may end it by a CheckFailed; `site(case, folder)`, to start
+    torchrun."""
 
     def run(self, job: Job) -> Reply: ...
 
@@ -182,15 +177,11 @@ def call_each(name: str, arguments: list[tuple]) -> list[Any]:
 def site() -> Iterator[Site]:
     """A Site of the runner of the test that runs; what it printed goes with the case."""
     runner, case = here()
-    make = getattr(runner, "site", None)
-    if make is None:
+    if not hasattr(runner, "site"):
         raise CheckFailed(NO_RESULT, "this check starts torchrun, which this runner cannot")
     folder = Path(tempfile.mkdtemp(prefix="lab-site-"))
     try:
-        try:
-            place: Site = make(case, folder)
-        except (LabError, OSError) as error:
-            raise LabError(f"torchrun's folder cannot be made: {error}") from None
+        place: Site = runner.site(case, folder)
         try:
             yield place
         finally:
@@ -225,9 +216,7 @@ def use(runner: Runner, case: Case) -> Iterator[None]:
 def here() -> tuple[Runner, Case]:
     """The runner and the case of the test that runs. LabError outside of one."""
     if (found := _here.get()) is None:
-        raise LabError(
-            "call() works inside a task's test: run it by `lab check`, or by pytest with labkit.checks.plugin"
-        )
+        raise LabError("call() works inside a task's test: use `lab check`, or pytest with labkit.checks.plugin")
     return found
 
 
@@ -271,12 +260,11 @@ def _written(before: Any, after: Any) -> bool:
 
 
 # -- at home ----------------------------------------------------------------------------------------------------------
-class LocalRunner:
-    """Runs jobs on pools of rank processes of this machine. Use it in a `with`, or `close()` it: no process stays.
+class LocalRunner(contextlib.AbstractContextManager["LocalRunner"]):
+    """Runs jobs on pools of rank processes of this machine, with the reader's own rights. `close()` ends them all.
 
-    It protects from accidents, not from intent: the ranks run with the reader's own rights. Several threads may call
-    `run`: jobs with ranks have pools of their own; jobs without compute, one after the other. root: take the students'
-    package from this folder instead of the job's. reference: the folder of a job's `stands_on` functions.
+    root: take the students' package from this folder instead of the job's. reference: the folder of a job's `stands_on`
+    functions.
     """
 
     side_by_side = True  # see `Runner`
@@ -284,8 +272,8 @@ class LocalRunner:
     def __init__(self, root: str | Path | None = None, reference: str | Path | None = None) -> None:
         self.root = Path(root).resolve() if root is not None else None
         self.reference = Path(reference).resolve() if reference is not None else None
-        self._pools: list[RankPool] = []
-        self._free: list[RankPool] = []
+        self._pools: set[RankPool] = set()
+        self._free: set[RankPool] = set()
         self._lock, self._alone = threading.Lock(), threading.Lock()
 
     def run(self, job: Job) -> Reply:
@@ -308,18 +296,15 @@ class LocalRunner:
     def _pool(self, size: int, printed: io.StringIO) -> Iterator[RankPool]:
         """A pool of `size` ranks that nobody else uses meanwhile."""
         with self._lock:
-            pool = next((pool for pool in self._free if pool.size == size), None)
-            if pool is None:
-                pool = RankPool(size)
-                self._pools.append(pool)
-            else:
-                self._free.remove(pool)
+            pool = next((pool for pool in self._free if pool.size == size), None) or RankPool(size)
+            self._pools.add(pool)
+            self._free.discard(pool)
         pool.printed = printed
         try:
             yield pool
         finally:
             with self._lock:
-                self._free.append(pool)
+                self._free.add(pool)
 
     def site(self, case: Case, folder: Path) -> Site:
         """Where a program runs under torchrun: the students' course, or the reference with the task's modules."""
@@ -333,12 +318,9 @@ class LocalRunner:
     def close(self) -> None:
         """End all rank processes."""
         with self._lock:
-            pools, self._pools, self._free = self._pools, [], []
+            pools, self._pools, self._free = self._pools, set(), set()
         for pool in pools:
             pool.close()
-
-    def __enter__(self) -> LocalRunner:
-        return self
 
     def __exit__(self, *exc: Any) -> None:
         self.close()
@@ -348,7 +330,7 @@ class LocalRunner:
 def read_answers(packed: Sequence[bytes], ledgers: Sequence[Ledger], with_group: bool) -> Reply:
     """The Reply for what `remote.answer` gave on each rank. Every process answered; did every function?"""
     answers: list[tuple[Any, tuple]] = []
-    failed: list[tuple[str, str]] = []
+    failed: list[Reply] = []
     for rank, data in enumerate(packed):
         who = f"rank {rank}: " if with_group else ""
         try:
@@ -356,18 +338,17 @@ def read_answers(packed: Sequence[bytes], ledgers: Sequence[Ledger], with_group:
                 case (remote.OK, value, tuple(inputs)):
                     answers.append((value, inputs))
                 case (remote.UNFINISHED, str(text)):
-                    failed.append((NOT_ATTEMPTED, not_attempted(text)))
+                    failed.append(Reply(NOT_ATTEMPTED, text=not_attempted(text)))
                 case (remote.MISSING, str(text)):
-                    failed.append((NO_RESULT, text))
+                    failed.append(Reply(NO_RESULT, text=text))
                 case (remote.RAISED, str(text)):
-                    failed.append((CRASHED, who + text))
+                    failed.append(Reply(CRASHED, text=who + text))
                 case _:
                     raise ValueError("it has another form")
         except ValueError as error:
             return Reply(NO_RESULT, text=f"rank {rank}'s answer cannot be read: {error}")
     if failed:
-        verdict, text = min(failed, key=lambda one: (NOT_ATTEMPTED, NO_RESULT, CRASHED).index(one[0]))
-        return Reply(verdict, text=text)
+        return min(failed, key=lambda reply: (NOT_ATTEMPTED, NO_RESULT, CRASHED).index(reply.verdict))
     return Reply(values=[value for value, _ in answers], inputs=[after for _, after in answers], ledgers=list(ledgers))
 
 
@@ -378,8 +359,7 @@ _WAITS_FOR_BARE = re.compile(
 
 
 def failed_reply(autopsy: Autopsy, root: str, ledgers: Sequence[Ledger] = (), alone: str = "") -> Reply:
-    """The Reply for a run that failed, `root` cut off in front of files; alone: "module.function" that its rank waited
-    for."""
+    """The Reply for a run that failed, without `root` before files; alone: "module.function" that it waited for."""
     # The cause and where each rank stood say it all; the traceback comes without the machinery's frames.
     text = str(autopsy).partition("\n\n  waits for: ")[0].partition("\n\nRank ")[0]
     guilty = next((report for report in autopsy.ranks if report.rank == autopsy.guilty), None)
@@ -392,7 +372,7 @@ def failed_reply(autopsy: Autopsy, root: str, ledgers: Sequence[Ledger] = (), al
         where = f"importing {module}.py, or the call, does not end"
         text = _WAITS_FOR_BARE.sub(f"waits for {name}, which runs in a process of its own: {where}", text)
     return Reply(
-        HUNG if autopsy.reason in HANGS else CRASHED,
+        HUNG if autopsy.reason in ("deadline", "deadlock") else CRASHED,
         text=text.replace(root + "/", ""),
         cause=(autopsy.cause.replace(root + "/", ""),) if autopsy.certain else (),
         ledgers=list(ledgers),

@@ -1,6 +1,6 @@
 """Tasks: what a week asks for, under which id, for how many points.
 
-A week's `tasks.toml` is the registry. It is data: grading and the gradebook read it without running a test.
+A week's `tasks.toml` is the registry:
 
     title = "All-reduce"                    # of the week
     notebook = "lab.ipynb"
@@ -53,12 +53,11 @@ class Task(Config):
 
     @model_validator(mode="after")
     def _own(self) -> "Task":
-        require(
-            bool(re.fullmatch(r"(\d+|C)\.\d+", self.id)), "an id is WEEK.NUMBER, for example 13.4; C is the capstone's"
-        )
-        right = self.points == 0 if self.kind == "stretch" else self.points > 0
+        right = re.fullmatch(r"(\d+|C)\.\d+", self.id) is not None
+        require(right, "an id is WEEK.NUMBER, for example 13.4; C is the capstone's")
         require(not (self.without and self.stands_on), "a task judged without packages stands on no other")
-        require(right, "points are above 0, and 0 for stretch tasks only")
+        points = self.points == 0 if self.kind == "stretch" else self.points > 0
+        require(points, "points are above 0, and 0 for stretch tasks only")
         return self
 
     @property
@@ -95,8 +94,7 @@ class Registry(Config):
 
 @dataclass(frozen=True)
 class Week:
-    """One week's folder. uses: what its tasks may import of labkit; records: below results/; weeks: what its modules
-    import."""
+    """One week's folder, and its registry."""
 
     name: str
     title: str
@@ -131,10 +129,8 @@ class Week:
     @property
     def hours(self) -> float:
         """The sum of the hours in its README's table of tasks, stretch tasks left out: their points are no number."""
-        rows = re.findall(
-            r"^\|.*\| (\d+) \| ([\d.]+)[^|]*\|$", (self.folder / "README.md").read_text("utf-8"), re.MULTILINE
-        )
-        return sum(float(hours) for _, hours in rows)
+        readme = (self.folder / "README.md").read_text("utf-8")
+        return sum(map(float, re.findall(r"^\|.*\| \d+ \| ([\d.]+)[^|]*\|$", readme, re.MULTILINE)))
 
 
 def task(id: str, *, points: float) -> Callable[[Callable], Callable]:

@@ -1,8 +1,6 @@
 """What a rank sent, judged from its ledger: `sent` for a whole call, `moved` for one phase of it, forward or backward.
 
-The ledger is written by the group (in grading: by the broker outside), not by the student's code. For phases a scenario
-calls `group.barrier()` before, between and behind them; `phases` cuts the ledger there. Bytes are ring bytes
-(labkit.comm.algorithms): what a ring would send for the collectives that were requested.
+For phases a scenario calls `group.barrier()` before, between and behind them; `phases` cuts the ledger there.
 """
 
 import functools
@@ -31,7 +29,7 @@ def sent(
     at_most: int | None = None,
     at_least: int = 0,
     to: int | None = None,
-    forbid: str | Sequence[str] = (),
+    forbid: str = "",
     looks_like: Mapping[str, Sequence[tuple[int, int]]] | None = None,
 ) -> None:
     """Pass if the rank's traffic is as stated; else raise CheckFailed.
@@ -45,14 +43,11 @@ def sent(
     who = f"rank {ledger.rank}"
     forbidden = functools.partial(CheckFailed, FORBIDDEN)
     _whole(ledger)
-    banned = set(forbid.split() if isinstance(forbid, str) else forbid)
+    why = {"split": "this task has one group, its own"}  # which ranks meet is a message that no byte shows
+    why |= dict.fromkeys(forbid.split(), "this task asks you to build it from send, recv and sendrecv")
     for event in ledger.events:
-        if event.kind in banned:
-            what = f"{who} calls group.{event.kind} at {event.where}"
-            raise forbidden(f"{what}: this task asks you to build it from send, recv and sendrecv")
-    for event in ledger.events:
-        if event.kind == "split":  # which ranks meet is a message that no byte shows
-            raise forbidden(f"{who} calls group.split at {event.where}: this task has one group, its own")
+        if event.kind in why:
+            raise forbidden(f"{who} calls group.{event.kind} at {event.where}: {why[event.kind]}")
     if (barriers := ledger.count("barrier")) > 3 + BARRIERS * ledger.size:
         raise forbidden(f"{who} calls group.barrier() {barriers} times, and this task needs none")
     total = ledger.sent_bytes
@@ -131,11 +126,10 @@ def moved(
     """
     made = calls_of(ledger, events)
     counted = Counter(name for name, _ in made)
-    cause = tuple(
-        c
-        for c, pattern in (looks_like or {}).items()
-        if (counted == Counter(pattern) if isinstance(pattern, Mapping) else made == list(pattern))
-    )
+    fits = {
+        c: counted == Counter(x) if isinstance(x, Mapping) else made == list(x) for c, x in (looks_like or {}).items()
+    }
+    cause = tuple(c for c, fit in fits.items() if fit)
     who = f"rank {ledger.rank}, {phase}"
     if counted != Counter(calls):
         raise wrong(f"{who}: the wrong messages", _count(calls), _count(counted), cause)

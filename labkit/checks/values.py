@@ -1,8 +1,8 @@
 """Values as bytes: how inputs go to the ranks and answers come back, without pickle.
 
-8 bytes length of a JSON header, the header, the arrays' memory one after another. Every length is checked, and nothing
-is executed. A named tuple becomes a dict, a NumPy array a tensor (`Tensors`; in a process without torch all arrays are
-NumPy's), a NumPy scalar a number; a tensor loses its gradient and device; anything else becomes `Opaque`.
+8 bytes length of a JSON header, the header, the arrays' memory in the order of their places in it. Every length is
+checked, and nothing is executed. A named tuple becomes a dict, a NumPy scalar a number, a NumPy array a tensor (in a
+process without torch all arrays are NumPy's); a tensor loses its gradient and device; anything else becomes `Opaque`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -89,8 +89,7 @@ class Tensors:
 class NumPy:
     """Arrays are NumPy's on this side, in a process without torch."""
 
-    def __init__(self) -> None:
-        self.sizes = {name: np.dtype(name).itemsize for name in PLAIN}
+    sizes: ClassVar = {name: np.dtype(name).itemsize for name in PLAIN}
 
     def take(self, value: Any) -> tuple[str, list[int], bytes] | Opaque | None:
         if not isinstance(value, np.ndarray):
@@ -111,10 +110,8 @@ class TooMuch(LabError):
 def pack(value: Any, arrays: Tensors | NumPy | None = None) -> bytes:
     """`value` as bytes; arrays: None for tensors. TooMuch if it is more than one call can carry."""
     packer = _Packer(arrays or Tensors())
-    tree = packer.tree(value, 0)
-    header = json.dumps({"tree": tree, "arrays": [[dtype, shape] for dtype, shape, _ in packer.found]}).encode()
-    blobs = [data for _, _, data in packer.found]
-    size = 8 + len(header) + sum(map(len, blobs))
+    header = json.dumps(packer.tree(value, 0)).encode()
+    size = 8 + len(header) + sum(map(len, packer.memory))
     for amount, most, of, instead in (
         (packer.items, MAX_ITEMS, "values in lists", ": use tensors"),
         (len(header), MAX_HEADER, "bytes of lists and texts", ": use tensors"),
@@ -122,12 +119,11 @@ def pack(value: Any, arrays: Tensors | NumPy | None = None) -> bytes:
     ):
         if amount > most:
             raise TooMuch(f"{amount} {of} are too much for one call; at most {most} can travel{instead}")
-    return b"".join([len(header).to_bytes(8, "little"), header, *blobs])
+    return b"".join([len(header).to_bytes(8, "little"), header, *packer.memory])
 
 
 def unpack(data: bytes, arrays: Tensors | NumPy | None = None) -> Any:
     """The inverse. ValueError for bytes that `pack` did not make."""
-    arrays = arrays or Tensors()
     try:
         if len(data) > MAX_BYTES:
             raise ValueError(f"{len(data)} bytes")
@@ -135,32 +131,13 @@ def unpack(data: bytes, arrays: Tensors | NumPy | None = None) -> Any:
         if start > 8 + MAX_HEADER:
             raise ValueError("too much text")
         text = data[8:start]
-        # An object a value, two lists an array or pair: json.loads would make them all before one is read.
+        # A value has an object, and a list more as a pair, or two as an array: json.loads would make all of them first.
         if text.count(b"{") + text.count(b"[") > 3 * MAX_ITEMS:
             raise ValueError(f"more than {MAX_ITEMS} values")
-        header = json.loads(text)
-        made: list[Any] = []
-        if len(header["arrays"]) > MAX_ITEMS:
-            raise ValueError(f"more than {MAX_ITEMS} arrays")
-        for dtype, shape in header["arrays"]:
-            # Also for an empty one: torch makes it, and fails later, in whoever compares it.
-            if (
-                not all(type(n) is int and n >= 0 for n in shape)
-                or len(shape) > MAX_DIMS
-                or math.prod(max(1, n) for n in shape) > MAX_BYTES
-            ):
-                raise ValueError("shape")
-            end = start + math.prod(shape) * arrays.sizes[dtype]
-            if end > len(data):
-                raise ValueError("too short")
-            made.append(arrays.make(dtype, shape, data[start:end]))
-            start = end
-        if start != len(data):
+        reader = _Reader(data, start, arrays or Tensors())
+        value = reader.value(json.loads(text), 0)
+        if reader.start != len(data):
             raise ValueError("too long")
-        reader = _Reader(made)
-        value = reader.value(header["tree"], 0)
-        if reader.taken != len(made):
-            raise ValueError("an array that is nowhere")
         return value
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f"these bytes are not packed values ({type(error).__name__}: {error})") from None
@@ -169,7 +146,7 @@ def unpack(data: bytes, arrays: Tensors | NumPy | None = None) -> Any:
 class _Packer:
     def __init__(self, arrays: Tensors | NumPy) -> None:
         self.arrays, self.items = arrays, 0
-        self.found: list[tuple[str, list[int], bytes]] = []
+        self.memory: list[bytes] = []  # of the arrays so far
 
     def tree(self, value: Any, depth: int) -> Any:
         kind, self.items = type(value), self.items + 1
@@ -186,8 +163,9 @@ class _Packer:
         if (array := self.arrays.take(value)) is not None:
             if isinstance(array, Opaque):
                 return {"opaque": array.kind}
-            self.found.append(array)
-            return {"tensor": len(self.found) - 1}
+            dtype, shape, memory = array
+            self.memory.append(memory)
+            return {"array": [dtype, shape]}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return {"dict": [[str(k), self.tree(v, depth + 1)] for k, v in zip(value._fields, value)]}
         if isinstance(value, (list, tuple)):
@@ -195,19 +173,16 @@ class _Packer:
             return {"tuple" if isinstance(value, tuple) else "list": items}
         if isinstance(value, dict):
             return {"dict": [[self.tree(k, depth + 1), self.tree(v, depth + 1)] for k, v in value.items()]}
-        if kind.__module__ == "numpy" and not getattr(value, "ndim", False):
-            try:
-                return self.tree(value.item(), depth + 1)
-            except (TypeError, AttributeError):
-                pass
+        if isinstance(value, np.generic) or kind is np.ndarray:  # one number
+            return self.tree(value.item(), depth + 1)
         return {"opaque": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")}
 
 
 class _Reader:
-    """Builds values from a tree."""
+    """Builds values from a tree, and from the arrays' memory, which begins at `start`."""
 
-    def __init__(self, arrays: list[Any]) -> None:
-        self.arrays, self.taken, self.items = arrays, 0, 0
+    def __init__(self, data: bytes, start: int, arrays: Tensors | NumPy) -> None:
+        self.data, self.start, self.arrays, self.items = data, start, arrays, 0
 
     def value(self, tree: Any, depth: int) -> Any:
         self.items += 1
@@ -227,13 +202,16 @@ class _Reader:
             return number
         if kind == "float":
             return float.fromhex(content)
-        if kind == "tensor":
-            # Each array stands in one place, in order, as the packer found them: one array in a hundred thousand places
-            # would be compared as often.
-            if type(content) is not int or content != self.taken:
-                raise ValueError("an array out of its place")
-            self.taken += 1
-            return self.arrays[content]
+        if kind == "array":
+            dtype, shape = content
+            # Also for an empty one: torch makes it, and fails later, in whoever compares it.
+            counts = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
+            if not counts or len(shape) > MAX_DIMS or math.prod(max(1, n) for n in shape) > MAX_BYTES:
+                raise ValueError("shape")
+            begin, self.start = self.start, self.start + math.prod(shape) * self.arrays.sizes[dtype]
+            if self.start > len(self.data):
+                raise ValueError("too short")
+            return self.arrays.make(dtype, shape, self.data[begin : self.start])
         if kind in ("list", "tuple"):
             values = [self.value(v, depth + 1) for v in content]
             return values if kind == "list" else tuple(values)

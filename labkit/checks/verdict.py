@@ -24,8 +24,7 @@ TRUE_ALWAYS = ("nothing but zeros", "every number is ")  # descriptions, not cau
 
 
 class CheckFailed(AssertionError):
-    """A case is not passed: `verdict` and a text; cause: sentences if it was recognised; ledgers: of an unanswered
-    call."""
+    """A case is not passed: `verdict`, a text, and the cause if it was recognised; ledgers: of an unanswered call."""
 
     def __init__(self, verdict: str, text: str, *, cause: tuple[str, ...] = (), ledgers: Sequence[Ledger] = ()) -> None:
         super().__init__(text)

@@ -55,10 +55,8 @@ class ModelConfig(Config):
     def _fits(self) -> "ModelConfig":
         heads, kv = f"n_heads ({self.n_heads})", f"n_kv_heads ({self.n_kv_heads})"
         require(self.d_model % self.n_heads == 0, f"d_model ({self.d_model}) must be a multiple of {heads}")
-        same = "each key/value head serves the same number of query heads"
-        require(self.n_heads % self.n_kv_heads == 0, f"{heads} must be a multiple of {kv}: {same}")
-        turns = "rotary embedding turns the features in pairs"
-        require(self.d_head % 2 == 0, f"d_model / n_heads ({self.d_head}) must be even: {turns}")
+        require(self.n_heads % self.n_kv_heads == 0, f"{heads} must be a multiple of {kv}")
+        require(self.d_head % 2 == 0, f"d_model / n_heads ({self.d_head}) must be even: features are turned in pairs")
         require(len(self.rope_scaling) in (0, 4), "rope_scaling is [factor, low, high, original], or empty")
         check_experts(self.experts, self.topk)
         return self
@@ -72,17 +70,14 @@ def check_experts(experts: int, topk: int) -> None:
 
 def sizes() -> dict[str, ModelConfig]:
     """The named decoder shapes: `tiny` (1.3 M parameters), `124m`, `1b` (1.14 B), `8b` (Llama-3-8B's shape)."""
-    return dict(_SIZES)
+    return {
+        "tiny": _size(2048, 128, 4, 4, 2, 384, 256),
+        "124m": _size(50304, 768, 12, 12, 12, 2048, 2048, tie_embeddings=True),
+        "1b": _size(32768, 2048, 16, 16, 8, 8192, 8192, rope_theta=500_000.0),
+        "8b": _size(128256, 4096, 32, 32, 8, 14336, 8192, rope_theta=500_000.0),  # arXiv:2407.21783, table 3
+    }
 
 
 def _size(vocab: int, d: int, layers: int, heads: int, kv: int, ffn: int, seq: int, **others: Any) -> ModelConfig:
     shape: dict[str, Any] = dict(vocab_size=vocab, d_model=d, n_layers=layers, n_heads=heads, n_kv_heads=kv, d_ffn=ffn)
     return ModelConfig(**shape, max_seq_len=seq, **others)
-
-
-_SIZES = {
-    "tiny": _size(2048, 128, 4, 4, 2, 384, 256),
-    "124m": _size(50304, 768, 12, 12, 12, 2048, 2048, tie_embeddings=True),
-    "1b": _size(32768, 2048, 16, 16, 8, 8192, 8192, rope_theta=500_000.0),
-    "8b": _size(128256, 4096, 32, 32, 8, 14336, 8192, rope_theta=500_000.0),  # arXiv:2407.21783, table 3
-}

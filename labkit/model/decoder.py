@@ -1,8 +1,5 @@
 """The decoder: one model for every week.
 
-A token becomes a vector; each block adds to it twice, first what attention brings from earlier positions, then what the
-feed-forward network makes of it; a last norm and the head turn it into one score per vocabulary entry.
-
     x = tok_embed[tokens]
     for each block:  x = x + attn(norm(x));  x = x + ffn(norm(x))
     logits = head(norm(x))
@@ -11,17 +8,15 @@ The parts are those of Llama (arXiv:2302.13971): RMSNorm before each half (arXiv
 (arXiv:2104.09864), grouped-query attention (arXiv:2305.13245) and SwiGLU (arXiv:2002.05202). There are no biases.
 With `experts` in its config the feed-forward network is a mixture of experts (labkit.model.moe).
 
-Nothing about parallelism or precision is written here. Both come from outside:
+Parallelism and precision come from outside:
 
   - all linears, the head among them, are built by the `linear` argument, which gets each one's name and can so make
     some column-parallel, some FP8; the embedding is built by `embedding`;
-  - `layers` cuts the model into stages for a pipeline: a stage is this class with some of the blocks, under the names
-    that they have in the whole model ("layers.3.attn.wq.weight"), so that first values and checkpoints fit every cut;
-  - each step without a weight (`attn.core`, `ffn.act`, `criterion`) is a module of its own, so that it can be compiled
-    in place (`block.attn.core.compile()`) where the linears beside it cannot;
+  - `layers` cuts the model into stages for a pipeline: this class with some of the blocks, under the names that they
+    have in the whole model ("layers.3.attn.wq.weight"), so that first values and checkpoints fit every cut;
+  - each step without a weight (`attn.core`, `ffn.act`, `criterion`) is a module, which can be compiled in place;
   - head counts are read off the tensors, not the config, so a block whose q, k and v are split over ranks works;
-  - no buffer is registered: the rotary tables are computed in each forward, so `to_empty()` cannot leave garbage in
-    them, `.to(torch.bfloat16)` cannot round the positions, and no stage has to send them.
+  - no buffer is registered: the rotary tables are computed in each forward.
 
 Shape suffixes: B batch, T positions, D model width, N query heads, K key/value heads, H head width, F feed-forward
 width, V vocabulary, R = H / 2 rotary pairs.
@@ -74,8 +69,8 @@ def rotary_tables(
 ) -> tuple[Tensor, Tensor]:
     """cos and sin of the angle by which position t turns pair r: t * theta^(-2r / H). Two fp32 tensors [T, R].
 
-    scaling: (factor, low, high, original) of Llama 3.1 (arXiv:2407.21783; transformers' "llama3"): pairs that turn
-    fewer than `low` times in `original` positions turn `factor` times slower, those of more than `high` as before."""
+    scaling: (factor, low, high, original) of Llama 3.1 (arXiv:2407.21783): pairs that turn fewer than `low` times in
+    `original` positions turn `factor` times slower, those of more than `high` as before."""
     inverse_R = theta ** (-torch.arange(0, d_head, 2, device=device, dtype=torch.float32) / d_head)
     if scaling:
         factor, low, high, original = scaling
@@ -88,8 +83,7 @@ def rotary_tables(
 def rotate(x_BNTH: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
     """Turn each pair (feature r, feature r + R) of a head by its angle, in fp32; the result has x's dtype.
 
-    x [B, N, T, H] with tables [T, R], or x [B, T, N, H] with tables [T, 1, R]. A turned q times a turned k depends only
-    on how far apart their positions are: that is how a head knows distance.
+    x [B, N, T, H] with tables [T, R], or x [B, T, N, H] with tables [T, 1, R].
     """
     first_BNTR, second_BNTR = x_BNTH.float().chunk(2, dim=-1)
     return torch.cat(
@@ -98,12 +92,9 @@ def rotate(x_BNTH: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
 
 
 class RotaryAttention(nn.Module):
-    """Attention without its weights: rotate q and k, then softmax(q k^T / sqrt(H)) v over earlier positions.
+    """Attention without its weights: rotate q and k, then softmax(q k^T / sqrt(H)) v over earlier positions."""
 
-    `kernel`: None takes torch's choice; an SDPBackend takes that one, or fails where it cannot run. It is chosen inside
-    the forward, not by torch's global switches, because the compiler's cache does not look at those.
-    """
-
+    # None: torch's choice. Chosen in the forward: the compiler's cache does not look at torch's global switches.
     kernel: SDPBackend | None = None
 
     def forward(self, q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
@@ -182,14 +173,11 @@ class MeanCrossEntropy(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The decoder, whole or one stage of it.
+    """The decoder, whole or one stage of it; `init_weights` gives its weights their first values.
 
     linear(name, in_features, out_features) builds all linears, the head as "head"; embedding(vocab_size, d_model) the
-    embedding: `linear=lambda name, i, o: MyLinear(i, o)`. With `tie_embeddings` the head's weight is the embedding's.
-    Weights are what `init_weights` makes them, not what the constructors left.
-
-    layers: which blocks this stage has, a range of 0 .. n_layers - 1; None: all. The embedding goes with the first
-    block, the last norm and the head with the last one; a stage without them has None in their places.
+    embedding. layers: which blocks this stage has, a range of 0 .. n_layers - 1; None: all. The embedding goes with the
+    first block, the last norm and the head with the last one; a stage without them has None in their places.
     LabError: no such blocks; a tied model that is cut.
     """
 
@@ -208,8 +196,7 @@ class Transformer(nn.Module):
         first, last = stage[0] == 0, stage[-1] == config.n_layers - 1
         if config.tie_embeddings and not (first and last):
             raise LabError(
-                "tie_embeddings is true, and a head in the last stage cannot be the embedding of the first: set it to "
-                "false, or leave the model in one stage"
+                "tie_embeddings: a head in the last stage cannot be the embedding of the first: set it to false"
             )
         self.tok_embed = embedding(config.vocab_size, config.d_model) if first else None
         self.layers = nn.ModuleDict({str(i): Block(f"layers.{i}", config, linear) for i in stage})
@@ -219,9 +206,8 @@ class Transformer(nn.Module):
         self._tie()
 
     def forward(self, x: Tensor, targets_BT: Tensor | None = None) -> Tensor:
-        """The first stage takes tokens_BT, int64, a later one the x_BTD of the stage before it. The last stage gives
-        logits_BTV, or with targets_BT the mean loss, fp32, in training with its experts' balance loss; an earlier one
-        x_BTD, whatever the targets."""
+        """tokens_BT, int64 (a later stage: the x_BTD of the one before it) -> logits_BTV, or with targets_BT the mean
+        loss, fp32, in training with its experts' balance loss; a stage that is not the last: x_BTD."""
         if x.shape[1] > self.config.max_seq_len:
             raise LabError(f"{x.shape[1]} positions exceed the model's max_seq_len ({self.config.max_seq_len})")
         x_BTD = x if self.tok_embed is None else self.tok_embed(x)
@@ -238,9 +224,7 @@ class Transformer(nn.Module):
         return loss + self.balance_loss() if self.config.experts and self.training else loss
 
     def balance_loss(self) -> Tensor:
-        """What the experts of this stage add to the loss in training: `config.balance` times the sum of their layers'
-        imbalances in the last forward, FP32. The last stage's loss has its own; what runs the stages must add those of
-        the others."""
+        """`config.balance` times the sum of this stage's imbalances, FP32; the last stage's loss has its own."""
         from labkit.model.moe import MixtureOfExperts
 
         found = [block.ffn.imbalance for block in self.blocks() if isinstance(block.ffn, MixtureOfExperts)]
@@ -257,11 +241,8 @@ class Transformer(nn.Module):
         return self
 
     def loss(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-        """Mean loss from the last norm's output.
-
-        The place for a loss that never holds all logits at once: at V = 128256 the fp32 logits of 16384 tokens are
-        8.4 GB, and their gradient as much again. Replace it from outside (`model.loss = ...`).
-        """
+        """Mean loss from the last norm's output. Here one goes that never holds all logits: `model.loss = ...`."""
+        # At V = 128256 the fp32 logits of 16384 tokens are 8.4 GB, and their gradient as much again.
         assert self.head is not None, "only the last stage has a loss"
         return self.criterion(self.head(x_BTD), targets_BT)
 

@@ -1,15 +1,12 @@
 """How many floating-point operations a token costs: the numerator of every MFU.
 
 A matrix product [M, K] @ [K, N] is 2 M N K FLOPs. Counted are the block linears, the head, and attention's two
-products; norms, rotary turns, softmax, the embedding and recomputation are not, as in every published MFU. Backward
-costs two products for each one forward, so a linear with P weights costs 6 P a token.
+products, as in every published MFU. Backward costs two products for each one forward.
 
 Two conventions for attention, and a speed means nothing until it says which:
 
-causal=True   a position looks at itself and earlier ones: (T + 1) / 2 on average. What the mathematics needs, and
-                about what a causal flash kernel computes. This course reports this one.
-causal=False  every position against all T: twice as much. The convention of PaLM (arXiv:2204.02311, appendix B:
-                6 P + 12 L H Q T a token) and of most training frameworks; it makes the same run look faster.
+causal=True   a position looks at (T + 1) / 2 on average: what the mathematics needs. This course reports this one.
+causal=False  at all T: of PaLM (arXiv:2204.02311, appendix B: 6 P + 12 L H Q T a token) and most training frameworks.
 """
 
 import math

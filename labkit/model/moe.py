@@ -2,14 +2,11 @@
 (arXiv:1701.06538; Mixtral, arXiv:2401.04088, section 2.1).
 
     p = softmax(router(x))                      E shares, FP32
-    chosen = the K largest of p                 their shares divided by their sum
-    y = sum over chosen e of  share_e * expert_e(x)
+    y = sum over the K largest of  p_e / (their sum) * expert_e(x)
+    balance = E * sum over e of f_e * P_e       f_e: share of all choices that fell on e;  P_e: mean of p_e
 
 Tokens are sorted by expert, and one grouped product takes each run of rows with its expert's weights: no token is
-dropped (arXiv:2211.15841). The decoder adds `config.balance` times the sum of Switch's loss (arXiv:2101.03961,
-equations 4 to 6), least, 1, where all experts are equal:
-
-    balance = E * sum over e of f_e * P_e       f_e: share of all choices that fell on e;  P_e: mean of p_e
+dropped (arXiv:2211.15841). `balance` is Switch's loss (arXiv:2101.03961, equations 4 to 6).
 
 Shape suffixes: N tokens, D model width, E experts, K chosen, F an expert's width, M rows of the sorted buffer.
 """

@@ -1,8 +1,4 @@
-"""A model of one's own, by its shape: a TOML file, or the config.json that Hugging Face keeps beside a model's weights.
-
-Only its text is read. A shape that its reader does not know is refused: `load_model` reads for the planner,
-`load_decoder` for the comparison, which trains it.
-"""
+"""A model of one's own, by its shape: a TOML file, or the config.json that Hugging Face keeps beside the weights."""
 
 import json
 from collections.abc import Mapping
@@ -17,11 +13,7 @@ from labkit.strict import Config, Count, CountOrOff, load_toml, read_file, requi
 
 
 class Model(Config):
-    """A decoder's shape, and the length of its sequences: the keys of the TOML file.
-
-    tied: is the head the embedding's table? experts: of each layer, 0 for one MLP; topk: those that a token goes
-    through; head_dim: 0 for hidden / heads.
-    """
+    """A decoder's shape, and the length of its sequences: the keys of the TOML file."""
 
     layers: Count
     hidden: Count
@@ -31,10 +23,10 @@ class Model(Config):
     vocab: Count
     seq: Annotated[int, Field(ge=128)] = 8192
     gated: bool = True
-    tied: bool = False
-    experts: CountOrOff = 0
-    topk: CountOrOff = 0
-    head_dim: CountOrOff = 0
+    tied: bool = False  # the head to the embedding's table
+    experts: CountOrOff = 0  # of each layer; 0: one MLP
+    topk: CountOrOff = 0  # experts that a token goes through
+    head_dim: CountOrOff = 0  # 0: hidden / heads
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
     rope_scaling: Annotated[tuple[float, ...], Field(strict=False)] = ()
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
@@ -70,7 +62,6 @@ DECODER = {
     "rope_scaling": "rope_scaling",
     "norm_eps": "norm_eps",
 }
-SUFFIXES = (".toml", ".json")
 # model_type of a config.json that has Llama's blocks, and what sets it apart for the decoder; "": nothing.
 TYPES = {
     "llama": "",  # arXiv:2302.13971, arXiv:2407.21783
@@ -91,13 +82,12 @@ KEYS = {
     "vocab": "vocab_size",
     "seq": "max_position_embeddings",
 }
-PLAIN_ROPE = (None, "default")
 LLAMA_3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 def is_file(name: str) -> bool:
     """Does this name a file, rather than a model that is known by name?"""
-    return name.endswith(SUFFIXES)
+    return name.endswith((".toml", ".json"))
 
 
 def name_of(path: Path) -> str:
@@ -145,8 +135,7 @@ def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
 def _from_hugging_face(values: dict[str, Any], path: Path, seq: int | None) -> tuple[Model, list[str]]:
     kind = values.get("model_type")
     if kind not in TYPES:
-        known = ", ".join(TYPES)
-        raise LabError(f"{path}: model_type {kind!r} is another architecture than the decoder's: known are {known}")
+        raise LabError(f"{path}: model_type {kind!r} is another architecture than {', '.join(TYPES)}")
     made, ours = values.get("architectures") or [], {f"{name}forcausallm" for name in TYPES}
     if not isinstance(made, list) or any(str(name).lower() not in ours for name in made):
         what = f"{path}: architectures is {made}, another model than {kind}'s decoder with its head"
@@ -186,7 +175,7 @@ def _from_hugging_face(values: dict[str, Any], path: Path, seq: int | None) -> t
         raise LabError(f"{path}: hidden_act is {act!r}, and the MLP here is SwiGLU, with silu")
     biased = [key for key in ("attention_bias", "mlp_bias") if values.get(key)]
     others = [*filter(None, [TYPES[kind]]), *(f"{key} is true, and the decoder has no biases" for key in biased)]
-    if turned not in PLAIN_ROPE:
+    if turned not in (None, "default"):
         others.append(
             f"{rope_key} {turned!r} stretches the positions, and the decoder knows plain RoPE and 'llama3' (a copy with "
             f'{rope_key} = {{"rope_type": "default", "rope_theta": {given["rope_theta"]}}} has the same speed)'

@@ -1,8 +1,7 @@
 """The values of the weights: first values (GPT-2's scheme), and the small perturbation that makes a perturbed baseline.
 
-A weight's first value depends on its name, its shape and the seed alone, so that variants of any linear type, stage,
-sharding or wrapper start from the same weights. Each run of rows has its own generator, seeded by (seed, name, run): a
-rank draws the runs that its part touches, without communication.
+A weight's first value depends on its name, its shape and the seed alone. Each run of rows has its own generator, seeded
+by (seed, name, run): a rank draws the runs that its part touches, without communication.
 """
 
 import functools
@@ -40,10 +39,8 @@ def refuse_hand_sharded(model: nn.Module) -> None:
     shapes = _whole_shapes(config) if isinstance(config, ModelConfig) else {}
     for name, weight in named_weights(model):
         if tuple(weight.shape) != (whole := shapes.get(name, weight.shape)):
-            raise LabError(
-                f"{name} is {list(weight.shape)}, and the model's is {list(whole)}: a part that was cut by hand. Shard "
-                "it as a DTensor, which knows its whole (fully_shard, parallelize_module, distribute_tensor)"
-            )
+            parts = f"{name} is {list(weight.shape)}, and the model's is {list(whole)}"
+            raise LabError(f"{parts}: a part that was cut by hand. Shard it as a DTensor, which knows its whole")
 
 
 def copies(tensor: Tensor, ranks: int) -> float:
@@ -65,10 +62,9 @@ def _whole_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 @torch.no_grad()
 def init_weights(model: nn.Module, seed: int) -> nn.Module:
-    """Give every parameter its first value, in place; returns the model, which has a `config`, a ModelConfig.
+    """Give every parameter, plain or DTensor, its first value, in place; returns the model, which has a ModelConfig.
 
-    Plain or DTensor parameters, any mesh, dtype, device. After meta-device construction call `to_empty` first.
-    LabError: a parameter without memory, one that was cut by hand, a broken tie.
+    LabError: a parameter without memory (`to_empty` gives it), one that was cut by hand, a broken tie.
     """
     config = _ready(model)
     for name, weight in named_weights(model):
@@ -84,10 +80,7 @@ def init_weights(model: nn.Module, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def perturb(model: nn.Module, relative: float, seed: int) -> nn.Module:
-    """w <- w * (1 + relative * u), u ~ uniform(-1, 1), for every fp32 master weight, in place; returns the model.
-
-    relative = 2**-9 (half a unit in bf16's last place) is what rounding the weights could have done.
-    """
+    """w <- w * (1 + relative * u), u ~ uniform(-1, 1), for every fp32 master weight, in place; returns the model."""
     if relative == 0:
         return model
     _ready(model)

@@ -1,43 +1,30 @@
 """FSDP2: one model, spread over the ranks.
 
-Training keeps four numbers for each parameter: the FP32 weight, its gradient and AdamW's two means, 16 bytes in all. 8
-billion parameters are 128 GB, which no GPU holds beside its activations. Fully sharded data parallelism (ZeRO-3,
-arXiv:1910.02054; FSDP, arXiv:2304.11277) lets each of N ranks keep 1/N of every one of them, and gathers a weight only
-for as long as it is used:
+Training keeps 16 bytes for each parameter: the FP32 weight, its gradient and AdamW's two means. Fully sharded data
+parallelism (ZeRO-3, arXiv:1910.02054; FSDP, arXiv:2304.11277) lets each of N ranks keep 1/N of them, and gathers a
+weight only for as long as it is used:
 
     forward of block i     all-gather block i's weights (BF16)  ->  compute  ->  free them
     backward of block i    all-gather them again  ->  compute the gradients  ->  free the weights
                            ->  reduce-scatter the gradients (FP32): each rank keeps the mean of its 1/N
     update                 every rank updates its 1/N of the FP32 weights; nothing is sent
 
-**Why per block.** `fully_shard` makes one gather of all parameters of the module it is given. One gather for the whole
-model would hold the whole model, and nothing would be saved; one per linear would be many small messages, each paying
-the start-up time. A block is large enough to use the links fully and small enough that two of them fit (the one
-computing, and the next one, already on its way: FSDP2 gathers block i+1 while block i computes). Blocks are wrapped
-first, the root last: the root takes what no block has taken, the embedding and the last norm.
+**Blocks.** `fully_shard` makes one gather of all that a module holds. A block is large enough to use the links fully,
+and small enough that two fit: one that computes, and the next, already on its way. The root, wrapped last, takes the
+rest: the embedding and the last norm.
 
-**Why the head has messages of its own.** One gather brings all of a module's weights, and one reduce-scatter takes all
-of its gradients away, when the last of them is there. In the root the head would be gathered before the first block,
-though it is used after the last; and its gradients, the first to be ready, would wait for the embedding's, the last. At
-Llama-3-8B's vocabulary the two have half a billion weights each, and nothing is computed while the root's messages
-travel. Alone, the head's gather can hide behind the last block, and its reduce-scatter behind that block's backward;
-the embedding's stay in the open. (A head tied to the embedding is one weight with it, and stays in the root. So must
-one that is called in pieces, or each piece would be a reduce-scatter: head_apart=False.)
+**The head** has messages of its own, which hide behind the last block; in the root its weights would be gathered before
+the first block, and its gradients would wait for the embedding's. A head that is tied to the embedding stays in the
+root, and so must one that is called in pieces, or each piece would be a reduce-scatter: head_apart=False.
 
-**What stays.** The root's weights, and the head's, are gathered in the forward and kept until the backward, which
-begins with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does
-the same for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that
-fit).
+**What stays.** The root's and the head's weights, until the backward, which begins with them; with
+`reshard_after_forward=False` the blocks' as well (ZeRO-2): no second gather, for a whole model in BF16.
 
-**Several micro-batches.** Each one's gradients are reduced as they come, so that no rank ever holds a whole gradient.
-With `reduce_once` (PyTorch's DDP calls it no_sync) they stay where they are, summed in FP32, until the step's last
-micro-batch: one reduce-scatter for all, for 4 bytes a parameter of the whole model. With `reshard_after_forward=False`
-the weights then stay for the next micro-batch too, since nothing changes them before the update: one gather for all.
+**Several micro-batches.** Each one's gradients are reduced as they come, so no rank ever holds a whole gradient; with
+`reduce_once` (DDP's no_sync) only after the step's last one, for 4 bytes a parameter of the whole model.
 
-**Precision.** The sharded weights are FP32 and stay FP32: they are the master weights. What is gathered is a copy in
-`param_dtype`; what is reduced is FP32, since a sum over many ranks in BF16 would lose what the small ones say. Inputs
-of the blocks are not cast (FSDP2 would, by default): activations are BF16 already, since the embedding's copy is, and
-the rotary tables that every block is handed must stay FP32, or neighbouring positions would turn by the same angle.
+**Precision.** The sharded weights are the FP32 master weights; a copy in `param_dtype` is gathered, and gradients are
+reduced in FP32. Inputs of blocks are not cast, as FSDP2 would do: the rotary tables must stay FP32.
 
 A world of one rank runs the same code, so that one GPU and eight differ in nothing but the messages.
 """
@@ -74,10 +61,7 @@ def shard(
     """
     low = next((name for name, p in model.named_parameters() if p.dtype != torch.float32), None)
     if low is not None:
-        raise LabError(
-            f"{low} is not float32: the sharded weights are the master weights; give the compute type as "
-            "param_dtype instead of converting the model."
-        )
+        raise LabError(f"{low} is not float32, as master weights are: give the compute type as param_dtype instead")
     mesh = group.device_mesh() if mesh is None else mesh
     reduce = ReduceScatter()
     policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -92,13 +76,10 @@ def shard(
 
 
 class ReduceScatter:
-    """FSDP2's own, but for where its memory comes from.
+    """FSDP2's own, but its memory comes from the stream that computes, whose freed activations can serve it.
 
-    FSDP2 allocates the sharded gradients on the stream of its messages, where the activations' freed memory cannot
-    serve them (8B on two GPUs: 15 GiB). Here both come from the stream that computes. That is safe: the messages'
-    stream waits for it before the message, and it waits for the gradients before it updates. A gradient that is only
-    added to an earlier micro-batch's is freed while the messages' stream still works with it: the allocator hears of
-    that stream, and waits.
+    That is safe: the messages' stream waits for that stream before the message, and it for the gradients before it
+    updates. The allocator hears of the messages' stream, and waits before it gives a freed gradient's memory away.
     """
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -124,8 +105,7 @@ def materialize(
     """Give a model built on the meta device its memory on `device`, then its values: `init(model)`. Returns the model.
 
     It is sharded first, so that it is whole nowhere; a model that has memory is only moved and initialised. quantised:
-    some weights will be replaced by FP8 tensors, which FSDP2 must meet first: once it knows an ordinary shard's memory
-    it asks every later one for its own. `to_empty` would show it the ordinary one; setting parameters does not.
+    some weights will be FP8 tensors, which FSDP2 must meet before ordinary shards: `to_empty` would show it those.
     """
     if quantised:
         _allocate(model, device)
@@ -149,16 +129,14 @@ def _allocate(model: nn.Module, device: torch.device) -> None:
 
 
 def expect_more(model: nn.Module, more: bool, *, keep_weights: bool) -> None:
-    """Before every micro-batch: do `more` of the same step follow? Then its gradients wait, unreduced, for the last
-    one's, and with keep_weights gathered weights too."""
+    """Before a micro-batch: if `more` of its step follow, gradients (keep_weights: and weights) stay until the last."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(not more)
         model.set_reshard_after_backward(not (more and keep_weights))
 
 
 def release(model: nn.Module) -> None:
-    """Free the gathered weights that a forward without a backward (an evaluation) leaves behind: copies in the compute
-    type."""
+    """Free the gathered weights that a forward without a backward, an evaluation, leaves behind."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

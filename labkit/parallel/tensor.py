@@ -4,9 +4,8 @@
     wo, w2                      by columns: a rank computes an addend of all outputs; the ranks' sum follows
     tok_embed                   by rows of the table: a rank fills in the tokens that it has rows for
 
-One all-reduce behind attention and one behind the feed-forward network, forward, and one in front of each, backward
-(arXiv:1909.08053); with `positions` a reduce-scatter and an all-gather in the place of each (arXiv:2205.05198). It
-comes before `shard`.
+An all-reduce follows attention and the feed-forward network, and precedes each in backward (arXiv:1909.08053); with
+`positions` a reduce-scatter and an all-gather take its place (arXiv:2205.05198).
 """
 
 from torch.distributed.device_mesh import DeviceMesh
@@ -41,9 +40,7 @@ def check(config: ModelConfig, ranks: int) -> None:
         if count % ranks:
             raise LabError(f"{name} = {count} cannot be split over {ranks} tensor-parallel ranks: choose a divisor")
     if config.tie_embeddings and ranks > 1:
-        raise LabError(
-            "a tied head is cut as the embedding and as a linear, and cannot be both: tie_embeddings = false"
-        )
+        raise LabError("a tied head cannot be cut as the embedding and as a linear: tie_embeddings = false")
 
 
 def plan(model: Transformer, positions: bool) -> dict[str, ParallelStyle]:

@@ -2,14 +2,11 @@
 
     model --convert--> other linears --checkpoint--> recomputed blocks --compile--> fused kernels --shard--> 1/N each
 
-(On a mesh with tp the linears are cut once they are converted, by labkit.parallel.tensor.)
-
-1. Convert replaces modules by name, so it must see the model as it was written. 2. Activation checkpointing lies inside
-what is compiled: the compiler sees the recomputation and plans for it. Which checkpoint is the backend's: Transformer
-Engine's delayed scaling must meet the same scales in both runs. 3. Compile one block, so that all share one
-compilation; whole where its linears allow it (nn.Linear, torchao), else what lies between the linears: norms, rotary +
-attention, the SwiGLU product, the loss. 4. Shard last: FSDP2 gathers and scatters around the call of a block, so the
-compiler never sees a collective.
+1. Convert replaces modules by name, so it must see the model as it was written; on a mesh with tp the linears are then
+cut (labkit.parallel.tensor). 2. Activation checkpointing lies inside what is compiled: the compiler plans for the
+recomputation. Which checkpoint is the backend's. 3. Compile one block, so that all share one compilation; whole where
+its linears allow it (nn.Linear, torchao), else what lies between the linears. 4. Shard last: FSDP2 gathers and scatters
+around the call of a block, so the compiler never sees a collective.
 
 Checkpointing and compiling replace a module's `forward`: parameter names, and so checkpoints, stay the plain model's.
 """
@@ -47,9 +44,8 @@ def prepare(
 ) -> ConversionReport:
     """Convert, checkpoint, compile and shard `model` as `config` says; in place, in this order.
 
-    The model may be on the meta device or have FP32 weights. tokens: of a micro-batch on one rank, for the backend to
-    check. mesh: `group` as dp and tp (labkit.parallel.tensor); None: all ranks are dp. LabError: what the matrix or
-    `backend.convert` refuses; compile = true without a compiler.
+    tokens: of a micro-batch on one rank, for the backend to check. mesh: `group` as dp and tp; None: all ranks are dp.
+    LabError: what the matrix or `backend.convert` refuses; compile = true without a compiler.
     """
     spec = spec_of(config.precision, device=group.device, ranks=group.size, tokens=tokens)
     refuse(config, this_gpu(group.device.type), group.size)
@@ -86,8 +82,8 @@ def chunked_loss(
 ) -> torch.Tensor:
     """The mean loss, from the logits of `chunk` tokens at a time: the pieces' means, weighted by their lengths.
 
-    now: each piece's gradient is taken while its logits are there, for a place for the weight's gradient in FP32.
-    False: the logits are computed again in the backward; for FP16, whose loss must be scaled first, and an FP8 head.
+    now: each piece's gradient is taken while its logits are there; else they are computed again in the backward, for
+    FP16, whose loss must be scaled first, and an FP8 head.
     """
     head, criterion = model.head, model.criterion
     assert head is not None, "only the last stage has a loss"

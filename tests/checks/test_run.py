@@ -318,7 +318,7 @@ def test_plain_pytest_gives_the_same_verdicts(tmp_path):
 def test_check_in_a_notebook(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(make_week(tmp_path))
     outcome = check("91.1", deadline=DEADLINE)
-    assert repr(outcome) == "10 of 10 points" and "adding up" in capsys.readouterr().out
+    assert repr(outcome) == "10 of 10 automatic points" and "adding up" in capsys.readouterr().out
 
 
 def test_lab_open_starts_jupyterlab_or_says_how_to_get_it(week, monkeypatch):

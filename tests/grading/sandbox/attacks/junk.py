@@ -43,8 +43,8 @@ def _answer(value, args=()):
     return values.pack(("ok", value, args))
 
 
-def _raw(tree, arrays=(), blob=b""):
-    text = json.dumps({"tree": tree, "arrays": list(arrays)}).encode() if not isinstance(tree, bytes) else tree
+def _raw(tree, blob=b""):
+    text = json.dumps(tree).encode() if not isinstance(tree, bytes) else tree
     return len(text).to_bytes(8, "little") + text + blob
 
 
@@ -108,14 +108,14 @@ FRAMES = {
 }
 ANSWERS = {
     "a pickle": b"\x80\x04cos\nsystem\n(S'true'\ntR.",
-    "lists nested deep": _raw(b'{"tree":' + b'{"list":[' * 500 + b"]}" * 500 + b',"arrays":[]}'),
-    "lists by the million": _raw(b'{"tree":{"list":[' + b",".join([b'{"list":[]}'] * 600_000) + b']},"arrays":[]}'),
-    "a tensor before the first": _raw({"tensor": -1}),
-    "a shape that no tensor has": _raw({"tuple": ["ok", {"tensor": 0}, {"tuple": []}]}, [["uint8", [0, 1 << 62, 9]]]),
-    "a shape of 65 dimensions": _raw({"tuple": ["ok", {"tensor": 0}, {"tuple": []}]}, [["uint8", [1] * 65]], b"x"),
+    "lists nested deep": _raw(b'{"list":[' * 500 + b"]}" * 500),
+    "lists by the million": _raw(b'{"list":[' + b",".join([b'{"list":[]}'] * 600_000) + b"]}"),
+    "a negative shape": _raw({"array": ["uint8", [-1]]}),
+    "a shape that no tensor has": _raw({"tuple": ["ok", {"array": ["uint8", [0, 1 << 62, 9]]}, {"tuple": []}]}),
+    "a shape of 65 dimensions": _raw({"tuple": ["ok", {"array": ["uint8", [1] * 65]}, {"tuple": []}]}, b"x"),
     "a key that cannot be one": _raw({"tuple": ["ok", {"dict": [[{"list": []}, None]]}, {"tuple": []}]}),
-    "one tensor in many places": _raw(
-        {"tuple": ["ok", {"list": [{"tensor": 0}] * 50_000}, {"tuple": []}]}, [["uint8", [1 << 20]]], bytes(1 << 20)
+    "one tensor's memory for many": _raw(
+        {"tuple": ["ok", {"list": [{"array": ["uint8", [1 << 20]]}] * 50_000}, {"tuple": []}]}, bytes(1 << 20)
     ),
     "keys that collide": _raw({"tuple": ["ok", {"dict": COLLIDING}, {"tuple": []}]}),
     "bytes after the end": _answer(1) + b"more",
