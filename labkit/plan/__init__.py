@@ -2,9 +2,9 @@
 
 A step is a sum of parts, each a formula that fits on a line; every answer says how wrong they are on unseen runs.
 
-    machine.py, machine_file.py, model.py           GPUs; the file of one's own machine; models by name
+    machine.py, model.py                            GPUs, and the file of one's own machine; models by name
     cases.py, constants.py                          many (model, plan, machine) as columns; what is not derived
-    work.py, links.py, wires.py, footprint.py       computing, messages (and on this machine), bytes
+    work.py, links.py, footprint.py                 computing, messages, bytes
     step.py                                         all of it together: overlap, bubble, optimizer
     rows.py, fit.py, validate.py, calibrate.py      measured runs as cases, and what is made of them
     search.py, explain.py, request.py, planner.py, anatomy.py   every plan on a cluster, and what `lab plan` shows

@@ -4,8 +4,7 @@ products     a decoder's shapes, forward and backward: the share of peak and the
              is least wrong, and the error that is left
 attention    torch's fused kernel, causal, forward and backward
 memory       a copy that no cache holds
-link         all-gathers among this machine's ranks: one large, for the rate, and one small, for alpha
-network      the same between machines, every rank with its like at once; under torchrun alone
+link         all-gathers among this machine's GPUs (two processes on a CPU): a large one for the rate, a small for alpha
 """
 
 import statistics
@@ -19,14 +18,11 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.plan.constants import Constants, constants
-from labkit.plan.machine import BOARD, GIB, alone, find_chip
-from labkit.plan.machine_file import DEFAULT, Machine, Rates, write_text
-from labkit.plan.wires import measure_links
-from labkit.plan.work import FULL_POWER, REACHED, product
+from labkit.plan.machine import BOARD, DEFAULT, GIB, G, Machine, Rates, T, alone, find_chip, write_text
+from labkit.plan.work import REACHED, product
 from labkit.precision.recipes import FP8_UNITS
 from labkit.record.chips import PCIE5, Chip
 
-T, G = 1e12, 1e9
 NOISY = 0.35  # mean |log| of products beyond which something else ran beside them
 STARTS = (0, 20, 40, 80, 120, 160, 240, 320, 480, 640)  # of `start`, tried in turn
 
@@ -56,24 +52,12 @@ CPU = Scale(
 
 def time_call(call: Callable[[], Any], device: str, budget: float) -> float:
     """Return the seconds of a call, timed for `budget` seconds: the median on a GPU, the least on a CPU."""
-    # A GPU's power slows it now and then; on a CPU others run, too, and only ever add. Calls are timed in bundles of at
-    # least 2 ms, so that the clock's own cost is small.
-    from labkit.record.measure import Stopwatch
+    # A GPU's power slows it now and then; on a CPU others run, too, and only ever add.
+    import torch
+    from torch.utils.benchmark import Timer
 
-    watch = Stopwatch(device)
-
-    def bundle(n: int) -> float:
-        watch.start()
-        for _ in range(n):
-            call()
-        return watch.lap() / n
-
-    bundle(1)
-    n = max(1, int(0.002 / max(bundle(1), 1e-7)))
-    laps: list[float] = []
-    end = time.perf_counter() + budget
-    while len(laps) < 3 or time.perf_counter() < end:
-        laps.append(bundle(n))
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    laps = timer.blocked_autorange(min_run_time=budget).times
     return statistics.median(laps) if device == "cuda" else min(laps)
 
 
@@ -168,11 +152,37 @@ def fp8_rate(scale: Scale) -> float:
         return 0.0
 
 
-def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None = None) -> Machine | None:
-    """Measure this machine; None on every rank of torchrun but the first. LabError: a device that is not there."""
+def time_gather(group: Any, nbytes: int, rounds: int) -> float:
+    """Return the median seconds of an all-gather whose result has about `nbytes`, the slowest rank's in each round."""
     import torch
 
-    from labkit.comm.ranks import is_first
+    part = torch.randn(max(1, nbytes // 4 // group.size), device=group.device)
+    out = torch.empty(part.numel() * group.size, device=group.device)
+    wait = torch.cuda.synchronize if group.device.type == "cuda" else lambda: None
+    laps = []
+    for _ in range(3 + rounds):
+        group.barrier()
+        wait()
+        begin = time.perf_counter()
+        group.all_gather(part, out=out)
+        wait()
+        laps.append(time.perf_counter() - begin)
+    slowest = group.all_reduce(torch.tensor(laps[3:], dtype=torch.float64, device=group.device), op="max")
+    return float(slowest.median())
+
+
+def measure_link(group: Any, message: int) -> tuple[float, float]:
+    """Return GB/s of one direction a rank, and seconds of a ring's step: links.py's formulas turned round."""
+    N = group.size
+    small, large = time_gather(group, 4096, 20), time_gather(group, message, 8)
+    return (N - 1) / N * message / max(large - small, 1e-9) / G, small / (N - 1)
+
+
+def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None = None) -> Machine:
+    """Measure this machine. LabError: a device that is not there."""
+    import torch
+
+    from labkit.comm.ranks import run_ranks
     from labkit.record.hardware import cpu_model, memory_bytes
 
     cuda = device == "cuda"
@@ -181,56 +191,44 @@ def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None
     scale = scale or (GPU if cuda else CPU)
     name = torch.cuda.get_device_name() if cuda else cpu_model() or "CPU"
     known = find_chip(name) if cuda else None
-    if is_first():
-        say(f"{name}: {'about a minute' if cuda else 'some seconds'}.")
-    here, within, between = measure_links(device, scale.message)
-    if not is_first():
-        return None
+    say(f"{name}: {'about a minute' if cuda else 'some seconds'}.")
+    ranks, link = torch.cuda.device_count() if cuda else 2, None
+    if ranks > 1:
+        link = run_ranks(measure_link, scale.message, size=ranks, backend="processes", timeout=120, device=device)[0]
     torch.manual_seed(1)
 
     rate = copy_rate(device, scale)
     side, dtype = (8192, torch.bfloat16) if cuda else (256, torch.float32)
     heat = torch.randn(side, side, device=device).to(dtype)
-    end = time.perf_counter() + scale.heat
-    while time.perf_counter() < end:
-        time_call(lambda: heat @ heat, device, 0.1)
+    time_call(lambda: heat @ heat, device, scale.heat)
     seconds = time_products(scale.shapes, device, scale)
-    shapes, times = list(seconds), list(seconds.values())
-    best = max(2 * m * n * d / s for (m, n, d), s in seconds.items()) / T
     recent, sms, memory = False, torch.get_num_threads(), memory_bytes()[0]
     if cuda:
         about = torch.cuda.get_device_properties(0)
         recent, sms, memory = about.major >= 9, about.multi_processor_count, about.total_memory
-    chip = known or Chip(best, 0, memory / (BOARD * GIB), 0, sms, 0, recent, within.gbs if within else PCIE5)
-    chip = chip._replace(fp8_tflops=0.0, hbm=rate / REACHED, sms=sms, watts=FULL_POWER)
-    recent, link_gbs = chip.recent, chip.nvlink
-    k, error = fit_products(chip, shapes, times, constants())
-    share = k.gemm_recent if recent else k.gemm_older
+    machine = Machine(
+        name=name,
+        measured=f"{time.strftime('%Y-%m-%d')}, torch {torch.__version__}, {'bfloat16' if cuda else 'float32'}",
+        tflops=known.tflops if known else max(2 * m * n * d / s for (m, n, d), s in seconds.items()) / T,
+        memory_gb=known.memory_gb if known else memory / (BOARD * GIB),
+        hbm_gbs=rate / REACHED / G,
+        sms=sms,
+        recent=known.recent if known else recent,
+        per_node=ranks,
+        link_gbs=known.nvlink if known else link[0] if link else PCIE5,
+    )
+    chip = machine.chip()
+    k, error = fit_products(chip, list(seconds), list(seconds.values()), constants())
+    share = k.gemm_recent if chip.recent else k.gemm_older
     heads, positions = scale.attention
     flops = 7 * positions * positions * heads * 128  # as work.attention counts them: 2 forward, 5 backward, causal
     flash = flops / time_attention(device, scale) / (chip.tflops * T)
-    fp8 = fp8_rate(scale) / T / share if cuda else 0.0
-    generation = "recent" if recent else "older"
+    generation = "recent" if chip.recent else "older"
     rates: dict[str, Any] = {f"gemm_{generation}": share, "start": k.start, f"flash_{generation}": flash}
-    if within:
-        rates |= {"wire": within.gbs / link_gbs, "alpha": within.alpha}
-    if between:
-        rates["network"] = 1.0  # what was measured is what arrives
-    return Machine(
-        name=name,
-        measured=f"{time.strftime('%Y-%m-%d')}, torch {torch.__version__}, {'bfloat16' if cuda else 'float32'}",
-        tflops=float(chip.tflops),
-        fp8_tflops=float(fp8),
-        memory_gb=float(chip.memory_gb),
-        hbm_gbs=chip.hbm / G,
-        sms=sms,
-        recent=recent,
-        per_node=here,
-        link_gbs=float(link_gbs),
-        network_gbs=between.gbs if between else None,
-        product_error=error,
-        rates=Rates(**rates),
-    )
+    if link:
+        rates |= {"wire": link[0] / machine.link_gbs, "alpha": link[1]}
+    fp8 = fp8_rate(scale) / T / share if cuda else 0.0
+    return machine.replace(fp8_tflops=fp8, product_error=error, rates=Rates(**rates))
 
 
 def describe(machine: Machine) -> list[str]:
@@ -246,9 +244,7 @@ def describe(machine: Machine) -> list[str]:
         lines += ["that is more than a quiet machine leaves: end what else runs here, and measure again"]
     if "wire" not in known:
         lines += ["one GPU: the link is the datasheet's"]
-    if machine.network_gbs is None:
-        lines += ["one machine: the network is --ib"]
-    return lines
+    return [*lines, "the network between machines is --ib, or network_gbs in the file"]
 
 
 def calibrate(out: Path | None = None, device: str | None = None, say: Callable[[str], None] = print) -> int:
@@ -262,10 +258,9 @@ def calibrate(out: Path | None = None, device: str | None = None, say: Callable[
     out = out or DEFAULT
     writable(out.parent)
     machine = measure(device or ("cuda" if torch.cuda.is_available() else "cpu"), say)
-    if machine is not None:
-        for line in describe(machine):
-            say(line)
-        with explained(out):
-            replace_file(out, write_text(machine))
-        say(f"written: {out}; plan with it: lab plan --gpu {out}")
+    for line in describe(machine):
+        say(line)
+    with explained(out):
+        replace_file(out, write_text(machine))
+    say(f"written: {out}; plan with it: lab plan --gpu {out}")
     return 0

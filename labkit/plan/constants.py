@@ -54,9 +54,7 @@ def share_of_stack(off: float, interval: float) -> float:
 
 
 def accuracy() -> dict[str, float]:
-    """The errors that the constants leave.
-
-    interval: of log(seconds), kept by four of five unseen stacks; tie: between plans of one sweep; memory: of log(bytes),
-    what four of five stacks need beyond plain software; scaled_mean: after one step of a stack was shown.
+    """The errors that the constants leave: interval, of log(seconds), kept by four of five unseen stacks; tie, between
+    plans of one sweep; memory, of log(bytes), what four of five stacks need beyond plain software; means and quantiles.
     """
     return _fitted()["accuracy"]

@@ -8,7 +8,7 @@ from labkit.errors import LabError
 from labkit.plan import footprint
 from labkit.plan.cases import FORMATS, FULL
 from labkit.plan.constants import accuracy
-from labkit.plan.footprint import FITS, GIB
+from labkit.plan.footprint import FITS, GIB, MAY
 from labkit.plan.search import PLAN, Found, ties
 from labkit.plan.step import Step
 
@@ -181,9 +181,10 @@ def compare_lines(found: Found, a: int, b: int) -> list[tuple[str, float, float]
     return [of_step, *there, of_memory, *[line for line in kinds if max(line[1:]) > 0.005]]
 
 
-def as_json(found: Found, rows: list[int]) -> list[dict[str, Any]]:
+def as_json(found: Found, rows: list[int]) -> dict[str, Any]:
+    """Give the answer as JSON has it, with the plans of these rows, best first."""
     tied, sigma = ties(found, rows), accuracy()["interval"]
-    return [
+    plans = [
         {
             "plan": found.plan(row),
             "name": name(found.plan(row)),
@@ -201,3 +202,14 @@ def as_json(found: Found, rows: list[int]) -> list[dict[str, Any]]:
         }
         for row, tie in zip(rows, tied)
     ]
+    return {
+        "model": found.model.model_dump(),
+        "gpus": found.cluster.gpus,
+        "plans": plans,
+        "tried": len(found.seconds),
+        "fit": int((found.fit == FITS).sum()),
+        "may_fit": int((found.fit == MAY).sum()),
+        "next_constraint": next_constraint(found, rows[0]),
+        "why_not": neighbours(found, rows[0]),
+        "accuracy": accuracy(),
+    }

@@ -7,14 +7,13 @@ less (Huber 1964). Errors: without a whole software stack (stack out), or one ro
 
 import sys
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from labkit.errors import run_command
 from labkit.plan.cases import Array
-from labkit.plan.constants import DATA, WIDTHS, Constants, share_of_stack
+from labkit.plan.constants import DATA, WIDTHS, Constants
 from labkit.plan.footprint import GIB, room
 from labkit.plan.rows import Row, Runs, number, read, runs
 from labkit.plan.step import step
@@ -25,22 +24,18 @@ NOISE, DOUBT = 0.08, 0.10  # of a log: what releases of one stack differ by (5 t
 NUDGE, LEAP, ROUNDS = 1e-3, 0.3, 8  # of log(constant): for the slope; the longest step; steps
 
 
-def rows_with(field: str) -> Runs:
-    """Make cases of the rows, of both files, that have a number in this field."""
-    return runs([row for name in ("shown", "own") for row in read(DATA / f"{name}.csv") if number(row, field)])
-
-
 class Data(NamedTuple):
-    """The measured runs: their cases, log(seconds) and the software stack of each."""
+    """The measured runs: their cases, the logarithm of what was measured, and the software stack of each."""
 
     runs: Runs
     wanted: Array
     stacks: list[str]
 
 
-def load_data() -> Data:
-    found = rows_with("step_s")
-    wanted = np.log([number(row, "step_s") or 0.0 for row in found.rows])
+def load_data(field: str = "step_s") -> Data:
+    """Load the rows, of both files, that have a number in this field."""
+    found = runs([row for name in ("shown", "own") for row in read(DATA / f"{name}.csv") if number(row, field)])
+    wanted = np.log([number(row, field) or 0.0 for row in found.rows])
     return Data(found, wanted, [row["framework"] for row in found.rows])
 
 
@@ -96,8 +91,8 @@ def within_sweeps(rows: list[Row], off: Array) -> float:
     return float(np.median(spread))
 
 
-def fit_all(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
-    """Return (constants, their accuracy); `say` gets a line for each error."""
+def fit_all() -> tuple[Constants, dict[str, float]]:
+    """Return (constants, their accuracy)."""
     data = load_data()
     found, wanted, stacks = data
     everything = np.ones(len(wanted))
@@ -109,49 +104,24 @@ def fit_all(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
     for name, off in (("seen", seen), ("stack_out", stack_out), ("row_out", row_out)):
         size = summary(np.exp(off) - 1)
         out |= {f"{name}_{what}": size[what] for what in ("mean", "median", "p90")}
-        say(f"{name:10s} " + "  ".join(f"{what} {100 * size[what]:5.1f} %" for what in ("mean", "median", "p90")))
-    by_stack = {name: np.abs(np.exp(stack_out[[one == name for one in stacks]]) - 1) for name in sorted(set(stacks))}
-    for name, size in by_stack.items():
-        say(f"    stack out, {name:26s} {len(size):3d} rows, mean {100 * size.mean():5.1f} %")
-    out["stacks_mean"] = float(np.mean([size.mean() for size in by_stack.values()]))
-    say(f"a stack's mean error, all stacks alike: {100 * out['stacks_mean']:.1f} %")
-    out["interval"] = kept_by(0.8, np.abs(stack_out), votes(stacks, everything))
+    out["interval"] = within(np.abs(stack_out), votes(stacks, everything))
     out["tie"] = within_sweeps(found.rows, row_out)
     out["memory"] = memory_off()
-    say(f"memory: four of five stacks within {100 * out['memory']:.0f} % of what their runs took")
-    out["scaled_mean"] = one_row_shown(stack_out, stacks, out["interval"])
-    say(f"after one step of a stack was shown, its others: mean {100 * out['scaled_mean']:.1f} %")
     return k, out
 
 
 def memory_off() -> float:
     """Return by what share four of five stacks leave the range from lean to plain software, where memory was measured."""
-    found = rows_with("mem_gib")
-    need, expected = room(found.cases, 0.0), expected_bytes(found)
-    off = np.log([number(row, "mem_gib") or 0.0 for row in found.rows] / (expected / GIB))
+    found, wanted, stacks = load_data("mem_gib")
+    need, off = room(found.cases, 0.0), wanted - np.log(expected_bytes(found) / GIB)
     above = off - np.log(found.spread(need.most)[2] / found.spread(need.expected)[0])
     below = np.log(found.spread(need.least)[1] / found.spread(need.expected)[0]) - off
-    beyond = np.maximum(0.0, np.maximum(above, below))
-    return kept_by(0.8, beyond, votes([row["framework"] for row in found.rows], np.ones(len(off))))
+    return within(np.maximum(0.0, np.maximum(above, below)), votes(stacks, np.ones(len(off))))
 
 
-def one_row_shown(off: Array, stacks: list[str], interval: float) -> float:
-    """Return the mean error of a stack's other rows after each in turn has scaled them, all stacks alike."""
-    means = []
-    for stack in sorted(set(stacks)):
-        mine = off[[one == stack for one in stacks]]
-        left = [
-            np.expm1(b - share_of_stack(a, interval)) for i, a in enumerate(mine) for j, b in enumerate(mine) if i != j
-        ]
-        means += [float(np.mean(np.abs(left)))] if left else []
-    return float(np.mean(means))
-
-
-def kept_by(share: float, off: Array, weights: Array) -> float:
-    """Return the least |log error| within which rows of this share of all votes lie: a weighted quantile."""
-    order = np.argsort(off)
-    reached = np.cumsum(weights[order]) >= share * weights.sum() - 1e-9
-    return float(off[order][np.argmax(reached)])
+def within(off: Array, weights: Array) -> float:
+    """Return the least |log error| within which rows of 80 % of all votes lie."""
+    return float(np.quantile(off, 0.8, weights=weights, method="inverted_cdf"))
 
 
 def write_text(k: Constants, found: dict[str, float]) -> str:
@@ -167,7 +137,7 @@ def write_text(k: Constants, found: dict[str, float]) -> str:
 def main(argv: list[str]) -> int:
     if "--write" in argv:
         writable(DATA)
-    written = write_text(*fit_all(print))
+    written = write_text(*fit_all())
     print(written)
     if "--write" in argv:
         (DATA / "fitted.toml").write_text(written)

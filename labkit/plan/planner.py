@@ -1,7 +1,7 @@
 """What `lab plan` does: read the request, search, print, write."""
 
 import json
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -17,6 +17,7 @@ from labkit.plan.footprint import FITS, GIB, MAY
 from labkit.plan.model import find_model
 from labkit.plan.request import LARGEST, G, Request, choose_precisions, count_sequences, find_cluster
 from labkit.plan.search import Found, Goal, ranked, search, ties
+from labkit.record.files import explained
 
 SHOWN = 10
 KINDS = ("weights", "grads", "optim", "gathered", "activ", "logits")  # as Memory has them
@@ -43,16 +44,15 @@ def plan(request: Request, console: Console | None = None) -> int:
         raise LabError(explain_no_fit(found, gbs, precisions))
     rows = order[:SHOWN]
     if request.write:
-        try:
+        with explained(request.write):
             request.write.write_text(write_table(found, rows[0]), encoding="utf-8")
-        except OSError as error:
-            raise LabError(f"cannot write {request.write}: {error.strerror}") from None
     if request.figure:
         from labkit.plan.anatomy import draw_anatomy
 
         draw_anatomy(found, rows, request.figure)
     if request.as_json:
-        print(json.dumps(as_json(found, request, rows), indent=1))
+        answer = {"gpu": request.gpu, "goal": goal, **explain.as_json(found, rows)}
+        print(json.dumps(answer, indent=1))
     elif request.explain:
         a, b = (explain.choose(found, text, order) for text in request.explain)
         show_two(found, a, b, console)
@@ -189,22 +189,6 @@ def show_two(found: Found, a: int, b: int, console: Console) -> None:
             console.print(f"{explain.name(found.plan(row))} does not fit.", highlight=False)
     if ties(found, [a, b]) == [True, True]:
         console.print("They are a tie: the model cannot tell them apart.", highlight=False)
-
-
-def as_json(found: Found, request: Request, rows: list[int]) -> dict[str, Any]:
-    return {
-        "model": found.model.model_dump(),
-        "gpus": found.cluster.gpus,
-        "gpu": request.gpu,
-        "goal": request.goal,
-        "plans": explain.as_json(found, rows),
-        "tried": len(found.seconds),
-        "fit": int((found.fit == FITS).sum()),
-        "may_fit": int((found.fit == MAY).sum()),
-        "next_constraint": explain.next_constraint(found, rows[0]),
-        "why_not": explain.neighbours(found, rows[0]),
-        "accuracy": accuracy(),
-    }
 
 
 def write_table(found: Found, row: int) -> str:

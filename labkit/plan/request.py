@@ -6,13 +6,12 @@ from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.model.shape_file import Model
-from labkit.plan import machine_file
 from labkit.plan.cases import FORMATS
-from labkit.plan.machine import CHIPS, described, find_chip
+from labkit.plan.machine import CHIPS, G, Machine, described, find_chip
 from labkit.plan.search import Cluster, refusal
 from labkit.record.chips import Chip
+from labkit.strict import load_toml
 
-G = 1e9
 UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 LARGEST = 131_072  # GPUs
 PER_NODE, IB = 8, 50.0  # where nobody says otherwise: an HGX board, and 400 Gbit/s a GPU
@@ -49,7 +48,7 @@ def find_cluster(request: Request) -> Cluster:
     """Return the cluster. LabError: one that makes no sense, or a GPU that is neither known nor described."""
     chip, per_node, ib = find_chip(request.gpu), PER_NODE, IB
     if request.gpu.endswith(".toml"):
-        mine = machine_file.load(Path(request.gpu))
+        mine = load_toml(Path(request.gpu), Machine)
         chip, per_node, ib = mine.chip(), mine.per_node, mine.network_gbs or IB
     per_node = per_node if request.per_node is None else request.per_node
     ib = ib if request.ib is None else request.ib
@@ -62,15 +61,9 @@ def find_cluster(request: Request) -> Cluster:
                 "`lab plan --calibrate` writes a file for --gpu"
             )
         chip = described(peak, fp8_peak, memory, hbm * G)
-    else:
-        chip = chip._replace(
-            tflops=request.peak or chip.tflops,
-            fp8_tflops=chip.fp8_tflops if request.fp8_peak is None else request.fp8_peak,
-            memory_gb=request.memory or chip.memory_gb,
-            hbm=request.hbm * G if request.hbm else chip.hbm,
-        )
-    if request.fp4_peak is not None:
-        chip = chip._replace(fp4_tflops=request.fp4_peak)
+    own = {"tflops": request.peak, "fp8_tflops": request.fp8_peak, "fp4_tflops": request.fp4_peak}
+    own |= {"memory_gb": request.memory, "hbm": request.hbm * G if request.hbm else None}
+    chip = chip._replace(**{name: value for name, value in own.items() if value is not None})
     nvlink = chip.nvlink if request.nvlink is None else request.nvlink
     for name, value in (("--nvlink", nvlink), ("--ib", ib), ("--memory", chip.memory_gb), ("--peak", chip.tflops)):
         if not 0 < value < 1e6:

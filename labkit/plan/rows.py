@@ -7,30 +7,17 @@ import csv
 import itertools
 import math
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from labkit.errors import LabError
-from labkit.plan.cases import (
-    COLUMNS,
-    FLASH,
-    FORMATS,
-    FULL,
-    NONE,
-    OPERATIONS,
-    SDPA,
-    SELECTIVE,
-    UNFUSED,
-    Array,
-    Cases,
-    cases,
-)
-from labkit.plan.machine import columns_of, described, find_chip
+from labkit.plan.cases import FLASH, FORMATS, FULL, NONE, OPERATIONS, SDPA, SELECTIVE, UNFUSED, Array, Cases, cases
+from labkit.plan.machine import G, columns_of, described, find_chip
 
 Row = dict[str, str]
-G = 1e9
 NEEDED = ("layers", "hidden", "gpus", "gbs")
 UNKNOWN = ("", "?", "n/a", "na", "none?", "unknown", "-", "nan")
 
@@ -46,11 +33,9 @@ class Runs(NamedTuple):
     def spread(self, seconds: Array) -> tuple[Array, Array, Array]:
         """Return (geometric mean, least, most) of each row's cases."""
         logs = np.log(seconds)
+        starts = np.unique(self.owner, return_index=True)[1]
         mean = np.bincount(self.owner, logs) / np.bincount(self.owner)
-        least, most = np.full(len(self.rows), np.inf), np.full(len(self.rows), -np.inf)
-        np.minimum.at(least, self.owner, logs)
-        np.maximum.at(most, self.owner, logs)
-        return np.exp(mean), np.exp(least), np.exp(most)
+        return np.exp(mean), np.exp(np.minimum.reduceat(logs, starts)), np.exp(np.maximum.reduceat(logs, starts))
 
 
 def read(path: Path | str) -> list[Row]:
@@ -70,7 +55,7 @@ def read(path: Path | str) -> list[Row]:
 
 def runs(rows: list[Row]) -> Runs:
     """Make every row's cases, in the rows' order. A row of an unknown model or machine is left out, with the reason."""
-    made: dict[str, list[float]] = {name: [] for name in COLUMNS}
+    made: dict[str, list[float]] = defaultdict(list)
     owner: list[int] = []
     kept: list[Row] = []
     left_out = []

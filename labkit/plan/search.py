@@ -86,18 +86,8 @@ def refusal(precision: str, model: Model, chip: Chip) -> str | None:
     return f"{' and '.join(odd)} must be a multiple of {multiple}" if odd else None
 
 
-class Degrees(NamedTuple):
-    """How the GPUs are shared out."""
-
-    tp: int
-    pp: int
-    cp: int
-    ep: int
-    dp: int
-
-
-def list_degrees(model: Model, gpus: int, gbs: int) -> Iterator[Degrees]:
-    """Yield the degrees that a framework would accept."""
+def list_plans(model: Model, gpus: int, gbs: int) -> Iterator[tuple[int, ...]]:
+    """Yield what a framework would accept: (dp, tp, pp, vp, cp, ep, zero, mbs, recompute)."""
     layers = model.layers
     # Layers that all stages would have if each were as full as the fullest.
     pps = [p for p in range(1, min(DEEPEST, layers) + 1) if -(-layers // p) * p <= UNEVEN * layers]
@@ -106,22 +96,15 @@ def list_degrees(model: Model, gpus: int, gbs: int) -> Iterator[Degrees]:
     eps = [e for e in powers(model.experts) if model.experts % e == 0] if model.experts else [1]
     for tp, pp, cp, ep in itertools.product(tps, pps, cps, eps):
         dp, rest = divmod(gpus, tp * pp * cp)
-        if not rest and dp and gbs % dp == 0 and (dp * cp) % ep == 0:
-            yield Degrees(tp, pp, cp, ep, dp)
-
-
-def list_choices(model: Model, d: Degrees, gbs: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the choices inside one set of degrees: (mbs, vp, zero, recompute)."""
-    for mbs in MICRO:
-        micro, rest = divmod(gbs, d.dp * mbs)
-        if rest or not micro:
+        if rest or not dp or gbs % dp or (dp * cp) % ep:
             continue
-        for vp in INTERLEAVED:
-            if vp > 1 and (d.pp == 1 or -(-model.layers // d.pp) % vp or micro % d.pp):
+        zeros = (0,) if dp * cp == 1 else (0, 1) if pp > 1 else (0, 1, 3)
+        for mbs, vp in itertools.product(MICRO, INTERLEAVED):
+            micro, rest = divmod(gbs, dp * mbs)
+            if rest or (vp > 1 and (pp == 1 or -(-layers // pp) % vp or micro % pp)):
                 continue
-            for zero in (0,) if d.dp * d.cp == 1 else (0, 1) if d.pp > 1 else (0, 1, 3):
-                for recompute in (NONE, FULL):
-                    yield mbs, vp, zero, recompute
+            for zero, recompute in itertools.product(zeros, (NONE, FULL)):
+                yield dp, tp, pp, vp, cp, ep, zero, mbs, recompute
 
 
 def powers(most: int) -> list[int]:
@@ -130,15 +113,14 @@ def powers(most: int) -> list[int]:
 
 def enumerate_plans(model: Model, cluster: Cluster, gbs: int, precisions: tuple[str, ...]) -> Cases:
     """Return every plan that a framework would accept, whether it fits or not. LabError: there is none."""
-    degrees = list_degrees(model, cluster.gpus, gbs)
-    rows = [(*each, *choice) for each in degrees for choice in list_choices(model, each, gbs)]
+    rows = list(list_plans(model, cluster.gpus, gbs))
     if not rows:
         raise LabError(
             f"no plan divides {cluster.gpus} GPUs for this model with {gbs} sequences a step: take a number of GPUs "
             "that is a power of two, or a --batch-tokens that is a multiple of GPUs x sequence length"
         )
     table = np.array([(*row, FORMATS.index(name)) for row in rows for name in precisions], dtype=np.float64).T
-    columns = dict(zip((*Degrees._fields, "mbs", "vp", "zero", "recompute", "format"), table))
+    columns = dict(zip(PLAN, table))
     return cases(
         {
             **columns,

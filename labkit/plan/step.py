@@ -48,14 +48,15 @@ class Step(NamedTuple):
         return sum(self, np.zeros_like(self.gemm))
 
 
-def repeated(c: Cases, one: Layer) -> tuple[Array, Array, Array, Array]:
+def repeated(c: Cases, one: Layer) -> tuple[Array, ...]:
     """Return the seconds of what a layer's backward computes again: (products, attention, moved, casts)."""
     # `OPERATIONS` keeps every second product's output and attention's, and computes the rest again; `SELECTIVE`
     # computes attention's core alone.
     all_of = (c.recompute == FULL).astype(float)
     half = (c.recompute == OPERATIONS).astype(float)
     core = all_of + (c.recompute == SELECTIVE)
-    return one.gemm_f * (all_of + half / 2), one.attention_f * core, one.moved_f * (all_of + half), one.cast_f * all_of
+    again = all_of + half / 2, core, all_of + half, all_of
+    return tuple(times * kind[0] for times, kind in zip(again, one))
 
 
 def step(c: Cases, k: Constants) -> Step:
@@ -64,11 +65,11 @@ def step(c: Cases, k: Constants) -> Step:
     M, depth = c.micro, c.depth
     many = M * depth
     head = M * one.head
-    gemm = many * (one.gemm_f + one.gemm_b + again[0]) + head
-    attention = many * (one.attention_f + one.attention_b + again[1])
+    gemm = many * (sum(one.gemm) + again[0]) + head
+    attention = many * (sum(one.attention) + again[1])
     summed = np.where(sums_apart(c), SUMMED, 0.0) * held_parameters(c) / (REACHED * c.hbm)
-    elementwise = many * (one.moved_f + one.moved_b + again[2]) + M * summed
-    casts = many * (one.cast_f + one.cast_b + again[3])
+    elementwise = many * (sum(one.moved) + again[2]) + M * summed
+    casts = many * (sum(one.casts) + again[3])
 
     full = (c.recompute == FULL).astype(float)
     left = np.where(c.tp_overlap > 0, k.tp_left, 1.0)
@@ -106,10 +107,10 @@ def around_the_ring(c: Cases, k: Constants, one: Layer, full: Array) -> Array:
     # Forward, cp - 1 hops of keys and values, each behind the attention of the chunk that is there; then what each
     # further chunk found is merged into what was there. Backward, two messages a hop: the gradients of keys and values
     # travel along, and one hop further, home.
-    hop, core = links.context_hop(c, k), one.attention_f / c.cp
+    hop, core = links.context_hop(c, k), one.attention[0] / c.cp
     merged = (c.cp - 1) * MERGED * c.tokens * c.d_q / c.tp / (REACHED * c.hbm)
     forward = links.context_added(hop, c.cp - 1, core, k.drag) + merged
-    back = links.context_added(2 * hop, c.cp - 1, one.attention_b / c.cp, k.drag) + hop + merged
+    back = links.context_added(2 * hop, c.cp - 1, one.attention[1] / c.cp, k.drag) + hop + merged
     return forward * (1 + full) + back
 
 

@@ -59,8 +59,6 @@ def judge(rows: list[Row]) -> dict[str, Any]:
                 "gib": float(size),
                 "measured_gib": gib,
                 "gib_error": float(size / gib - 1) if gib else None,
-                "least_gib": float(lowest[i] / GIB),
-                "most_gib": float(highest[i] / GIB),
                 "fit": WORDS[int(fit[i])],
                 "ran": row.get("fits", "yes").lower() not in NO,
             }
@@ -69,17 +67,16 @@ def judge(rows: list[Row]) -> dict[str, Any]:
 
 
 def summaries(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Summarise the runs: errors by GPU and framework, sweeps, memory, and what was called fitting."""
+    """Summarise the runs: errors of all, by GPU, by framework, of memory; sweeps; and what was called fitting."""
     from scipy.stats import kendalltau  # here: it takes a second to import
 
-    def errors(key: str, what: str) -> dict[str, Any]:
-        by = defaultdict(list)
+    timed = [one for one in each if one["error"] is not None]
+    errors = defaultdict(list)
+    for label, key, what in (("time", "", "error"), ("time, ", "gpu", "error"), ("time, ", "framework", "error"),
+                             ("memory, ", "mem_kind", "gib_error")):  # fmt: skip
         for one in each:
             if one[what] is not None:
-                by[one[key]].append(one[what])
-        return {name: summary(by[name]) for name in sorted(by)}
-
-    timed = [one for one in each if one["error"] is not None]
+                errors[label + one.get(key, "")].append(one[what])
     groups = defaultdict(list)
     for one in timed:
         groups[one["sweep_group"]].append(one)
@@ -91,17 +88,15 @@ def summaries(each: list[dict[str, Any]]) -> dict[str, Any]:
             regret = float(took[int(np.argmin(predicted))] / took.min() - 1)
             sweeps[name] = {"n": len(members), "tau": float(kendalltau(predicted, took).statistic), "regret": regret}
     inside = [one["least_s"] <= one["measured_s"] <= one["most_s"] for one in timed]
+    ran, out_of_memory = ([one["fit"] for one in each if one["ran"] == did] for did in (True, False))
     return {
-        "time": summary([one["error"] for one in timed]) if timed else None,
+        "errors": {name: summary(off) for name, off in errors.items()},
         "inside_interval": float(np.mean(inside)) if timed else None,
-        "time_by_gpu": errors("gpu", "error"),
-        "time_by_framework": errors("framework", "error"),
         "sweeps": sweeps,
-        "memory": errors("mem_kind", "gib_error"),
-        "out_of_memory": sum(not one["ran"] for one in each),
-        "called_fitting": sum(not one["ran"] and one["fit"] == WORDS[FITS] for one in each),
-        "ran": sum(one["ran"] for one in each),
-        "called_too_large": sum(one["ran"] and one["fit"] == WORDS[NOT] for one in each),
+        "out_of_memory": len(out_of_memory),
+        "called_fitting": out_of_memory.count(WORDS[FITS]),
+        "ran": len(ran),
+        "called_too_large": ran.count(WORDS[NOT]),
         "may_fit": sum(one["fit"] == WORDS[MAY] for one in each),
     }
 
@@ -121,26 +116,17 @@ def show(found: dict[str, Any]) -> None:
         )
     for sentence in found["left_out"]:
         print(f"left out: {sentence}")
-    if found["time"]:
-        print(f"\n{'time error, %':40s} {'runs':>5s} {'mean':>6s} {'median':>6s} {'p90':>6s}")
-        print_line("all", found["time"])
-        for key in ("gpu", "framework"):
-            for name, one in found[f"time_by_{key}"].items():
-                print_line(f"  {name}", one)
+    print(f"\n{'error, %':40s} {'runs':>5s} {'mean':>6s} {'median':>6s} {'p90':>6s}")
+    for name, one in found["errors"].items():
+        mean, median, p90 = (100 * one[what] for what in ("mean", "median", "p90"))
+        print(f"{name[:40]:40s} {one['n']:5.0f} {mean:6.1f} {median:6.1f} {p90:6.1f}")
+    if found["inside_interval"] is not None:
         print(f"inside their interval: {100 * found['inside_interval']:.0f} %")
     for name, one in found["sweeps"].items():
         print(f"sweep {name}: {one['n']} plans, Kendall's tau {one['tau']:.3f}, regret {100 * one['regret']:.1f} %")
-    for name, one in found["memory"].items():
-        print_line(f"memory, {name}", one)
     print(
         f"ran out of memory: {found['out_of_memory']}, of them called fitting: {found['called_fitting']}; "
         f"ran: {found['ran']}, of them called too large: {found['called_too_large']}; may fit: {found['may_fit']}"
-    )
-
-
-def print_line(name: str, one: dict[str, float]) -> None:
-    print(
-        f"{name[:40]:40s} {one['n']:5.0f} {100 * one['mean']:6.1f} {100 * one['median']:6.1f} {100 * one['p90']:6.1f}"
     )
 
 

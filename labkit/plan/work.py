@@ -26,17 +26,16 @@ HOPPER = 989e12 / 132  # FLOP/s of a multiprocessor of the chip on which `start`
 FULL_POWER = 700.0  # watts of the boards on which gemm_recent was measured; power goes about as the clock's cube
 
 
-class Layer(NamedTuple):
-    """Seconds of one layer and micro-batch, forward and backward, by kind."""
+Both = tuple[Array, Array]  # forward, backward
 
-    gemm_f: Array
-    gemm_b: Array
-    attention_f: Array
-    attention_b: Array
-    moved_f: Array
-    moved_b: Array
-    cast_f: Array
-    cast_b: Array
+
+class Layer(NamedTuple):
+    """Seconds of one layer and micro-batch, by kind."""
+
+    gemm: Both
+    attention: Both
+    moved: Both
+    casts: Both
     head: Array  # the output projection with its loss, forward and backward: once a micro-batch, on the last stage
 
 
@@ -67,14 +66,14 @@ def product(
     return np.maximum(best / np.where(odd, UNALIGNED, 1.0), moved)
 
 
-def linear(c: Cases, k: Constants, rows: Array, inputs: Array, outputs: Array, count: Array) -> tuple[Array, Array]:
+def linear(c: Cases, k: Constants, rows: Array, inputs: Array, outputs: Array, count: Array) -> Both:
     """(forward, backward) of a linear; backward has two products, for the input's and the weight's gradient."""
     of_input, of_weight = (rows, inputs, outputs), (outputs, inputs, rows)
     forward = product(c, k, (rows, outputs, inputs), count, True)
     return forward, product(c, k, of_input, count, True) + product(c, k, of_weight, count, True)
 
 
-def linears(c: Cases, k: Constants) -> tuple[Array, Array]:
+def linears(c: Cases, k: Constants) -> Both:
     """Return (forward, backward) of all linears of a layer. tp cuts columns in the first of a pair, rows in the second."""
     n, h, one = c.tokens, c.hidden, np.ones_like(c.tokens)
     groups = np.where(c.moe, c.experts / c.ep, 1.0)  # experts that live here
@@ -88,7 +87,7 @@ def linears(c: Cases, k: Constants) -> tuple[Array, Array]:
     return sum((f for f, _ in pairs), np.zeros_like(n)), sum((b for _, b in pairs), np.zeros_like(n))
 
 
-def attention(c: Cases, k: Constants) -> tuple[Array, Array]:
+def attention(c: Cases, k: Constants) -> Both:
     """Return (forward, backward) of softmax(q k^T) v."""
     # Fused: only the causal half is computed, and backward costs 2.5 times the forward (five products for two). Unfused:
     # all of it, in small products, with the scores in memory several times.
@@ -116,7 +115,7 @@ def moved(c: Cases, k: Constants) -> Array:
     return times * 2 * c.tokens * (rows + inside) / c.hbm
 
 
-def casts(c: Cases, k: Constants) -> tuple[Array, Array]:
+def casts(c: Cases, k: Constants) -> Both:
     """Return (forward, backward) of making FP8 of what the products read: activations and weights, then gradients."""
     n, h, t = c.tokens, c.hidden, c.tp
     weights = (c.attention_weights + c.mlp_weights * np.where(c.moe, c.experts / c.ep, 1.0)) / t
@@ -144,8 +143,5 @@ def sums_apart(c: Cases) -> Array:
 
 
 def layer(c: Cases, k: Constants) -> Layer:
-    gemm_f, gemm_b = linears(c, k)
-    attention_f, attention_b = attention(c, k)
-    cast_f, cast_b = casts(c, k)
     once = moved(c, k)
-    return Layer(gemm_f, gemm_b, attention_f, attention_b, once, 2 * once, cast_f, cast_b, head(c, k))
+    return Layer(linears(c, k), attention(c, k), (once, 2 * once), casts(c, k), head(c, k))

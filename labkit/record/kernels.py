@@ -1,6 +1,6 @@
 """Where each millisecond of a step goes on the device: torch.profiler's kernels and copies, by class.
 
-Every moment of the profiled span belongs to exactly one class, so the classes add up to the span:
+Every moment from the first begin to the last end belongs to exactly one class, so the classes add up to that span:
 
     no kernel runs                              idle
     only communication runs                     communication (exposed: it costs time)
@@ -10,7 +10,8 @@ Every moment of the profiled span belongs to exactly one class, so the classes a
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 COMPUTING = ("GEMM bf16", "GEMM fp8", "quantize/cast", "attention", "norm and elementwise", "optimizer")
 CLASSES = (*COMPUTING, "communication", "other", "idle")
@@ -54,12 +55,12 @@ class Breakdown:
     """Of one step. `classes_ms` add up to `span_ms`; `top` are the longest kernels: {"name", "class", "ms", "calls"};
     `evidence`: what ran on the device for certain."""
 
-    span_ms: float
-    classes_ms: dict[str, float]
-    hidden_communication_ms: float
-    steps: int
-    top: list[dict]
-    evidence: dict[str, bool]
+    span_ms: float = 0.0
+    classes_ms: dict[str, float] = field(default_factory=dict)
+    hidden_communication_ms: float = 0.0
+    steps: int = 0
+    top: list[dict[str, Any]] = field(default_factory=list)
+    evidence: dict[str, bool] = field(default_factory=dict)
 
 
 def classify(name: str) -> str:
@@ -67,26 +68,18 @@ def classify(name: str) -> str:
     return next((kind for kind, pattern in PATTERNS.items() if re.search(pattern, name, re.I)), "other")
 
 
-def breakdown(
-    kernels: Iterable[Kernel], steps: int = 1, span: tuple[float, float] | None = None, top: int = 24
-) -> Breakdown:
-    """Split the span (default: first begin to last end) among the classes, over `steps`. ValueError: no step."""
+def breakdown(kernels: Iterable[Kernel], steps: int = 1, top: int = 24) -> Breakdown:
+    """Split the time of `steps` steps among the classes. ValueError: no step."""
     if steps < 1:
         raise ValueError(f"a breakdown needs at least one step, not {steps}")
     kernels = [k for k in kernels if k.end > k.begin]
-    if span is None:
-        span = (min((k.begin for k in kernels), default=0.0), max((k.end for k in kernels), default=0.0))
     per_ms = 1e-3 / steps  # microseconds of all steps -> milliseconds of one
     kinds = {name: classify(name) for name in {k.name for k in kernels}}
-    times, hidden = dict.fromkeys(CLASSES, 0.0), 0.0
-    changes: list[tuple[float, int, str]] = []
-    for kernel in kernels:
-        begin, end = max(kernel.begin, span[0]), min(kernel.end, span[1])
-        if end > begin:
-            changes += [(begin, 1, kinds[kernel.name]), (end, -1, kinds[kernel.name])]
-    running = dict.fromkeys(CLASSES, 0)
-    at = span[0]
-    for time, change, kind in [*sorted(changes, key=lambda c: (c[0], c[1])), (span[1], 0, "idle")]:
+    changes = [(k.begin, 1, kinds[k.name]) for k in kernels] + [(k.end, -1, kinds[k.name]) for k in kernels]
+    changes.sort(key=lambda change: change[:2])
+    times, running, hidden = dict.fromkeys(CLASSES, 0.0), dict.fromkeys(CLASSES, 0), 0.0
+    at = first = changes[0][0] if changes else 0.0
+    for time, change, kind in changes:
         piece = time - at
         if piece > 0:
             computing = {k: n for k, n in running.items() if n and k != "communication"}
@@ -108,7 +101,7 @@ def breakdown(
     classes = {kind: time * per_ms for kind, time in times.items()}
     proofs = {"fp8_gemm": "GEMM fp8", "bf16_gemm": "GEMM bf16", "quantize": "quantize/cast"}
     evidence = {name: classes[kind] > 0 for name, kind in proofs.items()}
-    return Breakdown((span[1] - span[0]) * per_ms, classes, hidden * per_ms, steps, longest, evidence)
+    return Breakdown((at - first) * per_ms, classes, hidden * per_ms, steps, longest, evidence)
 
 
 def device_kernels(profiler) -> list[Kernel]:

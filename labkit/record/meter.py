@@ -1,7 +1,7 @@
 """What a GPU does to its clock while it works: SM clock, watts and their limit, read by NVML twice a second."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -50,13 +50,12 @@ def summarise(samples: list[Sample]) -> dict[str, Any] | None:
     if not samples:
         return None
 
-    def spread(values: list[float]) -> dict[str, float]:
+    def spread(values: Sequence[float]) -> dict[str, float]:
         return {f"p{percent}": percentile(values, percent) for percent in (10, 50, 90)}
 
-    clocks, watts = ([float(getattr(sample, key)) for sample in samples] for key in ("clock", "watts"))
-    limits, capped = [sample.limit for sample in samples], sum(sample.capped for sample in samples)
+    clocks, watts, limits, capped = zip(*samples)
     found = {"samples": len(samples), "clock_mhz": spread(clocks), "watts": spread(watts)}
-    return {**found, "limit_watts": percentile(limits, 50), "at_limit": capped}
+    return {**found, "limit_watts": percentile(limits, 50), "at_limit": sum(capped)}
 
 
 def of_gpu(device: Any) -> Meter | None:

@@ -3,21 +3,17 @@
 A picture is a PNG for slides and an SVG for the report, whose named colours are CSS variables with dark values.
 """
 
-import atexit
 import functools
 import io
 import itertools
 import math
 import numbers
-import os
-import shutil
 import statistics
 import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -160,22 +156,14 @@ def save(fig: Any, folder: Path, name: str, title: str, alt: str, note: str = ""
 def folder_or_temp(folder: Path | None) -> Path:
     """Where a picture goes: `folder`; if nobody says, a folder of its own that is gone when this process ends."""
     if folder is None:
-        return Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
+        return Path(tempfile.mkdtemp(dir=_scratch().name))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 @functools.cache
-def _scratch(pid: int) -> str:
-    """One temporary folder for each process, removed when that process ends, and not when one forked from it does."""
-    folder = tempfile.mkdtemp(prefix="labkit-")
-
-    def remove() -> None:
-        if os.getpid() == pid:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return folder
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
 
 
 def two_themes(svg: str) -> str:
@@ -194,30 +182,21 @@ def label_ends(ax: Any, ends: Sequence[tuple[float, float, str, str]], size: flo
     """Name each line (x, y, text, color) at its right end, without overlaps, when limits and margins are final."""
     if not ends:
         return
+    import numpy as np
+    from scipy.optimize import isotonic_regression  # here: it takes half a second to import
+
     height = size / 72 * ax.figure.dpi * GAP
     low, high = ax.transAxes.transform([(0, 0), (1, 1)])[:, 1]
-    placed = []
-    for x, y, text, color in ends:
-        lines = text.count("\n") + 1
-        at = ax.transData.transform((x, y))[1] if math.isfinite(y) else high
-        placed.append([min(max(at, low), high), x, y, text, color, lines * height])
-    placed.sort(key=lambda p: p[0])
-    for _ in range(60):  # push neighbours apart until nobody moves
-        moved = False
-        for a, b in pairwise(placed):
-            lack = (a[5] + b[5]) / 2 - (b[0] - a[0])
-            if lack > 0.1:
-                a[0] -= lack / 2
-                b[0] += lack / 2
-                moved = True
-        if not moved:
-            break
-    for order, edge, sign in ((placed, low, 1), (placed[::-1], high, -1)):  # neither below the axes nor above them
-        for p in order:
-            p[0] = sign * max(sign * p[0], sign * edge + p[5] / 2 - height / 2)
-            edge = p[0] + sign * (p[5] + height) / 2
+    wanted = [ax.transData.transform((x, y))[1] if math.isfinite(y) else high for x, y, _, _ in ends]
+    order = sorted(range(len(ends)), key=lambda i: wanted[i])
+    tall = np.array([height * (ends[i][2].count("\n") + 1) for i in order])
+    # As near to the lines as half of each label's and its neighbour's height allow, and inside the axes.
+    apart = np.concatenate([[0.0], np.cumsum((tall[1:] + tall[:-1]) / 2)])
+    free = isotonic_regression(np.clip(wanted, low, high)[order] - apart).x
+    bottom, top = low + (tall[0] - height) / 2, high - (tall[-1] - height) / 2 - apart[-1]
     to_axes = ax.transAxes.inverted()
-    for at, x, y, text, color, _ in placed:
+    for i, at in zip(order, apart + np.clip(free, bottom, top)):
+        x, y, text, color = ends[i]
         frac = to_axes.transform((0, at))[1]
         y = min(max(y, ax.get_ylim()[0]), ax.get_ylim()[1]) if math.isfinite(y) else ax.get_ylim()[1]
         leader = dict(arrowstyle="-", color=color, linewidth=0.6, shrinkA=1, shrinkB=2, relpos=(0, 0.5))
@@ -284,12 +263,6 @@ def join(words: Sequence[str]) -> str:
 def lines(text: str, width: int = 18) -> str:
     """A label in up to three lines of about `width` characters."""
     return "\n".join(textwrap.wrap(text, width, break_long_words=False)[:3])
-
-
-def grouped(axis: Any, most: int) -> None:
-    """At most `most` ticks on this axis (ax.xaxis, ax.yaxis), thousands separated."""
-    axis.set_major_locator(ticks(most))
-    axis.set_major_formatter(lambda v, _: f"{v:,.10g}")
 
 
 def ticks(most: int, whole: bool = False) -> Any:

@@ -19,11 +19,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import FULL, LabError
+from labkit.record import hardware
 from labkit.record.clean import clean_command, jsonable, typed_command
 from labkit.record.files import explained, replace_file
 from labkit.record.read import RunData, is_alive, load_run, parse, read_run
@@ -62,7 +64,7 @@ def sole_trainer(path: Path) -> Iterator[None]:
 
 
 class RunRecord:
-    """A run folder being written. May be pickled, used as a context manager, and written by several objects in turn."""
+    """A run folder being written. May be used as a context manager, and written by several objects in turn."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
@@ -72,16 +74,9 @@ class RunRecord:
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike,
-        *,
-        kind: str,
-        command: str | list[str] | None = None,
-        config: Any = None,
-        seeds: Any = None,
-        **extra: Any,
+        cls, path: str | os.PathLike, *, kind: str, command: str | list[str] | None = None, **more: Any
     ) -> "RunRecord":
-        """Start a record in a new or empty folder; extra: more keys of run.json. LabError: a run is there, or no write."""
+        """Start a record in a new or empty folder; more: keys of run.json. LabError: a run is there, or no write."""
         self = cls(path)
         if (self.path / "run.json").exists():
             raise LabError(f"{self.path} already holds a run: resume it, or choose another folder.")
@@ -93,17 +88,15 @@ class RunRecord:
             "kind": kind,
             "status": "running",
             "command": clean_command(command) if command is not None else typed_command(),
-            "config": config if config is not None else {},
-            "seeds": seeds if seeds is not None else {},
+            "config": {},
+            "seeds": {},
             "versions": versions(),
             "started": now(),
             "finished": None,
             "results": {},
-            **extra,
+            **more,
         }
         if "hardware" not in run:
-            from labkit.record import hardware  # asks torch about the GPU: only when a run really starts
-
             run["hardware"] = hardware.describe()
         self._write_run(run)
         self._append_fd("steps.jsonl")
@@ -117,10 +110,9 @@ class RunRecord:
         self = cls(path)
         load_run(self.path)
         self._mark_alive()
-        for name in ("steps.jsonl", "events.jsonl"):
-            self._repair(name)
+        self._cut("events.jsonl")
+        dropped = self._cut("steps.jsonl", resume_from)
         if resume_from is not None:
-            dropped = self._drop_steps(resume_from)
             self.update(status="running", finished=None)
             self.event("resume", step=resume_from, message=f"resumed before step {resume_from}", dropped_steps=dropped)
         return self
@@ -172,9 +164,6 @@ class RunRecord:
                     self.event(what, message=f"{kind.__name__}: {error}")
         self.close()
 
-    def __getstate__(self) -> dict:
-        return {"path": self.path, "_files": {}}
-
     def __del__(self):
         with suppress(Exception):
             self.close()
@@ -216,31 +205,22 @@ class RunRecord:
                     file.write(content)
                     file.truncate()
 
-    def _repair(self, name: str) -> None:
-        """Cut off a torn last line: what stands after the last newline. If only the newline is missing, add it."""
-        file = self.path / name
-        if not file.exists():
-            return
-        with _explained(file), open(file, "r+b") as stream:
-            content = stream.read()
-            whole = content.rfind(b"\n") + 1  # 0 if there is none
-            if parse(content[whole:]) is not None:
-                stream.write(b"\n")
-            else:
-                stream.truncate(whole)
-
-    def _drop_steps(self, first: int) -> int:
-        """Cut off the step lines from `first` on: they stand at the end, and cutting works on a full disk."""
-        file, keep, dropped = self.path / "steps.jsonl", 0, 0
+    def _cut(self, name: str, first: int | None = None) -> int:
+        """Cut off a torn last line, and of step lines those from `first` on, which stand at the end; return how many."""
+        file, keep, dropped = self.path / name, 0, 0
         if not file.exists():
             return 0
-        with _explained(file), open(file, "r+b") as stream:
+        with _explained(file), open(file, "r+b") as stream:  # cutting works on a full disk
             for line in stream:
-                step = parse(line)
-                if dropped or (step is not None and step.get("step", -1) >= first):
+                fields, whole = parse(line), line.endswith(b"\n")
+                if fields is None and not whole:
+                    break
+                if dropped or (first is not None and fields is not None and fields.get("step", -1) >= first):
                     dropped += 1
-                else:
-                    keep += len(line)
+                    continue
+                if not whole:
+                    stream.write(b"\n")
+                keep += len(line) + (not whole)
             stream.truncate(keep)
         return dropped
 
@@ -289,13 +269,9 @@ def _commit(root: Path) -> str | None:
     """The commit of the course checkout, "+changes" if the tree differs from it; None outside a checkout."""
     if not (root / ".git").exists():
         return None
+    git = partial(subprocess.check_output, cwd=root, text=True, timeout=5, stderr=subprocess.DEVNULL)
     try:
-
-        def git(*words: str) -> str:
-            return subprocess.run(
-                ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=5, check=True
-            ).stdout.strip()
-
-        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
+        changes = git(["git", "status", "--porcelain", "-uno"]).strip()
+        return git(["git", "rev-parse", "--short=12", "HEAD"]).strip() + ("+changes" if changes else "")
     except (OSError, subprocess.SubprocessError):
         return None

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic import ValidationInfo as Info
 from pydantic import ValidatorFunctionWrapHandler as Handler
 
+from labkit.record.kernels import Breakdown
+
 
 class Record(BaseModel):
     """What all tables of a record share: nothing that stands in one is an error."""
@@ -159,7 +161,6 @@ class RunFile(Record):
 
 class StepMemory(Record):
     peak_bytes: int | None = None
-    reserved_bytes: int | None = None
 
 
 class Step(Record):
@@ -197,17 +198,6 @@ class Conversion(Record):
     note: str = ""
 
 
-class Kernels(Record):
-    """Where the time of a step went on the device: milliseconds by class of kernel, span_ms together."""
-
-    classes_ms: dict[str, float] = {}
-    span_ms: float = 0.0
-    evidence: dict[str, bool] = {}
-    top: list[dict[str, Any]] = []
-    steps: int = 0
-    hidden_communication_ms: float = 0.0
-
-
 class Timing(Record):
     """A window of timed steps. Seconds a step, bytes of a rank; device_used_bytes: as the driver counts; error: half of
     the 95 % interval of the median step, as a share of it."""
@@ -222,7 +212,7 @@ class Timing(Record):
     window_s: float | None = None
     error: float | None = None
     memory: dict[str, int] = {}
-    kernels: Kernels | None = None
+    kernels: Breakdown | None = None
     device_used_bytes: int | None = on_disk("taken_bytes")
     meter: dict[str, Any] | None = None
     shortages: int | None = None
@@ -260,13 +250,9 @@ class Sqnr(Record):
     step: int = 0
 
 
-class ArmRow(Record):
+class ArmRow(PlannedArm):
     """An arm of the loss's part. val_loss: the last, in nats a token; converted, skipped: linears; nonfinite: steps."""
 
-    label: str | None = None
-    role: str | None = None
-    of: str | None = None
-    look: int = 1
     status: str = "pending"
     note: str = ""
     tokens_per_s: float | None = None

@@ -17,13 +17,12 @@ first evaluation whose held-out loss is 2 % above the clean run's, or no number;
 """
 
 import argparse
-import gzip
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import groupby, islice, pairwise
+from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,11 +31,13 @@ import numpy as np
 
 from labkit.comm.group import Group
 from labkit.errors import run_command
-from labkit.record.clean import jsonable, restore
-from labkit.record.files import replace_file, writable
+from labkit.record.files import writable
+from labkit.record.packed import pack
+from labkit.record.read import PACKED, read_run
+from labkit.record.run import RunRecord
 from labkit.strict import strict_validate
 from labkit.watch.alarms import OVER_SCALES
-from labkit.watch.folder import QUANTITIES, Record
+from labkit.watch.folder import Record
 from labkit.watch.learning import OF_TRAINING
 from studies.writing import about, as_lines
 
@@ -45,9 +46,8 @@ CLEAN, FAULTY, STEPS = 100, 200, 260
 TUNING = 1000  # the first seed of runs to find thresholds on; those that are reported have seeds from 0
 SEEN = 35  # seeds below were inspected before the rules were settled: they are reported apart
 FIRST = {"caught": 62, "harmful": 70, "false": 1, "clean": 35}  # what the rules before made of them, 2026-11-23
-AFTER = 50  # steps that a run goes on after the harm
+AFTER = 50  # steps after the harm that are looked at
 HARM = 0.02  # of the clean run's held-out loss
-KEPT = ("step", "loss", "lr", "grad_norm", "heldout", "skipped", "param_norm")
 MODEL: dict[str, Any] = dict(vocab_size=512, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=176, max_seq_len=64)
 TRAIN: dict[str, Any] = {
     "model": MODEL,
@@ -86,63 +86,45 @@ def trials(tuning: bool = False) -> Iterator[Trial]:
 # ---- running
 
 
-def run(group: Group, wanted: list[Trial], whole: bool = False) -> list[dict[str, Any]]:
-    """Train a clean run and the faulty ones of its seed, which begin at their fault; each {"trial", "lines", "events"}."""
+def run(group: Group, trial: Trial, out: Path) -> None:
+    """Train one run, and keep it packed: OUT/NAME.jsonl.gz. What an earlier call left unfinished goes."""
     from labkit.model.decoder import Transformer, init_weights
     from labkit.precision.config import PrecisionSpec
     from labkit.precision.registry import get_backend
     from labkit.train.config import TrainConfig
     from labkit.train.data.corpus import build_corpus
-    from labkit.train.loop import Hook, Parts, train
-    from studies.alarms.faults import Branch, Fault, Kept, RandomTokens, States
+    from labkit.train.loop import Parts, train
+    from studies.alarms.faults import Fault
 
-    config = strict_validate(TrainConfig, {**TRAIN, "steps": STEPS, "seed": wanted[0].seed}, "the study's training")
-    text, states = build_corpus(config.data), States({trial.begin for trial in wanted[1:]})
-    scales: dict[str, Any] = {}
-    found: list[dict[str, Any]] = []
-    for trial in wanted:
-        corpus: Any = text
-        if trial.fault == "batch":
-            corpus = RandomTokens(text, trial.begin, 4 + int(36 * trial.strength), MODEL["vocab_size"])
-        model, backend = init_weights(Transformer(config.resolved_model), config.seed), get_backend("broken-stale")
-        backend.convert(model, PrecisionSpec(skip=("head",)))
-        kept: Any = Kept()
-        hooks: list[Hook] = [Fault(trial, backend, scales)]
-        if trial.fault is None:
-            hooks.append(states)
-        elif not whole:
-            kept.lines += [line for line in found[0]["lines"] if line["step"] < trial.begin]
-            hooks.append(Branch(states.at[trial.begin], trial.begin, partial(over, clean=found[0]["lines"])))
-        train(group, config, corpus, Parts(model, backend=backend, hooks=hooks, record=kept))
-        found.append({"trial": asdict(trial), "lines": kept.lines, "events": kept.events})
-    return [{**one, "lines": [thinned(line) for line in one["lines"]]} for one in found]
+    config = strict_validate(TrainConfig, {**TRAIN, "steps": STEPS, "seed": trial.seed}, "the study's training")
+    model, backend = init_weights(Transformer(config.resolved_model), config.seed), get_backend("broken-stale")
+    backend.convert(model, PrecisionSpec(skip=("head",)))
+    folder = out / trial.name
+    shutil.rmtree(folder, ignore_errors=True)
+    with RunRecord.create(folder, kind="train", config=config) as record:
+        parts = Parts(model, backend=backend, hooks=[Fault(trial)], record=record)
+        train(group, config, build_corpus(config.data), parts)
+    pack(folder)
 
 
-def thinned(line: dict[str, Any]) -> dict[str, Any]:
-    """Return what the alarms read of a step line, to five digits."""
-    out = {key: line[key] for key in KEPT if key in line}
-    if "scales" in line:
-        read = {name: stat for name, stat in line["scales"].items() if not name.endswith(".output")}
-        out["scales"] = {name: {key: float(f"{stat[key]:.5g}") for key in QUANTITIES} for name, stat in read.items()}
-    return out
-
-
-def save(out: Path, found: dict[str, Any], name: str) -> None:
-    replace_file(out / f"{name}.json.gz", gzip.compress(json.dumps(jsonable(found)).encode(), mtime=0))
-
-
-def load(out: Path, trial: Trial) -> dict[str, Any] | None:
-    file = out / f"{trial.name}.json.gz"
-    return restore(json.loads(gzip.decompress(file.read_bytes()))) if file.exists() else None
+def load(out: Path, trial: Trial) -> list[dict[str, Any]] | None:
+    """Return a run's step lines, without the layers' outputs, which have no scale; None if it is not done."""
+    if not (out / f"{trial.name}{PACKED}").exists():
+        return None
+    lines = read_run(out / trial.name).steps
+    for line in lines:
+        if "scales" in line:
+            line["scales"] = {name: stat for name, stat in line["scales"].items() if not name.endswith(".output")}
+    return lines
 
 
 # ---- judging
 
 
-def list_alarms(found: dict[str, Any]) -> list[tuple[int, str]]:
+def list_alarms(lines: list[dict[str, Any]]) -> list[tuple[int, str]]:
     """List (step, kind) of the alarms of a run, in order. A step that is not finite is not one: then it is too late."""
     record = Record(run={"status": "finished"})
-    record.add(found["lines"])
+    record.add(lines)
     return sorted((alarm.step or 0, alarm.kind) for rule in (*OF_TRAINING, *OVER_SCALES) for alarm in rule(record, 0))
 
 
@@ -156,34 +138,23 @@ def harm_at(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> int | N
     return None
 
 
-def over(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> bool:
-    # Ends a faulty run: the harm was done AFTER steps ago.
-    harm = harm_at(found, clean)
-    return harm is not None and found[-1]["step"] >= harm + AFTER
-
-
 def rows(out: Path, tuning: bool = False) -> list[dict[str, Any]]:
     """A row for each run: what it is, the "harm"'s step, each alarm's first step, the folklore's."""
     found: list[dict[str, Any]] = []
     clean: list[dict[str, Any]] = []
     for trial in trials(tuning):
-        if (one := load(out, trial)) is None:
+        if (lines := load(out, trial)) is None:
             continue
-        lines = one["lines"]
         if trial.fault is None:
             clean = lines
+        harm = None if trial.fault is None else harm_at(lines, clean)
+        lines = [line for line in lines if harm is None or line["step"] <= harm + AFTER]
         rang: dict[str, int] = {}
-        for step, kind in list_alarms(one):
+        for step, kind in list_alarms(lines):
             rang.setdefault(kind if step >= trial.begin else f"{kind}, before the fault", step)
-        row: dict[str, Any] = {
-            "run": trial.name,
-            "fault": trial.fault,
-            "begin": trial.begin,
-            "strength": round(trial.strength, 3),
-        }
-        row |= {"harm": None if trial.fault is None else harm_at(lines, clean), "rang": rang, "drops": drops(lines)}
-        row["bad"] = next((line["step"] for line in lines if line.get("skipped")), None)
-        found.append(row)
+        row = {"run": trial.name, "fault": trial.fault, "begin": trial.begin, "strength": round(trial.strength, 3)}
+        bad = next((line["step"] for line in lines if line.get("skipped")), None)
+        found.append({**row, "harm": harm, "rang": rang, "drops": drops(lines), "bad": bad})
     return found
 
 
@@ -262,13 +233,10 @@ def main() -> None:
     writable(given.out)
     if given.record:
         writable(given.record.parent)
-    plan = groupby(trials(given.tuning), key=lambda trial: trial.seed)
-    for seed, group in islice(plan, given.seeds):
-        wanted = list(group)
-        if not all(load(given.out, trial) for trial in wanted):
-            for trial, found in zip(wanted, run_ranks(run, wanted, size=1, backend="threads", timeout=None)[0]):
-                save(given.out, found, trial.name)
-            print(f"seed {seed} is done", flush=True)
+    for trial in islice(trials(given.tuning), given.seeds * (1 + FAULTY // CLEAN)):
+        if load(given.out, trial) is None:
+            run_ranks(run, trial, given.out, size=1, backend="threads", timeout=None)
+            print(f"{trial.name} is done", flush=True)
     found = rows(given.out, given.tuning)
     print(json.dumps(judge(found), indent=1))
     if given.record:

@@ -12,14 +12,14 @@ spoilt, in the first `blocks` blocks of the decoder:
 
 from collections import deque
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from labkit.precision.probe import saturating
+from labkit.precision.broken import eagerly
 from labkit.precision.torchao_backend import float8_utils
+from labkit.train.loop import Hook, Loop
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 MANTISSA = 23  # bits of FP32's
@@ -32,43 +32,47 @@ class Fault:
     blocks: int = 4  # so many of the first ones have it; the others are right
 
 
+class Spoilt(Hook):
+    """Spoils a training: its linears, those of a "broken" backend, round as the fault says."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+    def on_start(self, loop: Loop) -> None:
+        for name, linear in loop.backend.modules.items():
+            own = self.fault if int(name.split(".")[1]) < self.fault.blocks else Fault("none")
+            linear.rounded = Rounding(own, linear).rounded
+
+
 @dataclass
 class Rounding:
     """What one linear does to its tensors: its fault, and the scales of the last steps by slot."""
 
     fault: Fault
+    linear: nn.Module
     earlier: dict[str, deque[Tensor]] = field(default_factory=dict)
 
-    def rounded(self, slot: str, x: Tensor, training: bool) -> Tensor:
-        """Pass x [runs, rows, columns] through FP8 and the fault, each run with scales of its own, for a slot."""
+    def rounded(self, slot: str, x: Tensor) -> Tensor:
+        """Pass x through FP8 and the fault, for a slot: "input", "weight" or "grad"."""
         kind, gradient, values = self.fault.kind, slot == "grad", x.detach().float()
         if kind == "mantissa" and not gradient:
             return cut(values, int(self.fault.dose)).to(x.dtype)
         if kind == "flush" and gradient:
-            largest = values.flatten(1).abs().amax(1)[:, None, None]
-            values = torch.where(values.abs() < self.fault.dose * largest, 0.0, values)
+            values = torch.where(values.abs() < self.fault.dose * values.abs().amax(), 0.0, values)
         dtype = E5M2 if gradient or kind == "e5m2" else E4M3
-        scale = scales(values, dtype)
+        scale = float8_utils().tensor_to_scale(values, dtype)
         if kind == "unscaled" and not gradient:
             scale = torch.full_like(scale, 2.0**-self.fault.dose)
         if kind == "stale":
-            scale = self._delayed(slot, scale, training)
-        return (saturating(values * scale, dtype).float() / scale).to(x.dtype)
+            scale = self._delayed(slot, scale)
+        return eagerly(values, dtype, scale).to(x.dtype)
 
-    def _delayed(self, slot: str, scale: Tensor, training: bool) -> Tensor:
+    def _delayed(self, slot: str, scale: Tensor) -> Tensor:
         """Return the scale of `dose` steps ago, or the first there was. Evaluations use it and leave none."""
         queue = self.earlier.setdefault(slot, deque(maxlen=int(self.fault.dose) + 1))
-        if training:
+        if self.linear.training:
             queue.append(scale)
         return queue[0] if queue else scale
-
-
-def scales(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return torchao's scale of each run's tensor, [runs, 1, 1]: with its runs as rows, x has one scale a row."""
-    by_row = import_module("torchao.float8.config").ScalingGranularity.AXISWISE
-    rows = x.flatten(1)
-    scale = float8_utils().tensor_to_scale(rows, dtype, scaling_granularity=by_row, axiswise_dim=-1)
-    return scale.float().view(-1, 1, 1)
 
 
 def cut(x: Tensor, bits: int) -> Tensor:

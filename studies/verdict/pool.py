@@ -8,22 +8,25 @@ hardware, versions and settings, then a run each. Ctrl-C stops it, and the same 
 """
 
 import json
-import multiprocessing
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from labkit.comm.group import Group
+from labkit.comm.processes import RankPool
 from labkit.errors import LabError, run_command
 from labkit.record.files import writable
-from studies.verdict.faults import Fault
+from labkit.train.job import train_job
+from studies.verdict.faults import Fault, Spoilt
 from studies.writing import about
 
-TOGETHER = 8  # runs trained as one: studies.verdict.together
-BASELINES = 6  # times TOGETHER
-AT_ONCE = 2  # jobs, a thread each
+EACH = 8  # runs of one kind are trained one after another
+BASELINES = 6  # times EACH
+AT_ONCE = 2  # runs, a rank each, with groups of their own
 STEPS, EVERY = 160, 10
 TRAIN: dict[str, Any] = {
     "model": dict(vocab_size=512, d_model=64, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=192, max_seq_len=64),
@@ -55,40 +58,35 @@ FAULTS = (
     Fault("stale", 4),
     Fault("unscaled", 4, blocks=1),
 )
-CORRECT = 3  # times TOGETHER: records know the standard deviation of correct FP8
-Job = tuple[Fault | None, int]  # the fault, None for BF16; the first of TOGETHER seeds
+CORRECT = 3  # times EACH: records know the standard deviation of correct FP8
+Job = tuple[Fault | None, int]  # a run: its fault, None for BF16; its seed
 
 
 def jobs() -> list[Job]:
-    """List the jobs in an order in which a pool that was stopped early serves best: BF16 between the faults."""
-    bf16: list[Job] = [(None, TOGETHER * i) for i in range(BASELINES)]
+    """List the runs in an order in which a pool that was stopped early serves best: BF16 between the faults."""
+    bf16: list[Job] = [(None, EACH * i) for i in range(BASELINES)]
     faults: list[Job] = [(fault, 1000) for fault in FAULTS]
-    correct: list[Job] = [(FAULTS[0], 1000 + TOGETHER * i) for i in range(1, CORRECT)]
-    return [*bf16[:3], *faults[:6], *bf16[3:], *correct, *faults[6:]]
+    correct: list[Job] = [(FAULTS[0], 1000 + EACH * i) for i in range(1, CORRECT)]
+    several = [*bf16[:3], *faults[:6], *bf16[3:], *correct, *faults[6:]]
+    return [(fault, first + i) for fault, first in several for i in range(EACH)]
 
 
 def describe(fault: Fault | None) -> dict[str, Any]:
     return asdict(fault) if fault else {"kind": "bf16", "dose": 0.0, "blocks": 0}
 
 
-def train_job(job: Job) -> list[dict[str, Any]]:
-    """Train the runs of one job, in this process, on one thread; return their lines of the file."""
-    import torch
-
-    from labkit.strict import strict_validate
-    from labkit.train.config import TrainConfig
-    from labkit.train.data.corpus import build_corpus
-    from studies.verdict.together import train_together
-
+def train_run(group: Group, train: dict[str, Any], runs: list[Job]) -> dict[str, Any] | None:
+    """Train this rank's run of `runs`, on one thread; return its line of the file."""
     torch.set_num_threads(1)
-    begin, (fault, first) = time.process_time(), job
-    config = strict_validate(TrainConfig, TRAIN, "the pool's training")
-    seeds = list(range(first, first + TOGETHER))
-    heldout = train_together(config, build_corpus(config.data), fault, seeds)
-    seconds = round((time.process_time() - begin) / TOGETHER, 2)
-    what = {**describe(fault), "core_seconds": seconds}
-    rounded = [{step: round(loss, 6) for step, loss in losses.items()} for losses in heldout]
-    return [{**what, "seed": seed, "heldout": losses} for seed, losses in zip(seeds, rounded)]
+    alone = group.split([[rank] for rank in range(group.size)], "alone")
+    if group.rank >= len(runs):
+        return None
+    begin, (fault, seed) = time.process_time(), runs[group.rank]
+    config = {**train, "perturb_seed": seed, "precision": {"backend": "broken-stale" if fault else "bf16"}}
+    losses = train_job(alone, config, hooks=[Spoilt(fault)] if fault else [])["heldout"]
+    heldout = {step: round(loss, 6) for step, loss in losses.items()}
+    seconds = round(time.process_time() - begin, 2)
+    return {**describe(fault), "core_seconds": seconds, "seed": seed, "heldout": heldout}
 
 
 def read_pool(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -103,9 +101,8 @@ def read_pool(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def lacking(runs: list[dict[str, Any]]) -> list[Job]:
-    """The jobs of which a run is not there."""
     have = [({key: run[key] for key in describe(None)}, run["seed"]) for run in runs]
-    return [job for job in jobs() if any((describe(job[0]), job[1] + i) not in have for i in range(TOGETHER))]
+    return [(fault, seed) for fault, seed in jobs() if (describe(fault), seed) not in have]
 
 
 def train_all(file: Path) -> None:
@@ -114,16 +111,12 @@ def train_all(file: Path) -> None:
         head = {**about("pool", "python -m studies.verdict.pool"), "train": TRAIN}
         file.write_text(json.dumps(head) + "\n", encoding="utf-8")
     todo = lacking(read_pool(file)[1])
-    with (
-        ProcessPoolExecutor(AT_ONCE, mp_context=multiprocessing.get_context("spawn")) as pool,
-        file.open("a", encoding="utf-8") as out,
-    ):
-        waiting = {pool.submit(train_job, job): job for job in todo}
-        for number, done in enumerate(as_completed(waiting), 1):
-            out.writelines(json.dumps(line) + "\n" for line in done.result())
+    with RankPool(AT_ONCE) as pool, file.open("a", encoding="utf-8") as out:
+        for at in range(0, len(todo), AT_ONCE):
+            found = pool.run(train_run, TRAIN, todo[at : at + AT_ONCE], timeout=None)
+            out.writelines(json.dumps(line) + "\n" for line in found if line)
             out.flush()
-            fault, first = waiting[done]
-            print(f"{number} of {len(todo)}: {describe(fault)}, seeds from {first}", flush=True)
+            print(f"{min(at + AT_ONCE, len(todo))} of {len(todo)}: {todo[at]}", flush=True)
 
 
 def main() -> None:

@@ -56,14 +56,6 @@ class Run:
         return tail(self.held, max(self.held) // 2 + 1)
 
 
-@dataclass(frozen=True)
-class Repetition:
-    kind: str
-    base: int  # the call of the BF16 runs
-    call: int  # the call of its own runs
-    answer: Answer
-
-
 def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, Any]]:
     """The runs of one call that trained to the end, and their training. LabError: no comparison or run, two trainings."""
     found: list[tuple[str, Run]] = []
@@ -106,8 +98,11 @@ def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[
     return runs, training_of(strict_validate(TrainConfig, settings, str(record))) | text, found["calls"]
 
 
-def repetitions(runs: Sequence[Run], prior: Spread | None) -> list[Repetition]:
-    """Judge every comparison that the calls allow without using a candidate's run twice, in the order of the runs."""
+def repetitions(runs: Sequence[Run], prior: Spread | None) -> list[dict[str, Any]]:
+    """Judge every comparison that the calls allow without using a candidate's run twice, in the order of the runs.
+
+    Each one's kind, the `call` of its own runs and that of its BF16 runs, `base`; and the answer.
+    """
     out = []
     for call, base in (quads := quads_of(runs)).items():
         of = {kind: [run for run in runs if run.call == call and run.kind == kind] for kind in CANDIDATES}
@@ -120,9 +115,17 @@ def repetitions(runs: Sequence[Run], prior: Spread | None) -> list[Repetition]:
                 if answer.word == "undecided" and len(own) >= 4:
                     others = {other: kept[:2] for other, kept in of.items() if other != kind}
                     answer, taken = _judge(base, {**others, kind: own[:4]}, prior)[kind], 4
-                out.append(Repetition(kind, call, call, answer))
+                out.append(_row(kind, call, call, answer))
                 of[kind] = own[taken:]
-    return [*out, *_of_bf16(quads, prior)]
+    # BF16 as a candidate: each call's first two runs, all four if undecided, against the next four.
+    calls = list(quads) if len(quads) > 1 else []
+    for call, next_call in zip(calls, [*calls[1:], *calls[:1]]):
+        for own in (quads[call][:2], quads[call]):
+            answer = _judge(quads[next_call], {BF16: own, CANDIDATES[0]: []}, prior)[BF16]
+            if answer.word != "undecided":
+                break
+        out.append(_row(BF16, next_call, call, answer))
+    return out
 
 
 def quads_of(runs: Iterable[Run]) -> dict[int, list[Run]]:
@@ -170,11 +173,6 @@ def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
             scene = Scene(base, values, companion, (prior.baseline, prior.candidate))
             row["rates"] = simulate_ranges(rng, DESIGNS[CHOSEN], scene)
         kinds.append(row)
-    again = []
-    for one in repetitions(runs, prior):
-        answer = one.answer
-        found = {"runs": answer.runs, "word": answer.word, "value": answer.gap, "low": answer.low, "high": answer.high}
-        again.append({"kind": one.kind, "base": one.base, "call": one.call, **found})
     return {
         "kind": KIND,
         "command": "python -m studies.verdict.repeated OUT "
@@ -182,7 +180,7 @@ def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
         "calls": known,
         "train": shared,
         "records": [prior.baseline, prior.candidate],
-        "repetitions": again,
+        "repetitions": repetitions(runs, prior),
         "kinds": kinds,
         "steps": steps,
         "heldout": [[one.call, one.kind, one.seed, *(round(one.held[s], 6) for s in steps)] for one in runs],
@@ -203,17 +201,9 @@ def _judge(base: Sequence[Run], candidates: dict[str, list[Run]], prior: Spread 
     return answers([run.y for run in base], given, prior, looks=2)
 
 
-def _of_bf16(quads: dict[int, list[Run]], prior: Spread | None) -> list[Repetition]:
-    """Judge BF16 as a candidate: each call's first two runs, all four if undecided, against the next four."""
-    out, calls = [], list(quads)
-    for place, call in enumerate(calls if len(calls) > 1 else ()):
-        base, own = calls[(place + 1) % len(calls)], quads[call]
-        for taken in (own[:2], own):
-            answer = _judge(quads[base], {BF16: taken, CANDIDATES[0]: []}, prior)[BF16]
-            if answer.word != "undecided":
-                break
-        out.append(Repetition(BF16, base, call, answer))
-    return out
+def _row(kind: str, base: int, call: int, answer: Answer) -> dict[str, Any]:
+    said = {"runs": answer.runs, "word": answer.word, "value": answer.gap, "low": answer.low, "high": answer.high}
+    return {"kind": kind, "base": base, "call": call, **said}
 
 
 def _describe(whole: RunData) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def runs(folder: Path, without: str, most: int) -> list[Recorded]:
     found: list[Recorded] = []
     clean = None
     healthy = 0
-    for trial in study.trials(tuning=(folder / f"{study.TUNING:04d}-clean.json.gz").exists()):
+    for trial in study.trials(tuning=(folder / f"{study.TUNING:04d}-clean.jsonl.gz").exists()):
         kept = study.load(folder, trial)
         if kept is None or trial.fault == without:
             continue
@@ -38,9 +38,10 @@ def runs(folder: Path, without: str, most: int) -> list[Recorded]:
             clean, healthy = kept, healthy + 1
             if healthy > most:
                 break
-            found.append(Recorded(None, None, None, run_of(kept["lines"])))
-        elif clean is not None and (harm := study.harm_at(kept["lines"], clean["lines"])) is not None:
-            found.append(Recorded(trial.fault, trial.begin - 1, harm - 1, run_of(kept["lines"])))
+            found.append(Recorded(None, None, None, run_of(kept)))
+        elif clean is not None and (harm := study.harm_at(kept, clean)) is not None:
+            kept = [line for line in kept if line["step"] <= harm + study.AFTER]
+            found.append(Recorded(trial.fault, trial.begin - 1, harm - 1, run_of(kept)))
     return found
 
 

@@ -5,66 +5,57 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from labkit.comm.ranks import run_ranks
 from labkit.precision.broken import eagerly
 from labkit.precision.torchao_backend import float8_utils
-from labkit.strict import strict_validate
-from labkit.train.config import TrainConfig
 from studies.verdict import operating
 from studies.verdict.faults import Fault, Rounding
-from studies.verdict.together import train_together
+from studies.verdict.pool import describe, train_run
 from tests.compare.comparing import ROOT
 
 SHAPE = dict(vocab_size=300, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=64, max_seq_len=16)
 
 
-def config(**more) -> TrainConfig:
+@pytest.mark.thorough
+def test_a_run_of_the_pool_has_its_fault_and_its_seed():
     data = {"source": [str(ROOT / "labkit" / "train")], "vocab_size": 300, "heldout_fraction": 0.2}
-    settings = dict(model=SHAPE, seq_len=16, batch_size=2, steps=3, eval_every=1, eval_batches=1, perturb=2.0**-5)
-    return strict_validate(TrainConfig, {**settings, "data": data, "lr": 1e-2, **more}, "the test")
+    train = dict(model=SHAPE, seq_len=16, batch_size=2, steps=3, eval_every=1, eval_batches=1, perturb=2.0**-5, lr=1e-2)
+    runs = [(None, 3), (None, 5), (Fault("none"), 3), (Fault("mantissa", 0), 3), (Fault("mantissa", 0, blocks=1), 3)]
+    found = [run_ranks(train_run, {**train, "data": data}, runs[at:], size=2, timeout=None) for at in (0, 2, 4)]
+    lines = [line for each in found for line in each if line]
+    assert [(line["kind"], line["seed"]) for line in lines] == [(describe(fault)["kind"], seed) for fault, seed in runs]
+    assert all(list(line["heldout"]) == [1, 2, 3] for line in lines)
+    bf16, other, right, wrong, half = (line["heldout"][3] for line in lines)
+    assert abs(wrong - bf16) > abs(half - bf16) > 0 and len({bf16, other, right, wrong, half}) == 5
 
 
-class Text:
-    """A corpus of random tokens."""
-
-    def batch(self, step, rows, seq_len, seed, split="train"):
-        generator = torch.Generator().manual_seed(step + 1000 * (split == "heldout"))
-        return torch.randint(0, 300, (rows, seq_len + 1), generator=generator)
-
-
-def test_runs_that_train_together_are_those_that_train_alone():
-    """Their products lie in one batch; a matrix product of another shape may add up in another order: a rounding of
-    BF16, 2^-9, in some activations, and less in a mean over 32 losses."""
-    both = train_together(config(), Text(), Fault("none"), [3, 5])
-    assert both[0] != both[1]
-    for run, seed in enumerate((3, 5)):
-        alone = train_together(config(), Text(), Fault("none"), [seed])[0]
-        assert both[run] == pytest.approx(alone, rel=2**-11)
+def rounding(fault: Fault) -> Rounding:
+    return Rounding(fault, nn.Linear(1, 1))
 
 
 def test_correct_fp8_rounds_as_torchao_scales():
-    x = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 1e-3]).view(2, 1, 1)
-    got = Rounding(Fault("none")).rounded("input", x, training=True)
-    for run in range(2):
-        want = eagerly(x[run], torch.float8_e4m3fn, float8_utils().tensor_to_scale(x[run], torch.float8_e4m3fn))
-        torch.testing.assert_close(got[run], want, rtol=1e-6, atol=0)  # the scale's own rounding, in FP32
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+    want = eagerly(x, torch.float8_e4m3fn, float8_utils().tensor_to_scale(x, torch.float8_e4m3fn))
+    torch.testing.assert_close(rounding(Fault("none")).rounded("input", x), want, rtol=0, atol=0)
 
 
 def test_each_fault_is_what_it_says():
-    x = torch.linspace(-3, 3, 96).reshape(1, 8, 12)
-    right = {slot: Rounding(Fault("none")).rounded(slot, x, True) for slot in ("input", "grad")}
+    x = torch.linspace(-3, 3, 96).reshape(8, 12)
+    right = {slot: rounding(Fault("none")).rounded(slot, x) for slot in ("input", "grad")}
 
     def error(fault: Fault, slot: str) -> float:
-        return float((Rounding(fault).rounded(slot, x, True) - x).norm() / (right[slot] - x).norm())
+        return float((rounding(fault).rounded(slot, x) - x).norm() / (right[slot] - x).norm())
 
     assert error(Fault("e5m2"), "input") > 1.7 and error(Fault("e5m2"), "grad") == 1
     assert [error(Fault("mantissa", bits), "grad") for bits in (0, 2)] == [1, 1]
     none, one, two = (error(Fault("mantissa", bits), "input") for bits in range(3))
     assert none > one > two
-    flushed = Rounding(Fault("flush", 0.5)).rounded("grad", x, True)
+    flushed = rounding(Fault("flush", 0.5)).rounded("grad", x)
     assert ((flushed == 0) == (x.abs() < 1.5)).all() and error(Fault("flush", 0.5), "input") == 1
-    assert Rounding(Fault("unscaled")).rounded("input", x * 1e-4, True).count_nonzero() == 0, "below E4M3's smallest"
-    assert Rounding(Fault("unscaled")).rounded("grad", x * 1e-4, True).count_nonzero() > 0
+    assert rounding(Fault("unscaled")).rounded("input", x * 1e-4).count_nonzero() == 0, "below E4M3's smallest"
+    assert rounding(Fault("unscaled")).rounded("grad", x * 1e-4).count_nonzero() > 0
 
 
 def test_simulated_rates_know_the_true_gap():

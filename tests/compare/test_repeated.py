@@ -32,11 +32,10 @@ def test_the_record_says_what_its_own_losses_say():
             assert row["error"] == pytest.approx(0 if row["kind"] == BF16 else np.sqrt(sum(parts)), abs=1e-4)
             assert sum(row["rates"][word] for word in show.WORDS) == pytest.approx(1)
     again = repetitions(runs, Spread(*found["records"], 8))
-    assert [(one.kind, one.base, one.call, one.answer.word) for one in again] == [
-        (one["kind"], one["base"], one["call"], one["word"]) for one in found["repetitions"]
-    ]
+    what = ("kind", "base", "call", "word")
+    assert [[one[key] for key in what] for one in again] == [[one[key] for key in what] for one in found["repetitions"]]
     assert show.odd(found, "te-current", "same")["word"] == "undecided"
     assert show.repeated_times(found, "te-current") == show.repeated_times(found, "fine") == 8, "the page: each"
     assert "| BF16 | 2 | 3 | 2 | same |" in show.repetitions_table(found)
     for one, shown in zip(again, found["repetitions"]):
-        assert (one.answer.gap, one.answer.low) == pytest.approx((shown["value"], shown["low"]), abs=1e-4)
+        assert (one["value"], one["low"]) == pytest.approx((shown["value"], shown["low"]), abs=1e-4)

@@ -7,8 +7,8 @@ from labkit.compare.figures.rates import milliseconds
 from labkit.compare.preset import load_preset
 from labkit.compare.speed_verdict import advice, judge_speed
 from labkit.errors import LabError
-from labkit.record.kernels import CLASSES
-from labkit.record.schema import Item, Kernels, TimedRow
+from labkit.record.kernels import CLASSES, Breakdown
+from labkit.record.schema import Item, TimedRow
 from labkit.train.data.corpus import rows_per_micro_batch
 
 # ---- the verdict
@@ -21,7 +21,7 @@ def arm(label, rate, role="candidate", library="te", spread=0.0, **more):
 
 
 def kernels(fp8=True, span_ms=100.0, **classes):
-    return Kernels(span_ms=span_ms, classes_ms=classes, evidence={"fp8_gemm": fp8})
+    return Breakdown(span_ms=span_ms, classes_ms=classes, evidence={"fp8_gemm": fp8})
 
 
 BASE = {"bf16": arm("BF16", 100, "baseline", "plain"), "te-bf16": arm("TE BF16", 110, "reference")}
@@ -177,7 +177,7 @@ def test_a_wrong_speed_section_is_one_sentence(setting, shown):
 
 def test_milliseconds_per_thousand_tokens(tmp_path):
     classes = {**dict.fromkeys(CLASSES, 0.0), "GEMM fp8": 6.0, "idle": 4.0}
-    profiled = TimedRow(label="TE FP8", tokens_step=2000, kernels=Kernels(span_ms=10.0, classes_ms=classes))
+    profiled = TimedRow(label="TE FP8", tokens_step=2000, kernels=Breakdown(span_ms=10.0, classes_ms=classes))
     other = TimedRow(label="no profile", tokens_step=1)
     picture = milliseconds([profiled, other], tmp_path)
     assert picture.png.stat().st_size > 5000 and "TE FP8 5.00 ms, most of it GEMM fp8 3.00, idle 2.00" in picture.alt

@@ -7,19 +7,17 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from labkit.comm.ranks import run_ranks
 from labkit.errors import LabError
-from labkit.plan import calibrate, machine_file
-from labkit.plan.calibrate import Scale, fit_products, measure
+from labkit.plan import calibrate
+from labkit.plan.calibrate import Scale, fit_products
 from labkit.plan.constants import constants
-from labkit.plan.machine import CHIPS, alone
-from labkit.plan.machine_file import Machine, Rates
+from labkit.plan.machine import CHIPS, Machine, Rates, alone, write_text
 from labkit.plan.model import find_model
 from labkit.plan.planner import plan
 from labkit.plan.request import Request, find_cluster
 from labkit.plan.search import search
-from labkit.plan.wires import links_of_rank
 from labkit.plan.work import FULL_POWER, product
+from labkit.strict import load_toml
 
 TINY = Scale(
     shapes=((128, 256, 256), (256, 128, 512)), attention=(2, 128), copied=2**20, message=2**16, each=0.01, heat=0
@@ -33,7 +31,7 @@ MINE = Machine(
 @pytest.fixture
 def mine(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text(machine_file.write_text(MINE))
+    path.write_text(write_text(MINE))
     return str(path)
 
 
@@ -66,26 +64,16 @@ def test_the_fit_finds_the_share_and_the_start_that_made_the_times():
     assert k.gemm_recent == pytest.approx(0.61, rel=0.05)
 
 
-def test_links_within_and_between_machines_are_shown_apart():
-    """Four ranks as two machines of two: each rank has both links; as one machine, none between."""
-    two = run_ranks(links_of_rank, 2, 2**14, size=4, backend="threads", timeout=60)
-    one = run_ranks(links_of_rank, 4, 2**14, size=4, backend="threads", timeout=60)
-    for near, far in two:
-        assert near[0] > 0 and far[0] > 0 and near[1] > 0 and far[1] > 0
-    assert all(near is not None and far is None for near, far in one)
-
-
 def test_this_cpu_is_measured_and_planned_with(tmp_path, monkeypatch):
     monkeypatch.setattr(calibrate, "CPU", TINY)
     lines: list[str] = []
     path = tmp_path / "runs" / "cpu.toml"
     assert calibrate.calibrate(path, "cpu", lines.append) == 0
-    found = machine_file.load(path)
+    found = load_toml(path, Machine)
     assert found.per_node == 2 and found.fp8_tflops == 0 and not found.recent and found.network_gbs is None
     rates = found.rates
     assert rates.gemm_older and rates.flash_older and rates.wire == pytest.approx(1) and rates.alpha
     assert "float32" in found.measured and any("gemm_older" in line for line in lines)
-    assert any("one machine: the network is --ib" in line for line in lines)
     model = tmp_path / "tiny.toml"
     model.write_text("layers = 2\nhidden = 256\nheads = 4\nkv_heads = 4\nffn = 688\nvocab = 512\nseq = 128\n")
     out = StringIO()
@@ -114,13 +102,6 @@ def test_bad_input(words, shown, monkeypatch):
 
 def test_a_file_that_says_something_else(tmp_path):
     path = tmp_path / "odd.toml"
-    path.write_text(machine_file.write_text(MINE).replace("sms = 132", "sms = 132\nspeed = 3"))
+    path.write_text(write_text(MINE).replace("sms = 132", "sms = 132\nspeed = 3"))
     with pytest.raises(LabError, match="'speed' is not a known key"):
         find_cluster(Request(gpu=str(path)))
-
-
-def test_ranks_of_torchrun_but_the_first_write_nothing(monkeypatch):
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(calibrate, "measure_links", lambda device, message: (1, None, None))
-    assert measure("cpu", lambda text: None, TINY) is None

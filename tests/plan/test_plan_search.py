@@ -153,7 +153,7 @@ def test_what_is_printed_and_written(tmp_path, capsys):
         (dict(explain=("1", "tp3")), "no plan of this model on this cluster has it"),
         (dict(figure=Path("x.gif")), "a picture is NAME.png"),
         (dict(gpus=104), "no plan divides 104 GPUs"),
-        (dict(write=Path("/nowhere/x.toml")), "cannot write"),
+        (dict(write=Path("/nowhere/x.toml")), "could not write"),
     ],
 )
 def test_bad_input_is_one_sentence(given, text):

@@ -15,14 +15,14 @@ def test_it_prints_every_run_and_the_errors(capsys):
     assert validate.main([str(DATA / "shown.csv")]) == 0
     out = capsys.readouterr().out
     assert all(each["id"][:40] in out for each in SHOWN)
-    assert "all " in out and "sweep VTRAIN-3.6B-64: 26 plans, Kendall's tau" in out
+    assert "time, H100" in out and "sweep VTRAIN-3.6B-64: 26 plans, Kendall's tau" in out
     said = validate.judge(SHOWN)
     timed = [each for each in said["rows"] if each["measured_s"]]
     errors = np.abs([each["predicted_s"] / each["measured_s"] - 1 for each in timed])
-    assert said["time"] == pytest.approx(
+    assert said["errors"]["time"] == pytest.approx(
         dict(n=77, mean=errors.mean(), median=np.median(errors), p90=np.quantile(errors, 0.9))
     )
-    assert said["time"]["mean"] < 0.08
+    assert said["errors"]["time"]["mean"] < 0.08
     sweep = said["sweeps"]["VTRAIN-3.6B-64"]
     assert sweep["tau"] > 0.65 and sweep["regret"] < 0.03
 
@@ -32,7 +32,7 @@ def test_plans_that_ran_out_of_memory_are_counted():
     wrong = {**SHOWN[2], "id": "wrong", "fits": "OOM", "step_s": "?"}
     said = validate.judge([ran, small, wrong])
     assert (said["out_of_memory"], said["called_fitting"], said["ran"], said["called_too_large"]) == (2, 1, 1, 0)
-    assert said["time"]["n"] == 1
+    assert said["errors"]["time"]["n"] == 1
 
 
 @pytest.mark.parametrize("name, ran, ran_out", [("own", 14, 2), ("shown", 79, 2)])
@@ -47,8 +47,6 @@ def test_one_step_shown_scales_the_others_by_what_is_more_than_noise():
     sigma = accuracy()["interval"]
     assert abs(share_of_stack(0.2 * sigma, sigma)) < 0.01 * sigma
     assert share_of_stack(-0.7, sigma) == pytest.approx(-0.7, rel=0.05)
-    off = np.array([0.5, 0.5, -0.5, -0.5, -0.5])
-    assert fit.one_row_shown(off, list("aabbb"), sigma) < 0.05
 
 
 @pytest.mark.parametrize(
@@ -105,7 +103,4 @@ def test_what_is_committed_is_what_the_fit_gives():
 
 @pytest.mark.thorough
 def test_the_errors_on_record_are_those_of_rows_left_out():
-    said = []
-    _, found = fit.fit_all(said.append)
-    assert found == pytest.approx(accuracy(), abs=2e-3)
-    assert len(said) > 10
+    assert fit.fit_all()[1] == pytest.approx(accuracy(), abs=2e-3)

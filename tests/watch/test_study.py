@@ -5,6 +5,7 @@ import math
 import pytest
 
 from labkit.comm.ranks import run_ranks
+from labkit.record.run import RunRecord
 from studies.alarms import study
 from tests.watch.lines import lines
 
@@ -19,7 +20,10 @@ def made(out, trial, rings=None, harm=None, nan=None):
             line["grad_norm"] *= 1e4
         if nan and line["step"] == nan:
             line["loss"], line["skipped"] = math.nan, True
-    study.save(out, {"trial": {}, "lines": [study.thinned(line) for line in run], "events": []}, trial.name)
+    with RunRecord.create(out / trial.name, kind="train", hardware={}) as record:
+        for line in run:
+            record.step(**line)
+    study.pack(out / trial.name)
 
 
 def test_what_counts_as_caught_early_late_false_and_harmless(tmp_path):
@@ -52,17 +56,13 @@ def test_what_counts_as_caught_early_late_false_and_harmless(tmp_path):
 
 
 @pytest.mark.thorough
-def test_each_fault_changes_a_training_from_its_step_on_and_not_before(monkeypatch):
-    """And a faulty run that is taken up at its fault is the one that was trained from the first step on."""
+def test_each_fault_changes_a_training_from_its_step_on_and_not_before(monkeypatch, tmp_path):
     monkeypatch.setattr(study, "STEPS", 26)
-    wanted = [study.Trial(3), *(study.Trial(3, fault, 12, 0.9) for fault in study.FAULTS)]
-
-    def runs(whole):
-        return run_ranks(study.run, wanted, whole, size=1, backend="threads", timeout=None)[0]
-
-    whole = runs(True)
-    assert [one["lines"] for one in runs(False)] == [one["lines"] for one in whole]
-    clean, *faulty = ([line["loss"] for line in one["lines"]] for one in whole)
+    losses = {}
+    for trial in (study.Trial(3), *(study.Trial(3, fault, 12, 0.9) for fault in study.FAULTS)):
+        run_ranks(study.run, trial, tmp_path, size=1, backend="threads", timeout=None)
+        losses[trial.fault] = [line["loss"] for line in study.load(tmp_path, trial)]
+    clean = losses.pop(None)
     assert len(clean) == 26
-    for fault, own in zip(study.FAULTS, faulty):
+    for fault, own in losses.items():
         assert own[:11] == clean[:11] and own[-1] != clean[-1], fault
