@@ -46,7 +46,6 @@ def _root(
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, Option("--json", help="Print the findings as JSON.")] = False,
     matrix: Annotated[bool, Option("--matrix", help="Print which recipe goes with what, and on which GPUs.")] = False,
 ) -> None:
     """Show what this machine can run, and how to fix what it cannot."""
@@ -58,10 +57,7 @@ def doctor(
     from labkit.doctor import findings
 
     checks = findings.run_doctor()
-    if as_json:
-        typer.echo(findings.to_json(checks))
-    else:
-        findings.render(checks)
+    findings.render(checks)
     raise typer.Exit(findings.exit_code(checks))
 
 

@@ -135,7 +135,7 @@ def round_trip(settings: dict[str, Any], size: int, device: str) -> dict[str, An
         one, two, three = (Path(place) / name for name in ("fp8", "bf16", "again"))
         found = {"as it is": trained(more, one)}
         first = one / "checkpoints" / f"step-{TRIP:08d}"
-        back = reformat(first, two, "bf16", weights="master")
+        back = reformat(first, two, "bf16", masters=True)
         reformat(back, three, "fp8")
         found["converted to bf16, masters"] = trained(plain, two)
         found["and to fp8 again"] = trained(more, three)

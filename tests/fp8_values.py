@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from labkit.precision.probe import decibel
+
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
@@ -17,3 +19,9 @@ def scale_for(amax: Tensor, fmt: str, power_of_two: bool = False) -> Tensor:
     scale = (LARGEST[fmt] / amax.double()).clamp(max=torch.finfo(torch.float32).max)
     scale = torch.exp2(torch.frexp(scale)[1] - 1.0) if power_of_two else scale
     return torch.where((amax > 0) & amax.isfinite(), scale, 1.0).float()
+
+
+def sqnr(reference: Tensor, approximation: Tensor) -> float:
+    """Signal to quantisation noise in dB, in FP64."""
+    reference, approximation = reference.detach().double(), approximation.detach().double()
+    return decibel(float(reference.square().sum()), float((reference - approximation).square().sum()))

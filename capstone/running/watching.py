@@ -71,7 +71,7 @@ def kept(names: list[str]) -> list[int]:
 
 def probes_of(record: Any) -> list[np.ndarray]:
     """Scale, amax, and the shares that saturate and become 0, each [P, T]; the record has them in per cent."""
-    tables = [record.scales[name].grid.values for name in ("scale", "amax", "overflow", "underflow")]
+    tables = [record.scales[name].values for name in ("scale", "amax", "overflow", "underflow")]
     return [*tables[:2], tables[2] / 100, tables[3] / 100]
 
 
@@ -81,7 +81,7 @@ def run_of(record: Any, first: int, end: int) -> Run:
     probes, ranks = record.scales["scale"].steps, record.ranks.steps
     some = (probes >= step[0]) & (probes <= step[-1])
     columns, rows = kept(record.scales["scale"].names), np.searchsorted(step, probes[some])
-    work = record.ranks.grid.values[(ranks >= step[0]) & (ranks <= step[-1])]
+    work = record.ranks.values[(ranks >= step[0]) & (ranks <= step[-1])]
     if len(work) != len(step) or np.isnan(work).any():
         work = np.zeros((len(step), 0), np.float32)  # not recorded at every step
     tables = [torch.from_numpy(table[some][:, columns]).float() for table in probes_of(record)]

@@ -70,7 +70,7 @@ def crossover(request: Request, console: Console | None = None) -> int:
     for arm, why in missing.items():
         say(console, f"{ARMS[arm][2]}: left out, {why}")
     whole = _measure(record, out, torch.device(device), request.seconds, console)
-    draw(out, console)
+    draw(record, out, console)
     if not whole:
         say(console, f"{len(records.list_missing(record))} shapes are left: the same command goes on with them.")
     return int(not whole)
@@ -95,31 +95,27 @@ def _measure(record: dict[str, Any], out: Path, device: Any, seconds: float, con
 
     end = time.monotonic() + seconds
     left = records.list_missing(record)
-    many, slowest = len(left), 0.0
     for number, shape in enumerate(left, 1):
-        begin = time.monotonic()
-        if number > 1 and begin + slowest > end:
+        if number > 1 and time.monotonic() > end:
             records.save({**record, "status": "stopped"}, out)
             return False
         new = measure(shape, record["arms"], device, record["method"]["budget"], record["method"]["compiled"])
         kept = [cell for cell in record["cells"] if Shape(cell["M"], cell["K"], cell["N"]) != shape]
         record["cells"] = kept + [cell.to_dict() for cell in new]
         records.save(record, out)
-        slowest = max(slowest, time.monotonic() - begin) if number > 1 else 0.0  # the first one also warms up
         times = {cell.arm: cell for cell in new}
         gains = {arm: speedup(times[BASE], times[arm]) for arm in times if arm != BASE}
         words = ", ".join(f"{arm} {gain:.2f}" if gain else f"{arm} -" for arm, gain in gains.items())
-        say(console, f"{number:3d} of {many}  {shape!s:>17s}  {words}")
+        say(console, f"{number:3d} of {len(left)}  {shape!s:>17s}  {words}")
     record.update(status="finished", finished=now())
     records.save(record, out)
     return True
 
 
-def draw(folder: Path, console: Console) -> list:
-    """Draw pictures and tables of a map from its record alone, print where FP8 loses, and return the pictures."""
+def draw(record: dict[str, Any], folder: Path, console: Console) -> None:
+    """Draw pictures and tables of a map from its record alone, and print where FP8 loses."""
     from labkit.crossover import pictures
 
-    record = records.load(folder)
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)
     made = [pictures.heat_map(record, arm, figures) for arm in record["arms"] if arm in FP8]
@@ -130,7 +126,6 @@ def draw(folder: Path, console: Console) -> list:
     for arm in record["arms"]:
         say(console, summarise(record, arm))
     say(console, f"{folder / 'crossover.md'} and {len(made)} pictures in {figures}")
-    return made
 
 
 def summarise(record: dict[str, Any], arm: str) -> str:

@@ -21,13 +21,9 @@ ARMS = {
 }
 FP8 = tuple(name for name in ARMS if "bf16" not in name)
 PARTS = ("product", "quantise", "launch")
-# FP8 pays where these are paid for; the letter stands in the map's cell.
+# What FP8 pays for: the letter that stands in the map's cell, and its words.
 REASONS = {"quantise": "q", "launch": "w", "product": "p"}
-TAILS = {
-    "quantise": "quantising is what it pays for",
-    "launch": "the GPU waits for the CPU",
-    "product": "its products themselves are no faster",
-}
+WORDS = {"q": "quantising", "w": "waiting: the GPU for the CPU's launches", "p": "its products are no faster"}
 TIE = 0.02  # nobody is faster within this: about what two measurements of the same differ by
 
 
@@ -138,7 +134,7 @@ def describe(base: Cell, cell: Cell) -> str:
     costs = more["product"] * 1e6
     saved = f"its products save {-costs:,.0f} us" if costs < 0 else f"its products cost {costs:,.0f} us more"
     verdict = "wins" if gain > 1 + TIE else "ties" if gain >= 1 - TIE else "loses"
-    tail = f"; {TAILS[why]}" if why else ""
+    tail = f"; why: {WORDS[REASONS[why]]}" if why else ""
     kernels = f" ({without_waiting(base, cell):.2f} without waiting)" if cell.parts.get("launch") else ""
     return (
         f"{ARMS[cell.arm][2]} at {cell.shape} {verdict}, {gain:.2f} times{kernels}: {saved}, quantising costs "

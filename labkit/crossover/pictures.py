@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.crossover.grid import ARMS, BASE, PARTS, REASONS, TIE, Cell, Shape, reason, shapes, speedup
+from labkit.crossover.grid import ARMS, BASE, PARTS, REASONS, TIE, WORDS, Cell, Shape, reason, shapes, speedup
 from labkit.crossover.record import Cells, cells, label, list_missing, pair
 from labkit.record import plotting as plot
 
 LOSES, WINS = "#b34700", "#005a9c"
 LOOK = {"product": ("#005a9c", ""), "quantise": ("#b34700", "///"), "launch": ("#b9c0ca", "..")}
-WORDS = {"q": "quantising", "w": "waiting: the GPU for the CPU's launches", "p": "its products are no faster"}
 
 
 def heat_map(record: dict[str, Any], arm: str, folder: Path) -> plot.Picture | None:

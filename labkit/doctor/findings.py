@@ -1,7 +1,7 @@
 """What can this machine run? Each finding with its reason and, where something is missing, the fix in one line.
 
 The doctor must answer where nothing else works: every probe is a process with a time limit, and one that raises,
-crashes or hangs becomes a failed check. Imports nothing but the standard library and labkit.errors.
+crashes or hangs becomes a failed check, so a probe need not catch what it tries. Imports the standard library alone.
 """
 
 import importlib
@@ -18,6 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import in_words
+
+# What is required, as in pyproject.toml (a test holds them together).
+PYTHON = (3, 11)
+TORCH = ((2, 11), (2, 15))  # at least, less than
+PACKAGES = (
+    *("numpy", "matplotlib", "pydantic", "typer", "rich", "tokenizers", "jinja2", "scipy", "psutil"),
+    *("nvidia-ml-py", "cloudpickle"),
+)
+NOTEBOOK = ("jupyterlab", "pytest")  # what students need beside them: `lab open`, `lab check`
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,6 @@ class Group:
 class Verdict:
     """Whether a purpose can be served, and why not: the names of the `missing` checks."""
 
-    group: str
     ok: bool
     sentence: str
     missing: tuple[str, ...]
@@ -68,8 +76,9 @@ SETUP = (
     else "run `make setup`"
 )
 _TORCH = "see whether `python -c 'import torch'` and `nvidia-smi` answer; repair torch (`make setup`) or the driver"
-_GLOO = "see whether `python -c 'import torch.distributed'` answers, and what the firewall does to 127.0.0.1"
-_AO = "install the pinned torch and torchao together: `make setup`"
+_GLOO = "let the firewall pass 127.0.0.1, and see whether `python -c 'import torch.distributed'` answers"
+_BF16 = f"take a torch from 2.11 on ({SETUP}); to choose the path, unset or set LABKIT_BF16_PRODUCTS"
+_AO = f"install the pinned torch and torchao together: {SETUP}"
 _TE = "see what `python -c 'import transformer_engine.pytorch'` says"
 _ROOM, _GPU = ("memory", "disk", "temporary files", "/dev/shm"), ("torch", "GPU", "FP8 hardware", "NCCL")
 PROBES = (
@@ -77,16 +86,14 @@ PROBES = (
     Probe("labkit.doctor.system:room", _ROOM, "see `df -h` and `free -h`"),
     Probe("labkit.doctor.frameworks:torch_and_gpu", _GPU, _TORCH, 120.0),
     Probe("labkit.doctor.frameworks:gloo", ("gloo",), _GLOO, 120.0),
-    Probe("labkit.doctor.frameworks:bf16_products", ("BF16 products",), _TORCH, 120.0),
+    Probe("labkit.doctor.frameworks:bf16_products", ("BF16 products",), _BF16, 120.0),
     Probe("labkit.doctor.frameworks:torchao", ("torchao",), _AO, 120.0),
     Probe("labkit.doctor.frameworks:transformer_engine", ("Transformer Engine",), _TE, 180.0),
-    Probe("labkit.doctor.grading:sandbox", ("user namespaces", "bubblewrap"), "see what `unshare -Ur true` says", 60.0),
-    Probe("labkit.doctor.grading:nbgrader", ("nbgrader",), "pip install nbgrader", 60.0),
 )
 _BASE = ("Python", "operating system", "packages", "torch")
 _PLACE = ("disk", "temporary files")
 GROUPS = (
-    # Students first: most of them need nothing below this line.
+    # Students first: most of them need nothing below this line. For grading there is `grade doctor`.
     Group("weeks 13 to 16", (*_BASE, "notebook", "gloo", "memory", *_PLACE), "`lab open week13`"),
     Group("the CPU demo", (*_BASE, "gloo", "torchao", "memory", *_PLACE), "`make demo`", wants=("BF16 products",)),
     Group(
@@ -95,11 +102,6 @@ GROUPS = (
         "`lab compare --list` names the presets",
         one_of=("Transformer Engine", "torchao"),
         wants=("Transformer Engine", "torchao", "/dev/shm"),
-    ),
-    Group(
-        "grading, for instructors",
-        (*_BASE, "gloo", *_PLACE, "user namespaces", "bubblewrap", "nbgrader"),
-        "docs/instructors.md is for those who grade",
     ),
 )
 
@@ -116,44 +118,29 @@ def run_doctor(probes: Sequence[Probe] = PROBES) -> list[Check]:
             _kill(process)
 
 
-def verdicts(checks: Iterable[Check], groups: Sequence[Group] = GROUPS) -> list[Verdict]:
-    by_name = {check.name: check for check in checks}
-
-    def works(name: str) -> bool:
-        return name in by_name and by_name[name].ok is True
-
-    def why(names: Iterable[str]) -> str:
-        return "; ".join(f"{name} ({by_name[name].detail if name in by_name else 'not tried'})" for name in names)
-
+def verdicts(checks: Iterable[Check]) -> list[Verdict]:
+    """One for each of GROUPS. The sentences name checks; what was found out about them stands in the table."""
+    well = {check.name for check in checks if check.ok is True}
     found = []
-    for group in groups:
-        missing = [name for name in group.needs if not works(name)]
-        if group.one_of and not any(map(works, group.one_of)):
+    for group in GROUPS:
+        missing = [name for name in group.needs if name not in well]
+        if group.one_of and well.isdisjoint(group.one_of):
             missing += group.one_of
-        lacking = [name for name in group.wants if not works(name)]
-        sentence = f"yes ({group.start}), but without {why(lacking)}" if lacking else f"yes: {group.start}"
+        lacking = ", ".join(name for name in group.wants if name not in well)
+        sentence = f"yes ({group.start}), but without {lacking}" if lacking else f"yes: {group.start}"
         if missing:
-            sentence = f"no, because of {why(missing)}"
-        found.append(Verdict(group.name, not missing, sentence, tuple(missing)))
+            sentence = f"NO, because of {', '.join(missing)}"
+        found.append(Verdict(not missing, sentence, tuple(missing)))
     return found
+
+
+def dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def exit_code(checks: Iterable[Check]) -> int:
     """0 if the CPU demo can run, else 1."""
-    return 0 if verdicts(checks, [group for group in GROUPS if group.name == "the CPU demo"])[0].ok else 1
-
-
-def to_json(checks: Sequence[Check]) -> str:
-    """{"labkit", "checks": [{name, ok, detail, fix}], "verdicts": [{group, ok, sentence, missing}], "exit_code"}."""
-    from labkit import __version__
-
-    found = {
-        "labkit": __version__,
-        "checks": [asdict(check) for check in checks],
-        "verdicts": [asdict(verdict) for verdict in verdicts(checks)],
-        "exit_code": exit_code(checks),
-    }
-    return json.dumps(found, indent=1, ensure_ascii=False)
+    return 0 if dict(zip((group.name for group in GROUPS), verdicts(checks)))["the CPU demo"].ok else 1
 
 
 def render(checks: Sequence[Check], console: Any = None) -> None:
@@ -165,8 +152,7 @@ def render(checks: Sequence[Check], console: Any = None) -> None:
     console = console or Console()
     words = {True: ("ok", "green"), False: ("NO", "bold red"), None: ("-", "dim")}
     left = {check.name: check for check in checks}
-    instructors = (Path(__file__).resolve().parents[2] / "grading").is_dir()
-    shown = [pair for pair in zip(GROUPS, verdicts(checks)) if instructors or pair[0] is not GROUPS[-1]]
+    shown = list(zip(GROUPS, verdicts(checks)))
     good, bad = (", ".join(g.name for g, v in shown if v.ok is ok) or "nothing here" for ok in (True, False))
     console.print(Text(f"This machine is good for: {good}. Not for: {bad}."), end="\n\n")
     for group, verdict in shown:
@@ -184,11 +170,7 @@ def render(checks: Sequence[Check], console: Any = None) -> None:
                 word, style = words[check.ok]
                 table.add_row(Text(word, style=style), Text(check.name), text)
         title = Text(f"{group.name[0].upper()}{group.name[1:]}: ", style="bold")
-        title.append("yes" if verdict.ok else "NO", style="bold green" if verdict.ok else "bold red")
-        # The table below gives the reasons; here the names are enough.
-        because = f", because of {', '.join(verdict.missing)}"
-        title.append(verdict.sentence.removeprefix("yes") if verdict.ok else because, style="not bold")
-        console.print(title)
+        console.print(title.append(verdict.sentence, style="green" if verdict.ok else "red"))
         console.print(table)
         console.print()
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from labkit.doctor.findings import SETUP, Check
-from labkit.doctor.requirements import TORCH, dotted
+from labkit.doctor.findings import SETUP, TORCH, Check, dotted
 from labkit.errors import in_words
 from labkit.precision.recipes import FP8_UNITS, INSTALL_TE
 from labkit.record import hardware, measure
@@ -31,11 +30,8 @@ def torch_and_gpu() -> Iterator[Check]:
         torch = importlib.import_module("torch")
         check = _torch_version(torch)
     except (Exception, SystemExit) as error:
-        torch, absent = None, isinstance(error, ModuleNotFoundError) and error.name == "torch"
-        why = "not installed" if absent else f"does not import: {in_words(error)}"
-        broken = isinstance(error, (ImportError, OSError))
-        anew = "install it anew: `make clean`, then `make setup`" if broken else "mend or unset what this names"
-        check = Check("torch", False, why, SETUP if absent else anew)
+        fix = f"{SETUP}, after `make clean` if it was installed; mend or unset what this names"
+        torch, check = None, Check("torch", False, f"does not import: {in_words(error)}", fix)
     yield check
     gpu, fp8 = _gpu(torch, listed)
     yield from (gpu, fp8)
@@ -98,19 +94,18 @@ def _unusable(torch: Any, listed: list[dict], said: list[warnings.WarningMessage
 
 
 def _nccl(torch: Any) -> Check:
-    fix = "install a torch with NCCL (the Linux CUDA builds have it)"
     try:
         dist = importlib.import_module("torch.distributed")
-        if not dist.is_nccl_available():
-            return Check("NCCL", False, "this torch has none", fix)
         version = ".".join(map(str, torch.cuda.nccl.version()))
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda:0"))
         one = torch.ones(1, device="cuda:0")
         dist.all_reduce(one)
-        good = one.item() == 1.0
+        if one.item() != 1:
+            raise ValueError(f"with {version}, an all-reduce on one rank gave a wrong result")
     except Exception as error:
-        return Check("NCCL", False, f"does not run: {in_words(error)}", "set NCCL_DEBUG=INFO and try again to see why")
-    return Check("NCCL", good, version if good else f"{version}: an all-reduce on one rank gave a wrong result", fix)
+        fix = "set NCCL_DEBUG=INFO and try again to see why; a torch with NCCL is a Linux CUDA build"
+        return Check("NCCL", False, f"does not run: {in_words(error)}", fix)
+    return Check("NCCL", True, version)
 
 
 def gloo() -> Iterator[Check]:
@@ -118,24 +113,12 @@ def gloo() -> Iterator[Check]:
     if loopback is None:
         yield Check("gloo", False, "this machine has no loopback device (lo)", "bring it up: `sudo ip link set lo up`")
         return
-    try:
-        torch, dist = importlib.import_module("torch"), importlib.import_module("torch.distributed")
-    except Exception as error:
-        yield Check("gloo", False, f"comes with torch, which does not import: {in_words(error)}", SETUP)
-        return
-    if not dist.is_available() or not dist.is_gloo_available():
-        yield Check("gloo", False, "this torch has none", "install an official build of torch: `make setup`")
-        return
-    try:
-        sums = importlib.import_module("labkit.comm.ranks").run_ranks(_sum, torch.ones(4), size=2, timeout=30.0)
-        good, why = [x.tolist() for x in sums] == [[2.0] * 4] * 2, "they came to a wrong sum"
-    except Exception as error:
-        good, why = False, in_words(error)
-    fix = "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1"
-    if good:
-        why = importlib.import_module("labkit.comm.transport").strange_interface()
-    detail = f"two ranks talk over {loopback}{why}" if good else f"two ranks cannot talk over {loopback}: {why}"
-    yield Check("gloo", good, detail, fix)
+    ones = importlib.import_module("torch").ones(4)
+    sums = importlib.import_module("labkit.comm.ranks").run_ranks(_sum, ones, size=2, timeout=30.0)
+    if [x.tolist() for x in sums] != [[2.0] * 4] * 2:
+        raise ValueError(f"two ranks came to a wrong sum over {loopback}")
+    strange = importlib.import_module("labkit.comm.transport").strange_interface()
+    yield Check("gloo", True, f"two ranks talk over {loopback}{strange}")
 
 
 def _sum(group: Any, x: Any) -> Any:
@@ -144,39 +127,28 @@ def _sum(group: Any, x: Any) -> Any:
 
 def torchao() -> Iterator[Check]:
     """One FP8 linear, forward and backward, on the CPU."""
-    if importlib.util.find_spec("torchao") is None:
-        yield Check("torchao", False, "not installed", SETUP)
-        return
-    try:
-        torch, float8 = importlib.import_module("torch"), importlib.import_module("torchao.float8")
-        model = float8.convert_to_float8_training(
-            torch.nn.Sequential(torch.nn.Linear(16, 16, bias=False)),
-            config=float8.Float8LinearConfig.from_recipe_name("tensorwise"),
-        )
-        model(torch.ones(16, 16, requires_grad=True)).sum().backward()
-        yield Check("torchao", True, f"{metadata.version('torchao')}: an FP8 linear trains on the CPU")
-    except (Exception, SystemExit) as error:
-        fix = "install the pinned torch and torchao together: `make setup`"
-        yield Check("torchao", False, f"installed, but does not work: {in_words(error)}", fix)
+    torch, float8 = importlib.import_module("torch"), importlib.import_module("torchao.float8")
+    model = float8.convert_to_float8_training(
+        torch.nn.Sequential(torch.nn.Linear(16, 16, bias=False)),
+        config=float8.Float8LinearConfig.from_recipe_name("tensorwise"),
+    )
+    model(torch.ones(16, 16, requires_grad=True)).sum().backward()
+    yield Check("torchao", True, f"{metadata.version('torchao')}: an FP8 linear trains on the CPU")
 
 
 def bf16_products() -> Iterator[Check]:
     """Which path BF16 products take on this CPU, and whether both give the same: sums of whole numbers are exact."""
-    name, fix = "BF16 products", "take a torch from 2.11 on: `make setup`; to choose the path, unset or set"
-    try:
-        torch, products = importlib.import_module("torch"), importlib.import_module("labkit.precision.products")
-        found, seconds, results = products.this_cpu(), {}, {}
-        x = torch.arange(256 * 256).remainder(7).reshape(256, 256).bfloat16()
-        for path in (products.NATIVE, products.FP32):
-            products.use(products.Products(path, "the doctor tries both"))
-            results[path], seconds[path] = x @ x, min(timeit.repeat(lambda: x @ x, number=1, repeat=3))
-    except (Exception, SystemExit) as error:
-        yield Check(name, False, f"cannot be computed: {in_words(error)}", f"{fix} LABKIT_BF16_PRODUCTS")
-        return
-    same = torch.equal(results[products.NATIVE], results[products.FP32])
-    ratio = seconds[products.NATIVE] / seconds[products.FP32]
-    detail = f"{found}; natively one of 256 x 256 x 256 takes {ratio:.1f} times as long as through FP32"
-    yield Check(name, same, detail if same else f"{detail}, and the results differ", f"{fix} {products.VARIABLE}")
+    torch, products = importlib.import_module("torch"), importlib.import_module("labkit.precision.products")
+    found, seconds, results = products.this_cpu(), [], []
+    x = torch.arange(256 * 256).remainder(7).reshape(256, 256).bfloat16()
+    for path in (products.NATIVE, products.FP32):
+        products.use(products.Products(path, "the doctor tries both"))
+        results.append(x @ x)
+        seconds.append(min(timeit.repeat(lambda: x @ x, number=1, repeat=3)))
+    if not torch.equal(*results):
+        raise ValueError(f"{found}, and the results of both paths differ")
+    times = f"natively one of 256 x 256 x 256 takes {seconds[0] / seconds[1]:.1f} times as long as through FP32"
+    yield Check("BF16 products", True, f"{found}; {times}")
 
 
 def transformer_engine() -> Iterator[Check]:
@@ -186,14 +158,10 @@ def transformer_engine() -> Iterator[Check]:
         yield Check(name, None, "not installed; only GPU machines need it", f"on a GPU machine: {INSTALL_TE}")
         return
     able = importlib.import_module("labkit.precision.registry").availability("te")
-    package, gpu = sys.modules.get("transformer_engine"), bool(hardware.gpus())
-    version = str(getattr(package, "__version__", "of unknown version"))
+    version = str(getattr(sys.modules.get("transformer_engine"), "__version__", "of unknown version"))
     if able.ok:
         yield Check(name, True, version)
-    elif gpu:
+    elif hardware.gpus():
         yield Check(name, False, f"{version}: {able.reason}", able.fix)
-    elif "transformer_engine.pytorch" in sys.modules:
-        yield Check(name, None, f"{version} imports, but there is no GPU for it", NEED_GPU)
     else:
-        fix = "there is no NVIDIA GPU here, and it needs one: on a CPU use the torchao arms"
-        yield Check(name, False, f"installed, but {able.reason}", fix)
+        yield Check(name, None, f"{version}, and no GPU for it: {able.reason}", NEED_GPU)

@@ -1,12 +1,10 @@
-"""What grading shuts submissions in, and nbgrader."""
+"""What grading shuts submissions in, for `grade doctor`."""
 
-import importlib
 import os
 import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
-from importlib import metadata
 from typing import Any
 
 from labkit.doctor.findings import Check
@@ -15,6 +13,11 @@ from labkit.record import hardware
 
 NAMESPACES = ("--user", "--map-root-user", "--pid", "--net", "--ipc", "--fork")
 SANDBOX = ("--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc")
+FORBIDDING = {  # setting of the kernel: the value that forbids user namespaces, one that allows them, who forbids
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", "0", "AppArmor forbids it to ordinary programs"),
+    "kernel.unprivileged_userns_clone": ("0", "1", "the kernel forbids it to ordinary users"),
+    "user.max_user_namespaces": ("0", "15000", "the kernel allows none"),
+}
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")  # Docker's, Podman's
 
 
@@ -40,30 +43,13 @@ def _tried(name: str, works: str, fails: str, command: tuple[str, ...]) -> Check
 
 def _forbidden() -> tuple[str, str]:
     """Who forbids user namespaces, and how to allow them."""
-
-    def setting(path: str) -> str:
-        return hardware.read_system(f"/proc/sys/{path}").strip()
-
-    if setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return (
-            "AppArmor forbids it to ordinary programs (Ubuntu 23.10 and newer)",
-            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (until the next start; a line in "
-            "/etc/sysctl.d/ makes it stay)",
-        )
-    if setting("kernel/unprivileged_userns_clone") == "0":
-        return "the kernel forbids it to ordinary users", "sudo sysctl -w kernel.unprivileged_userns_clone=1"
-    if setting("user/max_user_namespaces") == "0":
-        return "the kernel allows none", "sudo sysctl -w user.max_user_namespaces=15000"
+    for setting, (bad, good, why) in FORBIDDING.items():
+        if hardware.read_system(f"/proc/sys/{setting.replace('.', '/')}").strip() == bad:
+            return why, f"sudo sysctl -w {setting}={good} (a line in /etc/sysctl.d/ makes it stay)"
     if any(os.path.exists(mark) for mark in CONTAINER_MARKS):
-        return (
-            "this container forbids it",
-            "start it with --security-opt seccomp=unconfined --security-opt "
-            "apparmor=unconfined --security-opt systempaths=unconfined, or grade outside a container",
-        )
-    return (
-        "the system does not say why",
-        "see `dmesg` right after trying `unshare -Ur true`, or ask who runs this machine",
-    )
+        unconfined = " ".join(f"--security-opt {what}=unconfined" for what in ("seccomp", "apparmor", "systempaths"))
+        return "this container forbids it", f"start it with {unconfined}, or grade outside a container"
+    return "the system does not say why", "see `dmesg` after `unshare -Ur true`, or ask who runs this machine"
 
 
 def _try(*command: str, seconds: float = 15.0) -> tuple[bool, str]:
@@ -78,14 +64,3 @@ def _try(*command: str, seconds: float = 15.0) -> tuple[bool, str]:
         return False, in_words(error)
     said = done.stderr.strip().splitlines()
     return done.returncode == 0, said[-1] if said else f"status {done.returncode}"
-
-
-def nbgrader() -> Iterator[Check]:
-    """Whether it imports; in a process of its own, since it starts half of Jupyter."""
-    try:
-        importlib.import_module("nbgrader")
-        yield Check("nbgrader", True, metadata.version("nbgrader"))
-    except ModuleNotFoundError as error:
-        if error.name != "nbgrader":
-            raise
-        yield Check("nbgrader", None, "not installed; only grading needs it", "pip install nbgrader")

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from labkit.doctor.findings import SETUP, Check
-from labkit.doctor.requirements import NOTEBOOK, PACKAGES, PYTHON, dotted
+from labkit.doctor.findings import NOTEBOOK, PACKAGES, PYTHON, SETUP, Check, dotted
 from labkit.errors import LabError, in_words
 from labkit.record import hardware
 
@@ -57,11 +56,10 @@ def _disk() -> Check:
         return next(folder for folder in (cache_root(), *cache_root().absolute().parents) if folder.exists())
 
     found, bad = [], []
-    places: tuple[tuple[str, Callable[[], str | Path], str], ...] = (
-        ("the working directory", os.getcwd, "cd to a folder that you may write to"),
+    for label, place, fix in (
+        ("the working directory", Path.cwd, "cd to a folder that you may write to"),
         ("the cache", cache, "set LABKIT_CACHE to a folder that you may write to"),
-    )
-    for label, place, fix in places:
+    ):
         try:
             free = _free(place())
             found.append(f"{gib(free)} free in {label}")

@@ -129,8 +129,7 @@ def pieces(x: Tensor) -> dict[str, Tensor]:
 
 
 class Backend:
-    """A precision backend for one model. Fresh ones: `get_backend`; what recipes need and refuse:
-    labkit.precision.recipes.
+    """A precision backend for one model. Fresh ones: `get_backend`; what recipes need: labkit.precision.recipes.
 
     For reading: name, recipes (the first is the default), param_dtype (what FSDP2 gathers and linears compute from),
     compiles (torch.compile takes a "block" whole, or only what is "between" linears), state (for checkpoints); after
@@ -214,11 +213,8 @@ class Backend:
         self.scales = probe.stats
 
     def evidence(self, model: nn.Module) -> dict[str, Any]:
-        """What the model holds now, counted over it: {"backend", "recipe", "converted", "module_types": {type: count}}.
-
-        In FP8 also "power_of_two" and "amax_epsilon" of the scales (labkit.precision.flags); with FP8 parameters also
-        "fp8_parameters": how many weights hold nothing but FP8 values.
-        """
+        """What the model holds now, counted over it: {"backend", "recipe", "converted", "module_types": {type: count}},
+        in FP8 "power_of_two" and "amax_epsilon" (labkit.precision.flags), "fp8_parameters": weights of FP8 alone."""
         present = {id(module) for module in model.modules()}
         alive = [module for module in self.modules.values() if id(module) in present]
         kinds = Counter(type_name(m) for m in model.modules() if is_linear(m))
@@ -245,8 +241,7 @@ class Backend:
         raise NotImplementedError
 
     def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
-        """(float8 dtype, fp32 scale that broadcasts against x [rows, columns]) of slot "input", "weight" or "grad", or
-        None."""
+        """(float8 dtype, fp32 scale that broadcasts against x [rows, columns]) of "input", "weight" or "grad"."""
         return None
 
     def _numbers(self) -> dict[str, Any]:
@@ -313,14 +308,11 @@ class Backend:
         if (spec.amax_epsilon or spec.scales) and not declared.scalable:
             keys = " and ".join(key for key in ("amax_epsilon", "scales") if getattr(spec, key))
             raise LabError(
-                f"{who} makes its scales in its own way, so there is no {keys} to choose: take it out, "
-                "or take recipe block of te, or backend week16 or emulated"
+                f"{who} makes its own scales, so there is no {keys} to choose: take it out, or take te block"
             )
         if spec.calibrate and not declared.remembers:
-            raise LabError(
-                f"calibrate = {spec.calibrate} is for scales that come from earlier steps (te's recipe delayed); "
-                f"{who} finds its scales anew in every step: leave calibrate out"
-            )
+            why = f"{who} finds its scales anew in every step"
+            raise LabError(f"calibrate is for scales that come from earlier steps (te delayed); {why}: leave it out")
         if not spec.fp8_parameters:
             return
         # The recipe could; a setting or an environment variable may have given it other scales all the same.
@@ -330,9 +322,9 @@ class Backend:
             raise LabError(f"FP8 parameters need power-of-two scales, and {who} uses others here: {fix}")
         rows = TILE * spec.ranks if spec.ranks > 1 else 1
         if uneven := [f"{name} ({m.out_features})" for name, m in linears.items() if m.out_features % rows]:
+            need = f"out features that are multiples of {rows}, or a block of 128 rows would lie on two of them"
             raise LabError(
-                f"FP8 parameters on {spec.ranks} ranks need out features that are multiples of {rows}, or a "
-                f"block of 128 rows would lie on two ranks; these are not: {', '.join(uneven)}: use fewer "
+                f"FP8 parameters on {spec.ranks} ranks need {need}; these are not: {', '.join(uneven)}: use fewer "
                 "ranks, or add them to [precision] skip"
             )
 

@@ -103,8 +103,7 @@ def eagerly(x: Tensor, dtype: torch.dtype, scale: Tensor) -> Tensor:
 
 @functools.cache
 def one_kernel(compiler: str = "inductor") -> Callable[[Tensor, torch.dtype, Tensor], Tensor]:
-    """`eagerly` compiled: one kernel in place of five that each read and write the tensor; the values stay eager
-    mode's."""
+    """`eagerly` compiled: one kernel in place of five that each read and write the tensor; the same values."""
     return torch.compile(eagerly, backend=compiler, dynamic=True)
 
 

@@ -48,36 +48,26 @@ def other_parameters(was: Mapping[str, Any] | None, now: Mapping[str, Any] | Non
     """A whole sentence without its stop if one side has FP8 parameters and the other has not, else None."""
     if not was or not now or was["fp8_parameters"] == now["fp8_parameters"]:
         return None
-    holds, does, set_to, to = "parameters in high precision", "has FP8 parameters", "false", "fp8"
-    if was["fp8_parameters"]:
-        holds, does, set_to, to = "FP8 parameters", "keeps its parameters in high precision", "true", "bf16"
-    return (
-        f"it holds {holds} ({title(was)}) and this run ({title(now)}) {does}: set fp8_parameters = {set_to} in "
-        f"[precision], or turn a copy into one for this run with `lab checkpoint convert OLD_RUN NEW_RUN --to {to}`"
-    )
+    kinds = {True: "FP8 parameters", False: "parameters in high precision"}
+    holds, has = (f"{kinds[flags['fp8_parameters']]} ({title(flags)})" for flags in (was, now))
+    set_to, to = ("true", "bf16") if was["fp8_parameters"] else ("false", "fp8")
+    convert = f"convert a copy for this run, `lab checkpoint convert OLD_RUN NEW_RUN --to {to}`"
+    return f"it holds {holds} and this run has {has}: set fp8_parameters = {set_to} in [precision], or {convert}"
 
 
 def mismatch(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str | None:
-    """The first thing in which a checkpoint's precision differs from this run's, a sentence without its stop; or None."""
+    """The first thing in which a checkpoint's precision differs from this run's, a sentence without its end."""
     if not was or not now:
         return None
     if title(was) != title(now):
-        return (
-            f"it was trained by {title(was)} and this run computes by {title(now)}: set [precision] as it was, or "
-            "choose another run folder"
-        )
+        return f"it was trained by {title(was)} and this run computes by {title(now)}"
     for key, name in NAMES.items():
         if was.get(key) != now.get(key):
-            return (
-                f"it was trained with {name} {in_words(was.get(key))} ({title(was)}) and this run has "
-                f"{in_words(now.get(key))}: go back to the library version and environment variables it was made "
-                "with, or choose another run folder"
-            )
+            here = f"{in_words(now.get(key))}, by another library version or environment variable"
+            return f"it was trained with {name} {in_words(was.get(key))} ({title(was)}) and this run has {here}"
     if was.get("phase") != now.get("phase"):
-        return (
-            f"it was saved in the {was['phase']} phase of its schedule and this run is in the {now['phase']} phase "
-            "at that step: set [precision] schedule as it was, or choose another run folder"
-        )
+        here = f"the {now['phase']} phase at that step"
+        return f"it was saved in the {was['phase']} phase of its schedule and this run is in {here}"
     return None
 
 

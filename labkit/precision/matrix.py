@@ -7,39 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from labkit.errors import LabError
-from labkit.precision.recipes import (
-    ACROSS,
-    BF16_UNITS,
-    FEATURES,
-    FP8_UNITS,
-    FP16_UNITS,
-    NO,
-    PARAMETERS,
-    RECIPES,
-    SCHEDULE,
-    SETTINGS,
-    UNTRIED,
-    YES,
-    Capability,
-    Recipe,
-    Word,
-    find_recipe,
-    lacks,
-)
+from labkit.precision import recipes
+from labkit.precision.recipes import ACROSS, FEATURES, GENERATIONS, NO, PARAMETERS, SCHEDULE, UNTRIED, YES, Capability
 from labkit.record import hardware
 
-# name -> lowest compute capability. What is older still counts as "older".
-GENERATIONS: dict[str, Capability | None] = {
-    "CPU": None,
-    "older": FP16_UNITS.least,  # V100, T4
-    "Ampere": BF16_UNITS.least,  # A100, RTX 3090
-    "Ada": FP8_UNITS.least,  # L40S, RTX 4090
-    "Hopper": (9, 0),
-    "Blackwell": (10, 0),  # B200
-    "Blackwell RTX": (12, 0),  # RTX 5090
-}
 COLUMNS = (*FEATURES, *GENERATIONS)
-ROWS: dict[str, Recipe] = {f"{b} {r}": entry for b, some in RECIPES.items() for r, entry in some.items()}
+ROWS = {f"{b} {r}": entry for b, some in recipes.RECIPES.items() for r, entry in some.items()}
 
 
 class Cell(NamedTuple):
@@ -64,14 +37,14 @@ class Conflict(NamedTuple):
 
 def cell(row: str, column: str, gpu: Capability | None = None) -> Cell:
     """The matrix's word; KeyError: no such row or column. gpu: the capability, by default its generation's lowest."""
-    entry = (ROWS | SETTINGS)[row]
+    entry = (ROWS | recipes.SETTINGS)[row]
     word = entry.word(column)
     if column in GENERATIONS:
         gpu = gpu or GENERATIONS[column]
         if gpu is None and entry.no_cpu:
-            word = Word(NO, entry.no_cpu)
-        elif gpu is not None and (need := lacks(entry.needs, gpu)):
-            word = Word(NO, f"{need.why}: {need.fix}")
+            word = recipes.refused(entry.no_cpu)
+        elif gpu is not None and (need := recipes.lacks(entry.needs, gpu)):
+            word = recipes.refused(f"{need.why}: {need.fix}")
     return Cell(row, column, *word)
 
 
@@ -104,7 +77,7 @@ def requested(config: Any, world: int = 1) -> tuple[str, list[str]]:
         SCHEDULE: precision.get("schedule"),
         PARAMETERS: precision.get("fp8_parameters"),
     }
-    row, _ = find_recipe(precision.get("backend", "bf16"), precision.get("recipe"))
+    row, _ = recipes.find_recipe(precision.get("backend", "bf16"), precision.get("recipe"))
     return row, [column for column, there in features.items() if there]
 
 
@@ -146,14 +119,12 @@ def show() -> None:
     for title, columns in (("Ways to train", FEATURES), ("Machines", tuple(GENERATIONS))):
         shown = Table(box=None, padding=(0, 1), pad_edge=False, title=title, title_justify="left", title_style="bold")
         shown.add_column("recipe", no_wrap=True)
-        if columns is FEATURES:
-            shown.add_column("dims x", justify="right")
+        shown.add_column("dims x", justify="right")
         for column in columns:
             shown.add_column(narrow.get(column, column) + ("*" if column == here else ""), no_wrap=True)
         for row in (*ROWS, *ACROSS):
-            line: list[Any] = [ACROSS.get(row, row.removesuffix(" *"))]
-            if columns is FEATURES:
-                line.append(str(ROWS[row].multiple) if row in ROWS else "")
+            dims = str(ROWS[row].multiple) if row in ROWS else ""
+            line: list[Any] = [ACROSS.get(row, row.removesuffix(" *")), dims]
             for column in columns:
                 if column == row:
                     line.append("")

@@ -53,9 +53,7 @@ class PrecisionSchedule:
         self.config, self.steps, self.backend = config, steps, backend
         self.now: str | None = None
         if config and backend is None:
-            raise LabError(
-                "a precision schedule needs a precision backend: give `train` the one that converted the model"
-            )
+            raise LabError("a precision schedule needs the backend that converted the model: give it to `train`")
 
     def phase(self, step: int) -> str:
         """What step `step` (1, 2, ..., steps) computes in: "bf16" or "fp8"."""

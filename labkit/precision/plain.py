@@ -37,10 +37,6 @@ class FP32(Plain):
 class Amp(Plain):
     """Automatic mixed precision: torch.autocast over FP32 weights, in BF16 or in FP16, for every machine without FP8.
 
-        recipe   significand   least normal   GPUs                     CPU
-        bf16     8 bits        1e-38          Ampere (8.0) and newer   yes
-        fp16     11 bits       6e-5           Volta (7.0) and newer    yes, through FP32 (labkit.precision.products)
-
     Norms, softmax, the loss and the weights stay FP32. FP16 gradients below 6e-8 become zero, so it needs loss scaling
     (arXiv:1710.03740, section 3.2). A linear's SQNR against FP32 is about 51 dB in BF16 and 69 dB in FP16.
     """
@@ -53,7 +49,7 @@ class Amp(Plain):
     def convert(self, model: nn.Module, spec: PrecisionSpec) -> ConversionReport:
         if named := [pattern for pattern in spec.skip if pattern != "head"]:
             raise LabError(
-                f"amp casts every matrix product, so [precision] skip = {named} would skip nothing: take it out"
+                f"amp casts every matrix product: [precision] skip = {named} would skip nothing, take it out"
             )
         report = super().convert(model, replace(spec, skip=()))
         if report.bf16_products is None or self.recipe != "fp16":

@@ -6,6 +6,7 @@ OTHERWISE decides: a new recipe begins untried everywhere.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from labkit.errors import LabError
@@ -56,16 +57,7 @@ class Recipe:
         return self.ways.get(column) or OTHERWISE[column]
 
 
-def shown(proof: str) -> Word:
-    return Word(YES, proof=proof)
-
-
-def untried(why: str) -> Word:
-    return Word(UNTRIED, why)
-
-
-def refused(why: str) -> Word:
-    return Word(NO, why)
+shown, untried, refused = partial(Word, YES, ""), partial(Word, UNTRIED), partial(Word, NO)
 
 
 def lacks(needs: Iterable[Need], gpu: Capability) -> Need | None:
@@ -76,21 +68,25 @@ def lacks(needs: Iterable[Need], gpu: Capability) -> Need | None:
 # ---- what a GPU must have
 
 FP16_UNITS = Need((7, 0), "GPUs before Volta (compute capability 7.0) have no FP16 units", "take backend fp32")
-BF16_UNITS = Need(
-    (8, 0), "GPUs before Ampere have no BF16 units", "take backend fp32, or amp with recipe fp16, or another GPU"
-)
+BF16_UNITS = Need((8, 0), "GPUs before Ampere have no BF16 units", "take backend fp32, or amp with recipe fp16")
 FP8_UNITS = Need(
-    (8, 9),
-    "FP8 products need units that GPUs have from Ada (compute capability 8.9) on",
-    "take backend bf16 or emulated",
+    (8, 9), "FP8 products need a GPU from Ada (compute capability 8.9) on", "take backend bf16 or emulated"
 )
 FP8_ROWS = Need((9, 0), "the rowwise FP8 product needs Hopper (compute capability 9.0)", "take recipe tensorwise")
 BLACKWELL_UNITS = Need(
-    (10, 0),
-    "MXFP8 and NVFP4 need units that GPUs have from Blackwell (compute capability 10.0) on",
-    "take recipe current",
+    (10, 0), "MXFP8 and NVFP4 need units of Blackwell (compute capability 10.0)", "take recipe current"
 )
 FP8_BLOCKS = Need((9, 0), "block scaling needs Hopper (compute capability 9.0) and CUDA 12.9", "take recipe current")
+
+GENERATIONS: dict[str, Capability | None] = {  # name -> lowest compute capability; what is older counts as "older"
+    "CPU": None,
+    "older": FP16_UNITS.least,  # V100, T4
+    "Ampere": BF16_UNITS.least,  # A100, RTX 3090
+    "Ada": FP8_UNITS.least,  # L40S, RTX 4090
+    "Hopper": (9, 0),
+    "Blackwell": (10, 0),  # B200
+    "Blackwell RTX": (12, 0),  # RTX 5090
+}
 
 # ---- where a yes is shown
 
@@ -164,13 +160,12 @@ _TE = Recipe(
 )
 _TE_FP8 = _TE.having({SCHEDULE: TRIED_SCHEDULE}, multiple=16, needs=(BF16_UNITS, FP8_UNITS))
 _MXFP8 = untried("Transformer Engine 2.20 lets it through and gives Blackwell block scales of its own kind (MXFP8)")
-_AT_NO_HAND = untried("no Blackwell was at hand")
 _NO_MXFP8 = refused(
     "Transformer Engine refuses MXFP8 from compute capability 12.0 on, since not all its products run there: take recipe nvfp4"
 )
 _BLACKWELL = Recipe(
     dict.fromkeys(
-        ("FSDP2", "TP", "compile", "checkpointing", "fused", SCHEDULE, "Blackwell", "Blackwell RTX"), _AT_NO_HAND
+        ("FSDP2", "TP", "compile", "checkpointing", "fused", SCHEDULE, "Blackwell", "Blackwell RTX"), NOT_AT_HAND
     ),
     multiple=32,
     needs=(BF16_UNITS, FP8_UNITS, BLACKWELL_UNITS),
@@ -190,13 +185,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {  # by backend; its first recipe is the
             {"FSDP2": DEMO, "TP": TWO_TP, "PP": TWO_TP, "CPU": DEMO, "Hopper": CHECK}, needs=(BF16_UNITS,)
         )
     },
-    "amp": {
-        "bf16": _AMP.having({}, needs=(BF16_UNITS,)),
-        "fp16": _AMP.having(
-            {"older": untried("GPUs have FP16 units from Volta (compute capability 7.0) on; no such GPU was at hand")},
-            needs=(FP16_UNITS,),
-        ),
-    },
+    "amp": {"bf16": _AMP.having({}, needs=(BF16_UNITS,)), "fp16": _AMP.having({}, needs=(FP16_UNITS,))},
     "te": {
         "current": _TE_FP8.having({"FSDP2": EIGHT_B_CURRENT}),
         "delayed": _TE_FP8.having({"FSDP2": EIGHT_B}, remembers=True),  # all ranks take the largest amax of all
@@ -264,11 +253,6 @@ _NO_BF16_PHASE = refused(
     "a BF16 phase would multiply weights that are FP8 all the same: take either the schedule or fp8_parameters"
 )
 _EMULATED_ALONE = untried("for the emulated backend alone, the others have no FP8 there; no such GPU was at hand")
-_NO_SUCH_GPU = untried("no such GPU was at hand")
-_AS_MXFP8 = untried(
-    "Transformer Engine 2.20 turns its block scales into MXFP8's there, "
-    "and its own tests expect a failure on 12.0; not run"
-)
 SETTINGS = {
     SCHEDULE: Recipe(
         {
@@ -276,7 +260,7 @@ SETTINGS = {
             **dict.fromkeys(("FSDP2", "checkpointing", "CPU"), SCHEDULED),
             **dict.fromkeys(("compile", "fused", "Hopper"), TRIED_SCHEDULE),
             "Ampere": _EMULATED_ALONE,
-            **dict.fromkeys(("Ada", "Blackwell", "Blackwell RTX"), _NO_SUCH_GPU),
+            **dict.fromkeys(("Ada", "Blackwell", "Blackwell RTX"), NOT_AT_HAND),
         },
         needs=(BF16_UNITS,),
     ),
@@ -291,7 +275,7 @@ SETTINGS = {
             "CPU": PARAMETERISED,
             "Ampere": _EMULATED_ALONE,
             "Ada": untried("for the emulated backend alone: te's block scaling needs Hopper"),
-            **dict.fromkeys(("Blackwell", "Blackwell RTX"), _AS_MXFP8),
+            **dict.fromkeys(("Blackwell", "Blackwell RTX"), _MXFP8),
         },
         needs=(BF16_UNITS,),
     ),

@@ -1,12 +1,9 @@
 """What week 16 gives to the comparison, once it is finished: the student's own FP8 linear, and the week's reference.
 
-`PARTS` ("module:name") is imported when a run requests one; before the week is solved, the arm is skipped.
-
-    week16      a class with nn.Linear's constructor and its `weight`, without buffers (models are built on "meta").
-                Where the GPU has FP8 products and 16.10 is solved, its linear is taken in place of 16.5's emulation.
-                For [precision] amax_epsilon and scales: `scaled(amax_epsilon, scales)`, which gives the constructor's
-                keyword `recipe`; and `numbers()`, which says what a module computes in (labkit.precision.flags).
-    emulated    a `Backend` of its own: correct FP8 by hand.
+`PARTS` ("module:name") is imported when a run requests one; before the week is solved, the arm is skipped. `emulated`
+is a `Backend` of its own; `week16` a class with nn.Linear's constructor and its `weight`, without buffers (models are
+built on "meta"), 16.10's where the GPU has FP8 products and it is solved, else 16.5's. `scaled(amax_epsilon, scales)`
+gives its constructor's keyword `recipe`, `numbers()` says what a module computes in (labkit.precision.flags).
 """
 
 import importlib
@@ -78,9 +75,7 @@ class Student(Backend):
         options = {}
         if self._epsilon or self._scales:
             if not hasattr(kind, "scaled"):
-                raise LabError(
-                    f"{kind.__name__} has no `scaled`, so amax_epsilon and scales cannot reach it: take them out"
-                )
+                raise LabError(f"{kind.__name__} has no `scaled`, so amax_epsilon and scales cannot reach it")
             options["recipe"] = kind.scaled(self._epsilon, self._scales)
         new = kind(linear.in_features, linear.out_features, bias=linear.bias is not None, **options)
         if not isinstance(getattr(new, "weight", None), nn.Parameter) or new.weight.shape != linear.weight.shape:

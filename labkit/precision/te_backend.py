@@ -4,16 +4,13 @@
     delayed    DelayedScaling: the scale of a tensor comes from its largest amax of the last 1024 steps; E4M3 / E5M2
     current    Float8CurrentScaling: the scale comes from the tensor at hand; E4M3 / E5M2
     block      Float8BlockScaling: one power-of-two scale per 1x128 (activations, gradients) or 128x128 (weights);
-               E4M3 throughout; Hopper and CUDA 12.9 or newer; dims and tokens must divide by 128. Its scales and amax
-               epsilons can be chosen by operand; on Blackwell powers of two alone (the library's documentation)
+               E4M3 throughout; Hopper and CUDA 12.9 or newer. Scales and amax epsilons can be chosen by operand
     mxfp8      MXFP8BlockScaling: one E8M0 scale per 32 values; E4M3 throughout; Blackwell
-    nvfp4      NVFP4BlockScaling: E2M1 values, one E4M3 scale per 16 and one FP32 scale per tensor, with its three tricks;
-               Blackwell. What both round inside is not probed: their outputs are
+    nvfp4      NVFP4BlockScaling: E2M1 values, one E4M3 scale per 16 and one FP32 scale per tensor; Blackwell
 
-te.Linear stays eager: compiling breaks the graph; `transforms` compiles what lies between the linears. A schedule's
-BF16 phase is `autocast(enabled=False)`; delayed scaling starts blind (scale 1, no history) after it, as at the first
-step, unless `[precision] calibrate` measures first. With several ranks it takes the largest amax over all of them, so
-that ranks round gathered weights alike.
+te.Linear stays eager: compiling breaks the graph. Delayed scaling starts blind (scale 1, no history) at the first step
+and after a schedule's BF16 phase, unless `[precision] calibrate` measures first; with several ranks it takes the
+largest amax over all of them, so that ranks round gathered weights alike.
 
 FP8 parameters (recipe block; labkit.train.optim) are built inside `te.quantized_model_init` and quantised after
 sharding, each rank its own 128 x 128 blocks. FSDP2 gathers codes and scales through the tensor type's hooks, which fail
@@ -106,10 +103,7 @@ class TransformerEngine(Backend):
             taken = [f"layers.{index}.{part}" for part in joined]
             for name in (*taken, f"layers.{index}.attn.wo"):
                 if name not in self.modules:
-                    raise LabError(
-                        f"fused = true computes a block's linears together, and {name} is in the skip list: "
-                        "take it out of [precision] skip, or set fused = false"
-                    )
+                    raise LabError(f"fused = true joins a block's linears: take {name} out of [precision] skip")
             for name in taken:
                 del self.modules[name]
             for name, module in zip(("attn.wqkv", "ffn.mlp"), fuse_block(block, _te()), strict=True):

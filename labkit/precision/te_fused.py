@@ -6,10 +6,9 @@
 The input of joined products is cast once, and RMSNorm and SwiGLU write FP8 themselves. On an H200 at d_model 2048 and
 49152 tokens a step, delayed scaling, this took 3 % off the step, and SwiGLU's backward below another 2 % (2026-11-21).
 
-The weights stay where they were, under their names: a fused module has none, and joins those that FSDP2 gathered at
-each forward. Transformer Engine would keep the joined copy until the graph is gone (at Llama-3-8B's shapes 8.5 GiB a
-rank): `lend` empties it. In numbers: wq, wk, wv share one scale, w1 and w3 share one, and the norm's output is rounded
-to FP8 from FP32.
+The weights stay where they were: a fused module has none, and joins those that FSDP2 gathered at each forward. wq, wk,
+wv share one scale, w1 and w3 share one. Transformer Engine would keep the joined copy until the graph is gone (at
+Llama-3-8B's shapes 8.5 GiB a rank): `lend` empties it.
 """
 
 import functools

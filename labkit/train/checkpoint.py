@@ -41,11 +41,8 @@ T = TypeVar("T")
 
 
 class Checkpoints:
-    """The checkpoints of one run, in `folder`. Every method is called by all ranks together.
-
-    config, data_hash, precision (a function: flags of the run now, or after a step) are compared at load; say(kind, step,
-    message, **fields) is called with everything worth a line in the run's events.
-    """
+    """The checkpoints of one run, in `folder`; all ranks call each method together. A load compares config, data_hash
+    and precision (flags of the run now, or after a step). say(kind, step, message, **fields): for the run's events."""
 
     def __init__(
         self,
@@ -64,8 +61,7 @@ class Checkpoints:
     # ---- saving
 
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, own: dict[str, Any]) -> Path:
-        """Write the checkpoint of `step`; returns its folder. own: this rank's. LabError, on every rank: a full disk, a
-        cut weight."""
+        """Write the checkpoint of `step`; own: this rank's. LabError, on every rank: a full disk, a hand-cut weight."""
         self._together(lambda: refuse_hand_sharded(model), str)
         final = self.folder / manifest.folder_name(step)
         beside = final.with_name(final.name + manifest.PARTIAL)
@@ -142,7 +138,7 @@ class Checkpoints:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, at_most: int | None = None
     ) -> tuple[int, dict[str, Any]] | None:
         """Fill model, optimizer and this rank's generators (if there are as many ranks) from the newest checkpoint that
-        is whole: (its step, what this rank passed as `own`); None if there is none. Removes what killed saves left.
+        is whole: (its step, what this rank passed as `own`); None if there is none.
 
         at_most: go back to this step or an earlier one; later checkpoints are deleted, or a resume would take them.
         LabError, on every rank: all are damaged, another model or configuration, a parameter cut by hand.
@@ -163,19 +159,15 @@ class Checkpoints:
             self._together(partial(self._retire, later), str, only_rank_0=True)
             return loaded
         if damaged:
-            raise LabError(
-                f"no checkpoint in {self.folder} can be used ({'; '.join(damaged.values())}): put back a "
-                "copy of one, or delete the folder to start from the beginning."
-            )
+            fix = "put back a copy of one, or delete the folder to start from the beginning"
+            raise LabError(f"no checkpoint in {self.folder} can be used ({'; '.join(damaged.values())}): {fix}.")
         return None
 
     def refuse_existing(self) -> None:
         """LabError if the folder holds checkpoints: a run that starts anew must not mix with an earlier one."""
         if steps := self._listed():
-            raise LabError(
-                f"{self.folder} holds checkpoints of an earlier run (up to step {steps[0]}): resume it, or "
-                "choose another run folder."
-            )
+            holds = f"{self.folder} holds checkpoints of an earlier run (up to step {steps[0]})"
+            raise LabError(f"{holds}: resume it, or choose another run folder.")
 
     def _listed(self) -> list[int]:
         """Rank 0's list, so that all ranks look at the same folders in the same order."""
@@ -195,10 +187,9 @@ class Checkpoints:
         was, now = about.get("precision"), self.precision(about["step"])
         if other := other_parameters(was, now):
             raise LabError(f"cannot resume from {folder}: {other}.")
-        if other := state.difference(about, {**self.about, "parameters": state.shapes(model)}):
+        mine = {**self.about, "parameters": state.shapes(model)}
+        if other := state.difference(about, mine) or mismatch(was, now):
             raise LabError(f"cannot resume from {folder}: {other}; set it back, or choose another run folder.")
-        if other := mismatch(was, now):
-            raise LabError(f"cannot resume from {folder}: {other}.")
         tensors = state.tensors_of(model, optimizer if about["optimizer"] else None)
 
         def read() -> dict[str, Any]:
@@ -208,23 +199,22 @@ class Checkpoints:
             file = folder / _own_file(self.group.rank % about["world_size"])
             return torch.load(file, map_location="cpu", weights_only=False)
 
-        mine = self._together(read, lambda error: f"cannot resume from {folder}: {_cause(error)}.")
+        saved = self._together(read, lambda error: f"cannot resume from {folder}: {_cause(error)}.")
         state.put_back(model, optimizer, tensors)
         if isinstance(optimizer, MasterAdamW) and (
             name := agree(self.group, optimizer.differing(model, tensors["model"]))
         ):
             raise LabError(
-                f"cannot resume from {folder}: its FP8 weight {name} is not what its master weight rounds "
-                "to here: train with the library version that made it, or start from its BF16 form "
-                "(`lab checkpoint convert OLD_RUN NEW_RUN --to bf16`)."
+                f"cannot resume from {folder}: its FP8 weight {name} is not what its master weight rounds to here: use "
+                "the library version that made it, or `lab checkpoint convert OLD_RUN NEW_RUN --to bf16`."
             )
         said = f"went on from {folder.name}"
         if about["world_size"] == self.group.size:
-            state.set_generators(mine["generators"], self.group.device)
+            state.set_generators(saved["generators"], self.group.device)
         else:
             said += f", saved on {about['world_size']} ranks and now on {self.group.size}: equal up to rounding"
         self.say("loaded", about["step"], said)
-        return about["step"], mine["own"]
+        return about["step"], saved["own"]
 
     def _set_aside(self, step: int) -> None:
         folder = self.folder / manifest.folder_name(step)

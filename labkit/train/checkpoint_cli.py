@@ -47,11 +47,9 @@ def convert(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A run's folder, or one of its checkpoints.")],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder of the new run.")],
     to: Annotated[str, typer.Option("--to", help="What the parameters shall be: bf16 or fp8.")],
-    weights: Annotated[
-        str, typer.Option(help=("To bf16: keep the fp8 values, or take the optimizer's master weights."))
-    ] = "fp8",
+    masters: Annotated[bool, typer.Option("--masters", help="To bf16: take the optimizer's FP32 weights.")] = False,
 ) -> None:
     """Write a checkpoint with FP8 parameters as one without, or the other way round, for a new run to go on from."""
     from labkit.train.reformat import reformat
 
-    typer.echo(reformat(source, target, to, weights=weights))
+    typer.echo(reformat(source, target, to, masters=masters))

@@ -81,8 +81,7 @@ class TrainConfig(TransformConfig):
         word, table = rest.pop("mixed_precision"), rest.get("precision", {})
         if isinstance(table, PrecisionConfig):
             table = table.model_dump(include=table.model_fields_set)
-        known = isinstance(word, str) and word in MIXED
-        require(known, f"mixed_precision must be one of {', '.join(map(repr, MIXED))}, not {word!r}")
+        require(word in [*MIXED], f"mixed_precision must be one of {', '.join(map(repr, MIXED))}, not {word!r}")
         if not isinstance(table, Mapping):
             return rest  # [precision] is no table, which pydantic reports next
         require(
@@ -107,8 +106,7 @@ class TrainConfig(TransformConfig):
         require(self.warmup_steps <= steps, f"warmup_steps ({self.warmup_steps}) must not exceed steps ({steps})")
         require(
             not self.recovery.rollback_after or self.checkpoint_every > 0,
-            "[recovery] rollback_after goes back to a checkpoint, and checkpoint_every = 0 writes none: set it, or "
-            "take rollback_after out",
+            "[recovery] rollback_after goes back to a checkpoint, and checkpoint_every = 0 writes none: set it",
         )
         require(
             not (self.precision.fused and model.experts),
@@ -118,13 +116,11 @@ class TrainConfig(TransformConfig):
             first, last = self.precision.schedule.bf16_steps(steps)
             require(
                 first + last > 0,
-                "[precision.schedule] has no step in BF16: give bf16_first or bf16_last a number "
-                "of steps (20) or a share of them (0.1), or leave the schedule out",
+                "[precision.schedule] has no step in BF16: give bf16_first or bf16_last, steps (20) or a share (0.1)",
             )
             require(
                 first + last < steps,
-                f"[precision.schedule] leaves no step in FP8: bf16_first ({first}) and bf16_last ({last}) are all "
-                f"of the {steps} steps; to train in BF16 alone take backend bf16",
+                f"[precision.schedule] leaves no step in FP8 ({first} + {last} of {steps} are BF16): take backend bf16",
             )
         if "vocab_size" not in self.data.model_fields_set:
             data = self.data.replace(vocab_size=model.vocab_size)

@@ -10,13 +10,11 @@ longer be one model. So the ranks agree, in one all-reduce of a short vector in 
 
     [ sum of squares of my gradients,  my loss,  is my loss bad?,  are my gradients bad?,  0 .. my peak memory .. 0 ]
 
-Two details matter. A rank whose number is not finite sends the flag 1 and the number 0: NaN does not survive every
-reduction (gloo's MAX can return a number), a flag does. And the memory has a slot for each rank, zero elsewhere, so
-that the sum is a gather: no second message.
+A rank whose number is not finite sends the flag 1 and the number 0: NaN does not survive every reduction (gloo's MAX
+can return a number), a flag does. The memory has a slot for each rank, so that the sum is a gather.
 
-Each element counts once, however many ranks hold it: a rank that holds one of c copies adds its square divided by c.
-How many there are a DTensor says; a plain tensor is taken to be the same on every rank, its gradient already summed,
-and one that is only a part is refused (`refuse_hand_sharded`).
+Each element counts once: a rank that holds one of c copies adds its square divided by c. How many there are a DTensor
+says; a plain tensor is taken to be the same on every rank, and one that is only a part is refused.
 
 The host must read the answer once a step, since the loss is recorded. If the update waited for that, the GPU would wait
 while the CPU launches clipping, AdamW and the next forward: a step took 4 ms of 348 longer at 1.14B in FP8, 3 of 440 in
@@ -94,11 +92,10 @@ class Check:
 
 @torch.no_grad()
 def check(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -> Check:
-    """Compute loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce; every rank
-    calls.
+    """Compute loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce, of all ranks.
 
-    loss: scalar, this rank's mean loss, on `group.device`. LabError: a parameter that was cut by hand. A gradient
-    tensor with a norm above 1.8e19 may count as not finite: FP32 cannot hold its square.
+    loss: scalar, this rank's mean, on `group.device`. A gradient with a norm above 1.8e19 may count as not finite: FP32
+    cannot hold its square. LabError: a parameter that was cut by hand.
     """
     squares = _sum_of_squares(model, group)
     loss = loss.detach().to(squares)
@@ -118,8 +115,7 @@ def check(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -
 @torch.no_grad()
 def norms(model: nn.Module, group: Group, held: Callable[[Tensor], Tensor] = lambda w: w) -> dict[str, Any]:
     """{"param_norm": L2 norm of all weights, "grad_norms": {block: L2 norm of its gradient}}, over all ranks, before
-    clipping. A block is "layers.0", or what stands beside the layers. held: a weight as an ordinary tensor, sharded
-    alike."""
+    clipping. held: a weight as an ordinary tensor, sharded alike."""
     config = getattr(model, "config", None)
     names = config.weight_shapes() if isinstance(config, ModelConfig) else [name for name, _ in named_weights(model)]
     place = {block: at for at, block in enumerate(dict.fromkeys(map(block_of, names)), 1)}  # alike on every rank
@@ -147,19 +143,15 @@ def block_of(name: str) -> str:
 
 @torch.no_grad()
 def clip(model: nn.Module, grad_norm: float, clip_norm: float) -> None:
-    """Scale all gradients, in place, so that their common norm is at most `clip_norm` (arXiv:1211.5063). 0: off.
-
-    `grad_norm` is the check's. It must be finite: clip_norm / inf would turn the one infinite element into NaN, the
-    others into 0.
-    """
+    """Scale all gradients, in place, so that their norm becomes at most `clip_norm` (arXiv:1211.5063). 0: off."""
+    # `grad_norm` must be finite: clip_norm / inf would turn the one infinite element into NaN, the others into 0.
     if clip_norm and grad_norm > clip_norm and (gradients := local_gradients(model)):
         torch._foreach_mul_([grad for _, _, grad in gradients], clip_norm / grad_norm)
 
 
 def local_gradients(model: nn.Module) -> list[tuple[str, nn.Parameter, Tensor]]:
-    """(name, parameter, the part of its gradient that this rank holds, a plain tensor). A gradient that tensor
-    parallelism placed otherwise is brought to its weight's placement first, so all ranks call this. LabError: one cut
-    by hand."""
+    """(name, parameter, the part of its gradient that this rank holds, a plain tensor). All ranks call this: a gradient
+    that tensor parallelism placed otherwise is brought to its weight's placement first. LabError: one cut by hand."""
     refuse_hand_sharded(model)
     found = []
     for name, parameter in named_weights(model):

@@ -43,11 +43,10 @@ def train_job(
     hooks: Sequence[Hook] = (),
     record_fields: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Build corpus, backend and model, train, and return a summary of plain values, the same on every rank.
+    """Build corpus, backend and model, train, and return the fields of `TrainResult` with conversion, evidence, scales
+    (rank 0's last probe), parameters and corpus, plain values, the same on every rank.
 
-    run_dir: of the record, which rank 0 writes; an existing run there is resumed. None: no record, no checkpoints.
-    record_fields: further keys of run.json. The summary holds the fields of `TrainResult` and: conversion, evidence,
-    scales (rank 0's last probe), parameters, corpus.
+    run_dir: of the record, which rank 0 writes; an existing run there is resumed. record_fields: more of its run.json.
     """
     config = config if isinstance(config, TrainConfig) else strict_validate(TrainConfig, config, "the training config")
     seed_generators(config.seed, group.rank)
@@ -113,9 +112,8 @@ def build_model(
 
 
 def forget(device: torch.device, before: int) -> tuple[bool, int]:
-    """Bring this process back to where its first training began, but for what is imported and compiled. before: graphs
-    compiled up to the training before this one, 0 if there was none. Returns (may it train again?, graphs up to now).
-    """
+    """Bring this process back to where its first training began, but for what is imported and compiled. Returns (may it
+    train again?, graphs compiled up to now). before: graphs compiled up to the training before, 0 if there was none."""
     graphs = 0
     if "torch._dynamo" in sys.modules:
         from torch._dynamo.utils import counters

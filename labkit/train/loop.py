@@ -6,24 +6,18 @@ One step, from top to bottom of `Loop.run`:
     batch      B sequences that depend on (seed, step) alone; each rank takes B/N rows, in `accumulation` micro-batches
     gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches; in
                FP16 of a scaled loss, and divided by its scale afterwards (labkit.train.loss_scale)
-    check      all ranks agree: are loss and gradients finite? One all-reduce
+    check      all ranks agree: are loss and gradients finite? One all-reduce (labkit.train.health)
     update     clip, AdamW; or, if the check failed, neither: the step is skipped, the event recorded, and after several
-               in a row the run does what [recovery] says (labkit.train.recovery). On a GPU the kernel obeys the check,
-               and the step's one wait for the device is over before the update is (labkit.train.health)
-    evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run, in the
-               step's precision
+               in a row the run does what [recovery] says (labkit.train.recovery)
+    evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run
     record     one line into steps.jsonl, by rank 0
 
-What makes runs comparable. The loss is a mean over equal parts: the mean over ranks of the mean over micro-batches is
-the mean over the batch. So neither the number of ranks nor `accumulation` changes what is computed, only the order of
-the additions. FSDP2 averages gradients over ranks by itself, in FP32: those of each micro-batch, so that no rank ever
-holds a whole gradient, or with `reduce_once` their sum.
+What makes runs comparable. The loss is a mean over equal parts, so neither the number of ranks nor `accumulation`
+changes what is computed, only the order of the additions. FSDP2 averages gradients over ranks by itself, in FP32: those
+of each micro-batch, so that no rank ever holds a whole gradient, or with `reduce_once` their sum.
 
-Time is taken in the check (labkit.train.history says why): from one to the next lies exactly one update and one forward
-and backward. Evaluation, checkpoints and the start are not in it.
-
-Steps count from 1. Step k's loss is that of the weights before its update; the held-out loss of step k is that after
-it.
+Time is taken in the check: from one to the next lies exactly one update and one forward and backward. Steps count from
+1; step k's loss is that of the weights before its update, its held-out loss that of those after it.
 
 **Hooks.** What takes part in training without editing the loop is a subclass of `Hook`; the loop calls its methods:
 
@@ -35,9 +29,9 @@ it.
                   after_eval, if it did     -> the loop writes the step's line, and a checkpoint, if it is time
     on_end
 
-Two rules. Every rank calls the same hooks in the same places, so a hook may communicate, and then must do so on every
-rank. And what steers the run (`loop.stop`, a changed learning rate) must be decided alike on every rank: decide on
-numbers that are the same everywhere, such as `loop.vitals`, or agree first (`labkit.train.health.agree`).
+Every rank calls the same hooks in the same places, so a hook may communicate, and then must do so on every rank. What
+steers the run (`loop.stop`, a changed learning rate) must be decided alike on every rank: on numbers that are the same
+everywhere, such as `loop.vitals`, or after agreeing (`labkit.train.health.agree`).
 """
 
 import logging
@@ -98,9 +92,8 @@ def train(
 ) -> TrainResult:
     """Train `parts.model` for `config.steps` steps; all ranks call this together and get the same result.
 
-    run_dir: the same on every rank, or None; checkpoints go into it. resume: go on from its newest whole checkpoint.
-    LabError: the batch does not divide, the disk is full, no checkpoint can be used, or one of another configuration;
-    [recovery] rollback_after without a run_dir.
+    run_dir: where checkpoints go, or None. resume: go on from its newest whole checkpoint. LabError: the batch does not
+    divide, the disk is full, no checkpoint can be used, or one of another configuration; rollback_after, no run_dir.
     """
     if config.recovery.rollback_after and run_dir is None:
         raise LabError("[recovery] rollback_after goes back to a checkpoint: give the run a folder to write them to")
@@ -139,8 +132,7 @@ class Hook:
         """The gradients of the whole step are there, summed over micro-batches, not yet checked or clipped."""
 
     def after_step(self, loop: "Loop") -> None:
-        """The update was made, or refused (`loop.skipped`). `loop.vitals` holds loss and norm; `loop.fields` go into
-        the line."""
+        """The update was made, or refused (`loop.skipped`). `loop.fields` go into the step's line."""
 
     def after_eval(self, loop: "Loop") -> None:
         """`loop.history.heldout[loop.step]` is new."""
@@ -156,8 +148,7 @@ class Hook:
 
 
 class Loop:
-    """One training run, as hooks see it. Also `step`, `lr`, `micro`, `vitals` (this step's loss and gradient norm,
-    after the check), `skipped`, `fields` (goes into this step's line), `history`, `clock`."""
+    """One training run, as hooks see it; vitals: this step's loss and gradient norm, fields: go into its line."""
 
     def __init__(self, group: Group, config: TrainConfig, corpus: Corpus, parts: Parts) -> None:
         self.group, self.config, self.corpus, self.model = group, config, corpus, parts.model
@@ -246,8 +237,7 @@ class Loop:
         )
 
     def _gradients(self) -> Tensor:
-        """Forward and backward of this rank's part of the batch. Returns its mean loss, scalar, on the device; `grad`
-        holds the gradient of the mean over the whole batch."""
+        """Forward and backward of this rank's part of the batch. Returns its mean loss, a scalar on the device."""
         number = self.step + self.recovery.shift
         tokens = self.corpus.batch(number, self.config.batch_size, self.config.seq_len, self.config.seed)
         total = torch.zeros((), device=self.group.device)
@@ -281,8 +271,8 @@ class Loop:
             self.fields["precision"] = self.schedule.now
 
     def _calibrate(self, passes: int) -> None:
-        """Forward and backward over this step's batch, `passes` times, without an update: delayed scaling gathers its
-        amax. What one pass flushes to zero hides the gradients of the layers below."""
+        """Let delayed scaling gather its amax: forward and backward of this step, `passes` times, without an update."""
+        # Several, since what one pass flushes to zero hides the gradients of the layers below.
         with self.clock.pause("calibration"):
             for _ in range(passes):
                 self._gradients()
@@ -291,8 +281,7 @@ class Loop:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Mean loss over `eval_batches` held-out batches, the same for every seed and number of ranks; all ranks take
-        part."""
+        """Mean loss over `eval_batches` held-out batches, the same for every seed and number of ranks. Collective."""
         self.model.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.group.device)
         for index in range(self.config.eval_batches):

@@ -22,10 +22,8 @@ MASTER = "master"
 
 
 def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.optim.AdamW:
-    """AdamW over the model's parameters, with weight decay for matrices alone. Call it after sharding, which replaces them.
-
-    backend: if it has FP8 parameters, they become FP8 now, and get master weights.
-    """
+    """AdamW over the model's parameters, with weight decay for matrices alone. Call it after sharding, which replaces
+    them; those that the backend wants in FP8 become so now, and get master weights."""
     masters = backend.parameters.quantise() if backend is not None and backend.parameters else {}
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [

@@ -16,18 +16,15 @@ from labkit.train.loop import Hook, Loop
 
 
 class OwnSeconds(Hook):
-    """Writes `rank_seconds`, [ranks], into each step's line, by one small all-reduce. LabError on CUDA: calls are
-    early."""
+    """Writes `rank_seconds`, [ranks], into each step's line, by one small all-reduce. LabError on CUDA."""
 
     def __init__(self) -> None:
         self.begin: dict[int, float] = {}  # by rank: ranks that are threads may share one hook
 
     def on_start(self, loop: Loop) -> None:
         if loop.group.device.type == "cuda":
-            raise LabError(
-                "a rank's own seconds come from the ledger, which on CUDA knows when calls returned, not when the GPU "
-                "did them: profile instead (labkit.record.kernels)"
-            )
+            why = "the ledger knows when calls returned, not when the GPU did them"
+            raise LabError(f"a rank's own seconds are not known on CUDA, since {why}: profile (labkit.record.kernels)")
 
     def before_step(self, loop: Loop) -> None:
         self.begin[loop.group.rank] = time.perf_counter()

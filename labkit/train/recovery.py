@@ -66,14 +66,11 @@ class Recovery:
 
     def over(self, row: int, action: str) -> str | None:
         """Say why the run must end now; None: it goes on."""
-        if action == ROLL_BACK and len(self.rollbacks) >= self.config.max_rollbacks:
-            return (
-                f"{row} steps in a row were not finite, after going back to a checkpoint {len(self.rollbacks)} times: "
-                "lower the learning rate or use another recipe"
-            )
-        if row >= self.config.give_up_after:
-            return f"{row} steps in a row were not finite: lower the learning rate or use another recipe"
-        return None
+        often = action == ROLL_BACK and len(self.rollbacks) >= self.config.max_rollbacks
+        if not often and row < self.config.give_up_after:
+            return None
+        after = f", after going back to a checkpoint {len(self.rollbacks)} times" if often else ""
+        return f"{row} steps in a row were not finite{after}: lower the learning rate or use another recipe"
 
     def went_back(self, step: int, to: int) -> None:
         """Note a rollback from `step` to the checkpoint of step `to`."""

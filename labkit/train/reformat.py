@@ -2,8 +2,7 @@
 
     to fp8     each weight that the FP8 backend converted becomes its rounding to the FP8 grid, and the FP32 weight
                that it was becomes its master in AdamW's state
-    to bf16    each FP8 weight becomes an ordinary one of the same value, and its master is dropped; or, on request
-               (weights="master"), it becomes its master
+    to bf16    each FP8 weight becomes an ordinary one of the same value, or on request its master
 
 FP8 -> BF16 -> FP8 gives the same weights: a value on the grid fits into BF16, and scales are powers of two.
 """
@@ -25,7 +24,7 @@ from labkit.train import manifest
 from labkit.train.checkpoint import quiet
 from labkit.train.optim import MASTER
 
-FORMATS, WEIGHTS = ("bf16", "fp8"), ("fp8", "master")
+FORMATS = ("bf16", "fp8")
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -47,15 +46,12 @@ def read_whole(folder: Path) -> dict[str, Any]:
     return body
 
 
-def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = "fp8") -> Path:
+def reformat(source: str | Path, target: str | Path, to: str, *, masters: bool = False) -> Path:
     """Write the checkpoint `source` (a run's newest, or a checkpoint's folder) as one of the new run folder `target`,
-    with FP8 parameters (to="fp8") or without (to="bf16"); return its folder. weights, for to="bf16": "fp8" takes what
-    the model computed with, "master" the optimizer's FP32 weights. LabError: whatever cannot be converted."""
-    if to not in FORMATS or weights not in WEIGHTS:
-        raise LabError(
-            f"a checkpoint is converted to {' or '.join(FORMATS)}, with weights {' or '.join(WEIGHTS)}; not "
-            f"to '{to}', with weights '{weights}'"
-        )
+    with FP8 parameters (to="fp8") or without (to="bf16"); return its folder. masters, for to="bf16": take the
+    optimizer's FP32 weights, not what the model computed with. LabError: whatever cannot be converted."""
+    if to not in FORMATS:
+        raise LabError(f"a checkpoint is converted to {' or '.join(FORMATS)}, not to '{to}'")
     folder, fp8 = find_checkpoint(source), to == "fp8"
     body = read_whole(folder)
     flags = _convertible_flags(folder, body, fp8)
@@ -68,10 +64,9 @@ def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = 
         if fp8:
             tensors[master] = tensors[weight].float()
             tensors[weight] = _round_as_fp8(tensors[master], of_operand(flags["amax_epsilon"], "weight"))
-        elif weights == "master":
-            tensors[weight] = tensors.pop(master)
         else:
-            del tensors[master]
+            fp32 = tensors.pop(master)
+            tensors[weight] = fp32 if masters else tensors[weight]
     about = {key: value for key, value in body.items() if key != "files"}
     about["config"] = about["config"] and {**about["config"], "precision.fp8_parameters": fp8}
     about["precision"] = {**about["precision"], "fp8_parameters": fp8}
@@ -96,18 +91,13 @@ def _convertible_flags(folder: Path, body: dict[str, Any], fp8: bool) -> dict[st
     """Return the precision flags of a checkpoint; LabError if it cannot be converted."""
     flags = body.get("precision")
     if not flags:
-        raise LabError(
-            f"{folder} does not say what precision it was made in (it is older than such flags, or of a "
-            "training without a backend): nothing to convert"
-        )
+        raise LabError(f"{folder} does not say what precision it was made in: nothing to convert")
     if flags["fp8_parameters"] == fp8:
         has = "FP8 parameters" if flags["fp8_parameters"] else "parameters in high precision"
         raise LabError(f"{folder} has {has} already")
     if flags["scaling"] != "block" or not of_operand(flags["power_of_two"], "weight"):
-        raise LabError(
-            f"{folder} is of {title(flags)}, and FP8 parameters go with recipe block and its power-of-two "
-            "scales alone: train with te block or emulated block"
-        )
+        alone = "FP8 parameters go with recipe block and its power-of-two scales alone"
+        raise LabError(f"{folder} is of {title(flags)}, and {alone}: train with te block or emulated block")
     return flags
 
 

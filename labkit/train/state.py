@@ -16,17 +16,9 @@ from labkit.train.optim import MasterAdamW
 from labkit.train.recovery import RecoveryConfig
 
 # What may change between save and resume: none of it changes what is computed, beyond the order of additions.
-MAY_CHANGE = {
-    "eval_every",
-    "eval_batches",
-    "probe_every",
-    "norms_every",
-    "checkpoint_every",
-    "checkpoint_at_end",
-    "keep_checkpoints",
-}
-MAY_CHANGE |= {"accumulation", "activation_checkpointing", "reduce_once", "reshard_after_forward", "compile"}
-MAY_CHANGE |= {f"recovery.{key}" for key in RecoveryConfig.model_fields}  # good steps are computed as before
+MAY_CHANGE = {"eval_every", "eval_batches", "probe_every", "norms_every", "checkpoint_every", "checkpoint_at_end"}
+MAY_CHANGE |= {"keep_checkpoints", "accumulation", "activation_checkpointing", "reduce_once", "reshard_after_forward"}
+MAY_CHANGE |= {"compile", *(f"recovery.{key}" for key in RecoveryConfig.model_fields)}  # good steps stay as before
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:

@@ -42,8 +42,8 @@ def throughput_drop(record: Record, begin: int) -> Iterator[Alarm]:
     """The median rate of the last RECENT steps is below DROP of that of up to BEFORE steps before, by DROP_SIGMAS."""
     rate, step = past.log2(record["tokens_per_s"]), record["step"]
     first = max(0, begin - REARM)
-    seen = past.usual(rate, max(0, first - RECENT + 1), BEFORE)
-    usual, deviation, known = (past.shift(each, RECENT - 1, len(rate) - first) for each in seen)
+    before = np.append(np.full(RECENT - 1, np.nan), rate)[: len(rate)]  # without the recent ones
+    usual, deviation, known = past.usual(before, first, BEFORE)
     now = past.trailing(rate, first, RECENT)
     with np.errstate(invalid="ignore"):
         fell = (usual - now > -np.log2(DROP)) & (usual - now > DROP_SIGMAS * deviation)
@@ -59,7 +59,7 @@ def throughput_drop(record: Record, begin: int) -> Iterator[Alarm]:
 
 def slow_rank(record: Record, begin: int) -> Iterator[Alarm]:
     """One rank's own work takes SLOW times the median rank's or more, in MOSTLY of the last SLOW_STEPS rows."""
-    seconds = record.ranks.grid.values
+    seconds = record.ranks.values
     if seconds.shape[1] < 2:
         return
     first = max(0, begin - REARM)
@@ -72,12 +72,9 @@ def slow_rank(record: Record, begin: int) -> Iterator[Alarm]:
         rank = int(often[row - first].argmax())
         there = seconds[max(0, row - SLOW_STEPS + 1) : row + 1]
         own, others = past.median(there[:, rank]), past.median(np.delete(there, rank, 1))
-        name = record.ranks.names[rank]
-        yield Alarm(
-            "slow rank",
-            int(record.ranks.steps[row]),
-            f"rank {name} works {own * 1e3:,.0f} ms a step, and the others {others * 1e3:,.0f} ms: they wait for it",
-        )
+        works = f"rank {record.ranks.names[rank]} works {own * 1e3:,.0f} ms a step"
+        reason = f"{works}, and the others {others * 1e3:,.0f} ms: they wait for it"
+        yield Alarm("slow rank", int(record.ranks.steps[row]), reason)
 
 
 def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
@@ -85,7 +82,7 @@ def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
     # A scale that follows its tensor at once falls to a 24th for one odd batch of a healthy run, and is back at the
     # next. Those of attention's gradients vary by a factor of three all the time.
     sparse = record.scales["scale"]
-    scale, first = sparse.grid.values, max(0, begin - REARM)
+    scale, first = sparse.values, max(0, begin - REARM)
     log, reach = past.log2(scale), max(0, first - 1)
     usual, _, known = past.usual(log, reach, PROBES)
     _, deviation, seen = past.usual(log, reach, SHARES)
@@ -110,7 +107,7 @@ def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
 def rising(record: Record, begin: int, name: str, most: float, what: str, twice: bool) -> Iterator[Alarm]:
     """`most` percentage points more of a tensor's values saturate or become zero than before; twice: at a second rise."""
     sparse = record.scales[name]
-    share, first = sparse.grid.values, max(0, begin - REARM)
+    share, first = sparse.values, max(0, begin - REARM)
     usual, _, known = past.usual(share, first, SHARES)
     with np.errstate(invalid="ignore"):
         rings = (known >= KNOWN) & (share[first:] - usual >= most)
@@ -121,12 +118,9 @@ def rising(record: Record, begin: int, name: str, most: float, what: str, twice:
     for row in past.onsets(rings.any(1), first, begin):
         at = row - first
         worst = int(np.where(rings[at], share[row] - usual[at], -np.inf).argmax())
-        yield Alarm(
-            name,
-            int(sparse.steps[row]),
-            f"{share[row, worst]:.1f} % of the values of {sparse.names[worst]} {what}, and {usual[at, worst]:.1f} % in "
-            f"the probes before{_count_others(rings[at])}",
-        )
+        now = f"{share[row, worst]:.1f} % of the values of {sparse.names[worst]} {what}"
+        reason = f"{now}, and {usual[at, worst]:.1f} % in the probes before{_count_others(rings[at])}"
+        yield Alarm(name, int(sparse.steps[row]), reason)
 
 
 # ---- rules over events and the clock
@@ -164,11 +158,6 @@ OVER_SCALES: tuple[Rule, ...] = (
 )
 
 
-def alarms(record: Record) -> list[Alarm]:
-    """Return everything that rings on this record, judged from its beginning, in the order of its steps."""
-    return Judge().judge(record)
-
-
 class Judge:
     """Judges what is new in a growing record at each call, and holds the alarms so far; more: further rules."""
 
@@ -187,9 +176,8 @@ class Judge:
             self.rang += own(record)
         self._steps, self._scales = len(record), record.scales["scale"].steps.size
         self._ranks, self._events = record.ranks.steps.size, len(record.events)
-        known = [alarm for alarm in self.rang if alarm.step is not None]
-        rest = [alarm for alarm in self.rang if alarm.step is None]
-        return [*sorted(known, key=lambda alarm: alarm.step or 0), *rest, *silence(record)]
+        in_order = sorted(self.rang, key=lambda alarm: np.inf if alarm.step is None else alarm.step)
+        return [*in_order, *silence(record)]
 
 
 def _count_others(which: np.ndarray) -> str:

@@ -14,11 +14,11 @@ from bokeh.plotting import figure
 
 from labkit.record.kernels import CLASSES
 from labkit.record.plotting import GRID, INK, MUTED, PAPER
-from labkit.record.read import as_dict
+from labkit.record.schema import TrainRun
 from labkit.watch.alarms import LOUD
-from labkit.watch.folder import Record, Sparse
+from labkit.watch.folder import Record
 from labkit.watch.past import Alarm
-from labkit.watch.tables import cells, outline
+from labkit.watch.tables import Sparse, cells, outline
 
 BLUE, ORANGE, RED, GREEN, VIOLET = "#005a9c", "#b34700", "#a11212", "#007a63", "#6a3fb5"
 GIB = 1 << 30
@@ -133,13 +133,13 @@ class Heat:
         """Draw the columns `wanted` of `sparse` between the ends of `view`."""
         steps = sparse.steps
         inside = slice(int(np.searchsorted(steps, view.start)), int(np.searchsorted(steps, view.end, "right")))
-        steps, at = steps[inside], [sparse.grid.names[name] for name in wanted]
+        steps, at = steps[inside], [sparse.columns[name] for name in wanted]
         if not len(steps) or not wanted:
             self.source.data = {key: [] for key in self.source.data}
             self.figure.title.text = f"{title}  (not recorded)"
             self.figure.yaxis.ticker = FixedTicker(ticks=[])
             return
-        edges, image = cells(steps, sparse.grid.values[inside][:, at], COLUMNS, quantity.how)
+        edges, image = cells(steps, sparse.values[inside][:, at], COLUMNS, quantity.how)
         if quantity.log:
             with np.errstate(divide="ignore", invalid="ignore"):
                 image = np.log2(image)
@@ -208,10 +208,9 @@ class Board:
 
     def _draw_time(self, record: Record) -> None:
         """Draw the time of a step, by class of kernel, where it was profiled; else of the run: training and the rest."""
-        results = as_dict(record.run.get("results"))
-        profile = as_dict(as_dict(as_dict(results.get("speed")).get("kernels")).get("classes_ms"))
-        if profile:
-            named = {name: float(profile[name]) for name in CLASSES if profile.get(name)}
+        speed = TrainRun.model_validate(record.run).results.speed
+        if speed and speed.kernels and (profile := speed.kernels.classes_ms):
+            named = {name: profile[name] for name in CLASSES if profile.get(name)}
             title, unit = "Time of a step, by class of kernel", "ms"
         else:
             training = float(np.nansum(record["seconds"]))

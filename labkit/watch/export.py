@@ -61,12 +61,11 @@ def _write_tensorboard(data: RunData, out: Path) -> str:
     # A step line has its seconds and no time of day: the run's start, and what training has taken since.
     writer, now = SummaryWriter(str(out)), _time_of(data.run.get("started"))
     for line in data.steps:
-        now += as_number(line.get("seconds"))
+        now += line.get("seconds", 0.0)
         for name, number in scalars(line):
             writer.add_scalar(name, number, int(line["step"]), now)
-    for event in data.events:
-        when, step = _time_of(event.get("time")), int(as_number(event.get("step")))
-        writer.add_text(f"event/{event.get('kind')}", str(event.get("message", "")), step, when)
+    for event in data.happened:
+        writer.add_text(f"event/{event.kind}", event.message, event.step or 0, _time_of(event.time))
     writer.close()
     return f"{len(data.events)} events for TensorBoard in {out}: tensorboard --logdir {out}"
 
@@ -82,26 +81,17 @@ def _write_wandb(data: RunData, out: Path) -> str:
     config = {**data.config, "run": about}
     run = wandb.init(project=project, name=data.path.name, dir=str(out), config=config, settings=settings)
     events: dict[int, dict[str, str]] = {}
-    for event in data.events:
-        at = events.setdefault(int(as_number(event.get("step"))), {})
-        at[f"event/{event.get('kind')}"] = str(event.get("message", ""))
+    for event in data.happened:
+        events.setdefault(event.step or 0, {})[f"event/{event.kind}"] = event.message
     for line in data.steps:
         run.log({**dict(scalars(line)), **events.pop(int(line["step"]), {})}, step=int(line["step"]))
     # What happened at steps that the record no longer has, or at none.
-    run.summary["other_events"] = [
-        f"step {step}: {kind}: {text}" for step in events for kind, text in events[step].items()
-    ]
+    rest = ((step, kind, text) for step, some in events.items() for kind, text in some.items())
+    run.summary["other_events"] = [f"step {step}: {kind}: {text}" for step, kind, text in rest]
     run.finish()
     wandb.teardown()  # until it has ended, the last lines are not on the disk
-    return (
-        f"{len(data.events)} events as an offline run of Weights & Biases in {out}: "
-        f"wandb sync {out}/wandb/offline-run-*"
-    )
-
-
-def as_number(value: Any) -> float:
-    """Return `value` as a finite float; 0 if it is none."""
-    return float(value) if isinstance(value, (int, float)) and value - value == 0 else 0.0
+    send = f"wandb sync {out}/wandb/offline-run-*"
+    return f"{len(data.events)} events as an offline run of Weights & Biases in {out}: {send}"
 
 
 def _time_of(stamp: Any) -> float:

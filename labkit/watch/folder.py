@@ -1,7 +1,6 @@
 """A run folder that somebody else is writing, read on at each poll; and which runs a folder holds."""
 
 import os
-import threading
 import time
 from array import array
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.record.clean import restore
 from labkit.record.read import PACKED, as_dict, is_alive, load_run, parse, read_run, runs_below, status_of
-from labkit.watch.tables import Floats, Grid, number, numbers
+from labkit.watch.tables import Sparse, number, numbers
 
 # A step line's numbers, one column each. `memory` is its peak_bytes.
 FIELDS = ("step", "loss", "lr", "grad_norm", "tokens", "seconds", "tokens_per_s", "memory", "heldout", "param_norm")
@@ -68,26 +67,6 @@ class Tail:
         return stream.read(len(self._last)) == self._last
 
 
-class Sparse:
-    """Rows of a grid that stand in some of the step lines only: `steps` and `grid` have one row each."""
-
-    def __init__(self) -> None:
-        self._steps, self.grid = array("d"), Grid()
-
-    def append(self, step: float, row: dict[str, float]) -> None:
-        if row:
-            self._steps.append(step)
-            self.grid.append(row)
-
-    @property
-    def steps(self) -> Floats:
-        return np.array(self._steps)
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.grid.names)
-
-
 @dataclass
 class Record:
     """A run as read so far."""
@@ -134,11 +113,10 @@ class Record:
 
 
 class Folder:
-    """One run folder. `poll` reads what is new, and may be called from several pages at once."""
+    """One run folder. `poll` reads what is new."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.generation = path, 0  # generation: how often what was read became void
-        self._lock, self._polled = threading.Lock(), float("-inf")
+        self.path, self._polled = path, float("-inf")
         self._steps, self._events = Tail(path / "steps.jsonl"), Tail(path / "events.jsonl")
         self._grew: tuple[float, float] | None = None  # (written, by its clock; seen, by ours)
         if path.is_dir():
@@ -150,18 +128,16 @@ class Folder:
 
     def poll(self) -> Record:
         """Return what stands there now: the same record as before, with more in it; a new one if the old is void."""
-        with self._lock:
-            if time.monotonic() - self._polled >= AGAIN and self.path.is_dir():
-                self._read()
-                self._polled = time.monotonic()
-            return self.record
+        if time.monotonic() - self._polled >= AGAIN and self.path.is_dir():
+            self._read()
+            self._polled = time.monotonic()
+        return self.record
 
     def _read(self) -> None:
         lines, anew = self._steps.read()
         events, other = self._events.read()
         if anew or other:
             # Both are read again: an alarm must not stand on half of an old record.
-            self.generation += 1
             self._steps, self._events = Tail(self._steps.file), Tail(self._events.file)
             lines, events = self._steps.read()[0], self._events.read()[0]
             self.record = Record(run=self.record.run)
@@ -175,14 +151,10 @@ class Folder:
         # alone; from then on our own clock counts from when something changed.
         now = time.monotonic()
         written = max((tail.written for tail in (self._steps, self._events) if tail.written is not None), default=None)
-        if written is None:
-            self.record.silence = None
-            return
-        if self._grew is None:
-            self._grew = written, now - max(0.0, time.time() - written)
-        elif written != self._grew[0]:
-            self._grew = written, now
-        self.record.silence = now - self._grew[1]
+        if written is not None and (self._grew is None or written != self._grew[0]):
+            before = max(0.0, time.time() - written) if self._grew is None else 0.0
+            self._grew = written, now - before
+        self.record.silence = now - self._grew[1] if self._grew else None
 
 
 def runs_in(path: Path) -> dict[str, Path]:

@@ -31,8 +31,7 @@ EVALS, LITTLE, HIGH_RATE = 6, 1e-3, 0.3  # held-out losses; a share of the loss;
 
 
 def find_spikes(record: Record, begin: int, field: str, limits: Limits) -> Iterator[tuple]:
-    """Yield the rows at which a column is far above the median of the WINDOW steps before: (row, its value, that
-    median, standard deviations between them, odd steps lately)."""
+    """Yield where a column is far above the WINDOW steps before: (row, value, their median, sigmas above, odd rows)."""
     values = past.log2(record[field])
     first = max(0, begin - REARM)
     reach = max(0, first - limits.lately + 1)

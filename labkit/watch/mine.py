@@ -4,7 +4,7 @@ A part of `PARTS` ("module:name") is a class: a new object for each record is ca
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from labkit.errors import in_words
@@ -23,20 +23,16 @@ class Mine:
     def __init__(self, name: str, part: str) -> None:
         self.name, self.part = name, part
         self.rule: Callable[[Record], Iterable[tuple[int, str]]] | None = None
-        self.over = False
 
-    def __call__(self, record: Record) -> Iterator[Alarm]:
-        if self.over:
-            return
+    def __call__(self, record: Record) -> list[Alarm]:
         try:
             if self.rule is None:
                 module, _, attribute = self.part.partition(":")
                 self.rule = getattr(importlib.import_module(module), attribute)()
-            for step, reason in list(self.rule(record)):
-                yield Alarm(self.name, int(step), str(reason))
+            return [Alarm(self.name, int(step), str(reason)) for step, reason in self.rule(record)]
         except (Exception, SystemExit) as error:
-            self.over = True
-            yield Alarm(self.name, None, _explain(error))
+            self.rule = lambda record: ()
+            return [Alarm(self.name, None, _explain(error))]
 
 
 def make_rules() -> list[Any]:

@@ -4,7 +4,6 @@ Each tab or cell has a `Page`; all share one `Source`. A record's text is somebo
 """
 
 import html
-import threading
 from typing import Any
 
 import numpy as np
@@ -64,8 +63,7 @@ class Page:
         self.source, self.board = source, Board()
         self._drawn: Any = None
         self._moving = False
-        names = source.names()
-        self.run = pn.widgets.Select(name="Run", options=[AT_WORK, *names], width=240, visible=len(names) > 1)
+        self.run = pn.widgets.Select(name="Run", options=[AT_WORK], width=240, visible=False)
         style = {"button_type": "primary", "button_style": "outline"}
         self.stretch = pn.widgets.RadioButtonGroup(
             name="Steps", options=[WHOLE, *STRETCHES, ZOOMED], value=WHOLE, **style
@@ -76,7 +74,6 @@ class Page:
         self.head = pn.pane.HTML("", stylesheets=[STYLE], sizing_mode="stretch_width")
         self.alarms = pn.pane.HTML("", stylesheets=[STYLE], sizing_mode="stretch_width")
         self.block_map = self._place(self.board.blocks.figure)
-        self.block_map.visible = False
         for widget in (self.run, self.stretch, self.quantity, self.slot, self.blocks):
             widget.param.watch(lambda _: self.refresh(), "value")
         for end in ("start", "end"):
@@ -152,17 +149,8 @@ def _beside(*some: Any) -> Any:
 
 def live(source: Source) -> Any:
     """Make a page that keeps itself up to date for as long as it is shown, as a Panel object."""
-    page, busy = Page(source), threading.Lock()
-
-    def poll() -> None:
-        # A poll that takes longer than the pause between two must not be started twice.
-        if busy.acquire(blocking=False):
-            try:
-                page.refresh()
-            finally:
-                busy.release()
-
-    pn.state.add_periodic_callback(poll, period=EVERY)
+    page = Page(source)
+    pn.state.add_periodic_callback(page.refresh, period=EVERY)  # a poll that takes longer is not started twice
     return page.view
 
 

@@ -77,12 +77,6 @@ def trailing(x: Floats, first: int, width: int, of: Callable | None = None) -> F
     return np.where(full, medians(seen) if of is None else of(seen, axis=1), np.nan)
 
 
-def shift(x: Floats, by: int, size: int) -> Floats:
-    """Return the last `size` values of x as they were `by` rows before; NaN before the beginning."""
-    padded = np.concatenate([np.full(size + by, np.nan), x])
-    return padded[len(padded) - by - size : len(padded) - by]
-
-
 def onsets(rings: Any, first: int, begin: int) -> list[int]:
     """The rows from `begin` on where a condition begins that did not hold in the REARM rows before."""
     rows = np.flatnonzero(rings) + first

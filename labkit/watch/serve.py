@@ -1,7 +1,9 @@
 """`lab watch RUN`: a small web server for the health page, on this machine alone unless `--address` says otherwise."""
 
+import importlib.util
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +35,15 @@ def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], A
     )
     say(f"{run} is shown at http://{shown}:{port}/ (Ctrl-C ends the page, not the run)")
     server.start()
-    try:
+    with suppress(KeyboardInterrupt):
         server.io_loop.start()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.stop()
+    server.stop()
 
 
 def import_panel() -> Any:
-    try:
-        import panel
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("panel", "bokeh", "param", "pyviz_comms"):
-            raise
-        raise LabError(MISSING) from None
-    return panel
+    if importlib.util.find_spec("panel") is None:
+        raise LabError(MISSING)
+    return importlib.import_module("panel")
 
 
 def _free(address: str, port: int) -> int:

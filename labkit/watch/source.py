@@ -18,7 +18,7 @@ class Source:
 
     def __init__(self, path: Path, mine: bool = False) -> None:
         self.path, self.folders, self.more = path, runs_in(path), make_rules if mine else list
-        self._open: dict[Path, tuple[Folder, int, Judge]] = {}
+        self._open: dict[Path, tuple[Folder, Record | None, Judge]] = {}
         self._lock, self._scanned = threading.Lock(), time.monotonic()
         if not self.folders:
             raise LabError(f"{path} has trained nothing yet: watch it once its first arm has begun")
@@ -36,11 +36,9 @@ class Source:
         name = name if name in self.folders else at_work(self.folders) or ""
         path = self.folders[name]
         with self._lock:
-            if path not in self._open:
-                self._open[path] = Folder(path), 0, Judge(self.more())
-            folder, generation, judge = self._open[path]
+            folder, judged, judge = self._open.get(path) or (Folder(path), None, Judge())
             record = folder.poll()
-            if generation != folder.generation:
-                judge = Judge(self.more())  # what it had judged is void
-            self._open[path] = folder, folder.generation, judge
+            if record is not judged:  # what was judged, if anything, is void
+                judge = Judge(self.more())
+            self._open[path] = folder, record, judge
             return name, record, judge.judge(record)

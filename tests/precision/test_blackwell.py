@@ -8,8 +8,8 @@ from labkit.compare.preset import load_preset
 from labkit.errors import LabError
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.matrix import cell, generation, refuse
-from labkit.precision.probe import sqnr
 from labkit.precision.registry import availability, get_backend
+from tests.fp8_values import sqnr
 from tests.precision import fake_te
 
 FORMATS = {"mxfp8": ("e4m3", 32, True, 27), "nvfp4": ("e2m1", 16, False, 15)}  # name, block, powers of two, dB

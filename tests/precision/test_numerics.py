@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from labkit.precision.broken import casts_in_triton, eagerly, one_kernel
-from labkit.precision.probe import SQNR_EXACT, decibel, sqnr
+from labkit.precision.probe import SQNR_EXACT, decibel
 from labkit.precision.registry import get_backend
-from tests.fp8_values import DTYPES, quantise, scale_for
+from tests.fp8_values import DTYPES, quantise, scale_for, sqnr
 from tests.precision.precision_jobs import LINEARS, convert, decoder, loss_of, tokens
 
 M, K, N = 256, 128, 96

@@ -184,7 +184,7 @@ def test_scaling_state_of_the_second_product_is_its_own(te):
 
 
 def test_a_skipped_linear_cannot_be_fused(te):
-    with pytest.raises(LabError, match="fused = true .* layers.0.attn.wk is in the skip list"):
+    with pytest.raises(LabError, match="fused = true .* take layers.0.attn.wk out"):
         models(skip=("head", "layers.0.attn.wk"))
 
 

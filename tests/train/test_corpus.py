@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from labkit.errors import LabError
 from labkit.train.data import corpus as corpora
 from labkit.train.data.corpus import Corpus, build_corpus
-from labkit.train.data.sources import DataConfig, _hash, find_files, is_heldout
+from labkit.train.data.sources import DataConfig, _hash, find_files
 from tests.waiting import until
 
 SOURCE = "def return for in if else while import class self value tensor rank loss step print range None True"
@@ -51,14 +51,14 @@ def corpus(text: Path, tmp_path: Path) -> Corpus:
 
 def decoded(corpus: Corpus, split: str) -> str:
     tokenizer = Tokenizer.from_file(str(corpus.path / "tokenizer.json"))
-    return tokenizer.decode(corpus.tokens(split).tolist(), skip_special_tokens=False)
+    return tokenizer.decode(getattr(corpus, split).tolist(), skip_special_tokens=False)
 
 
 def test_every_file_is_there_in_order_with_its_end(corpus: Corpus, text: Path) -> None:
     for split in ("train", "heldout"):
         want = "".join((text / name).read_text() + "<|end|>" for name in corpus.files[split])
         assert decoded(corpus, split) == want
-        assert int((corpus.tokens(split) == 0).sum()) == len(corpus.files[split])
+        assert int((getattr(corpus, split) == 0).sum()) == len(corpus.files[split])
         assert corpus.bytes[split] == len(want) - 7 * len(corpus.files[split])
     assert corpus.vocab_size == 400 and corpus.train.dtype == np.uint16
     assert len(corpus.train) < corpus.bytes["train"] / 2, "the vocabulary joins bytes"
@@ -103,15 +103,15 @@ def test_the_hash_sees_one_changed_character(corpus: Corpus, text: Path, tmp_pat
 
 
 def test_the_split_is_the_path_hash(corpus: Corpus, text: Path, tmp_path: Path) -> None:
-    assert corpus.files["heldout"] and all(is_heldout(f, 0.2) for f in corpus.files["heldout"])
-    assert not any(is_heldout(f, 0.2) for f in corpus.files["train"])
+    assert corpus.files["heldout"] and all(_hash("split", f) < 0.2 * 2**64 for f in corpus.files["heldout"])
+    assert not any(_hash("split", f) < 0.2 * 2**64 for f in corpus.files["train"])
     (text / "new.py").write_text("a new file moves no other\n" * 9)
     more = build_corpus(config(text), tmp_path / "cache")
     for split in ("train", "heldout"):
         assert [f for f in more.files[split] if f != "new.py"] == corpus.files[split]
     # Known answers: a change of the hash would silently mix train and held-out text between versions.
     names = ("abc.py", "os.py", "json/decoder.py", "typing.py", "ast.py", "re/_parser.py")
-    assert [n for n in names if is_heldout(n, 0.2)] == ["json/decoder.py", "ast.py", "re/_parser.py"]
+    assert [n for n in names if _hash("split", n) < 0.2 * 2**64] == ["json/decoder.py", "ast.py", "re/_parser.py"]
     for fraction, at in ((0.001, 0), (0.999, -1)):  # neither side is empty
         sides = build_corpus(config(text, heldout_fraction=fraction), tmp_path / "cache").files.values()
         ordered = sorted((name for names in sides for name in names), key=lambda n: _hash("split", n))
@@ -120,7 +120,7 @@ def test_the_split_is_the_path_hash(corpus: Corpus, text: Path, tmp_path: Path) 
 
 def test_copies_are_read_once_and_held_out_wins(text: Path, tmp_path: Path, corpus: Corpus) -> None:
     heldout = corpus.files["heldout"][0]
-    copy = next(f"copy{i}.py" for i in range(99) if not is_heldout(f"copy{i}.py", 0.2))
+    copy = next(f"copy{i}.py" for i in range(99) if _hash("split", f"copy{i}.py") > 0.2 * 2**64)
     shutil.copy(text / heldout, text / copy)
     again = build_corpus(config(text), tmp_path / "cache")
     assert again.files == corpus.files, "the copy in train is left out, the original stays held out"
@@ -345,7 +345,11 @@ def test_a_builder_killed_in_the_middle_blocks_nobody(text: Path, tmp_path: Path
 @pytest.mark.parametrize(
     "files, changes, complaint",
     [
-        ({"a.py": "x\n", "b.txt": "y\n"}, {}, r"found 1 usable file\(s\) \(.py\) in .*text2; a corpus needs at least"),
+        (
+            {"a.py": "x\n", "b.txt": "y\n"},
+            {},
+            r"found 1 usable file\(s\) \(.py\) in .*text2'.; a corpus needs at least",
+        ),
         ({"a.py": "x" * 99, "b.py": "y" * 99}, {"max_bytes": 120}, "found 1 usable .* within max_bytes = 120"),
         ({"a.py": "x\n", "b.py": "x\n"}, {}, "no usable text for the train split"),
         ({"a.py": "", "b.py": ""}, {}, "no usable text for the heldout split"),

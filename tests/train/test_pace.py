@@ -7,9 +7,8 @@ from labkit.comm.ranks import run_ranks
 from labkit.record.run import read_run
 from labkit.train.loop import Hook
 from labkit.train.pace import OwnSeconds, sum_waits
-from labkit.watch.alarms import alarms
 from tests.train import training_jobs as jobs
-from tests.watch.lines import record
+from tests.watch.lines import alarms, record
 
 PAUSE = 0.03
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from labkit.watch.alarms import Judge
 from labkit.watch.folder import Record
+from labkit.watch.past import Alarm
 
 TENSORS = [
     f"layers.{i}.{linear}.{slot}" for i in range(3) for linear in ("attn.wq", "ffn.w1") for slot in ("input", "grad")
@@ -56,6 +58,11 @@ def record(steps: list[dict], events: list[dict] | None = None, **about) -> Reco
     made.add(steps)
     made.events += events or []
     return made
+
+
+def alarms(record: Record) -> list[Alarm]:
+    """All that rings, judged from the record's beginning."""
+    return Judge().judge(record)
 
 
 def write(folder: Path, steps: list[dict], events: list[dict] | None = None, **run) -> Path:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from labkit.watch.alarms import REARM, Judge, alarms, silence
+from labkit.watch.alarms import REARM, Judge, silence
 from labkit.watch.folder import Record
-from tests.watch.lines import TENSORS, lines, record
+from tests.watch.lines import TENSORS, alarms, lines, record
 
 
 def kinds(rang) -> list[tuple[str, int | None]]:

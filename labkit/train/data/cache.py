@@ -30,10 +30,8 @@ def built_once(
             if not is_whole(folder):  # or somebody built it while we waited
                 _build_and_rename(folder, build)
     except OSError as err:
-        raise LabError(
-            f"cannot write the cache {folder.parent} ({err.strerror or err}): free some space there, "
-            "or set LABKIT_CACHE to a folder that can be written"
-        ) from err
+        fix = "free some space there, or set LABKIT_CACHE to another folder"
+        raise LabError(f"cannot write the cache {folder.parent} ({err.strerror or err}): {fix}") from err
 
 
 def _build_and_rename(folder: Path, build: Callable[[Path], None]) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -31,7 +30,7 @@ from labkit.train.data.sources import DataConfig, SourceFile, find_files, split
 
 if TYPE_CHECKING:
     import torch
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Tokenizer
 
 LAYOUT = 2  # of this folder; a change makes old caches unused
 SPLITS = ("train", "heldout")
@@ -61,21 +60,15 @@ class Corpus:
         """The whole batch of a step, the same on every rank: tokens [B, T + 1], int64, on the CPU. LabError: too short."""
         import torch  # here, so that a corpus can be prepared without waiting for torch
 
-        tokens = self.tokens(split)
+        tokens = getattr(self, split)
         starts = len(tokens) - seq_len
         if starts < 1:
-            raise LabError(
-                f"the {split} split has {len(tokens)} tokens, fewer than one window of seq_len + 1 = "
-                f"{seq_len + 1}: give [data] more text or lower seq_len"
-            )
+            window = f"fewer than one window of seq_len + 1 = {seq_len + 1}: give [data] more text or lower seq_len"
+            raise LabError(f"the {split} split has {len(tokens)} tokens, {window}")
         # The step is the counter's high word: each step owns 2^192 counters and can never run into the next one's.
         philox = np.random.Philox(key=[seed, SPLITS.index(split)], counter=[0, 0, 0, step])
         begin_B = philox.random_raw(batch_size) % np.uint64(starts)
         return torch.from_numpy(np.stack([tokens[b : b + seq_len + 1] for b in begin_B.tolist()]).astype(np.int64))
-
-    def tokens(self, split: str) -> np.memmap:
-        """Return the tokens of "train" or "heldout"."""
-        return {"train": self.train, "heldout": self.heldout}[split]
 
     def describe(self) -> dict[str, Any]:
         """Return what a run record keeps: enough to say later whether two runs read the same tokens."""
@@ -83,7 +76,7 @@ class Corpus:
             "hash": self.hash,
             "vocab_size": self.vocab_size,
             "bytes": self.bytes,
-            "tokens": {s: len(self.tokens(s)) for s in SPLITS},
+            "tokens": {s: len(getattr(self, s)) for s in SPLITS},
             "files": {s: len(self.files[s]) for s in SPLITS},
         }
 
@@ -92,8 +85,7 @@ class Corpus:
 
 
 def build_corpus(config: DataConfig, cache_dir: str | Path | None = None, progress: Progress | None = None) -> Corpus:
-    """Open the corpus of a config, built first if the cache lacks it, by every rank at once. LabError: no file, no
-    write."""
+    """Open a config's corpus, built first if the cache lacks it; every rank may call. LabError: no text, no cache."""
     report = progress or (lambda what, fraction: None)
     report("finding the text", 0.0)
     files = find_files(config)
@@ -131,16 +123,16 @@ def write_corpus(folder: Path, config: DataConfig, files: list[SourceFile], repo
     size = dict.fromkeys(SPLITS, 0)
     for side in ("heldout", "train"):  # held-out first: of two equal files on both sides, train loses its copy
         with (folder / f"{side}.bin").open("wb") as out:
-            for lot, encodings in _encoded(tokenizer, _pieces(sides[side], seen, kept[side])):
+            pieces = _pieces(sides[side], seen, kept[side])
+            while lot := list(islice(pieces, LOT)):
+                encodings = tokenizer.encode_batch_fast([text for text, _ in lot])
                 report("turning text into tokens", 0.3 + 0.7 * min(1.0, sum(size.values()) / total))
                 for (text, last), encoding in zip(lot, encodings, strict=True):
                     out.write(np.array([*encoding.ids, end] if last else encoding.ids, dtype).tobytes())
                     size[side] += len(text.encode())
         if not kept[side]:
-            raise LabError(
-                f"no usable text for the {side} split: the files found are empty, copies of one another, or "
-                "not UTF-8; name other folders in [data] source"
-            )
+            why = "the files found are empty, copies of one another, or not UTF-8"
+            raise LabError(f"no usable text for the {side} split: {why}; name other folders in [data] source")
     names, content = ["tokenizer.json", "heldout.bin", "train.bin"], hashlib.sha256()
     for name in names:
         with (folder / name).open("rb") as file:
@@ -202,20 +194,6 @@ def _pieces(files: list[SourceFile], seen: set[bytes], kept: list[str], most: in
         yield text[begin:], True
 
 
-def _encoded(tokenizer: Tokenizer, pieces: Iterator[Piece]) -> Iterator[tuple[list[Piece], list[Encoding]]]:
-    """Yield the pieces, in lots, with their encodings."""
-    # While one lot is written, which takes the interpreter, the library's threads encode the next one.
-    with ThreadPoolExecutor(1) as worker:
-        before: tuple[list[Piece], Future[list[Encoding]]] | None = None
-        while lot := list(islice(pieces, LOT)):
-            coming = lot, worker.submit(tokenizer.encode_batch_fast, [text for text, _ in lot])
-            if before:
-                yield before[0], before[1].result()
-            before = coming
-        if before:
-            yield before[0], before[1].result()
-
-
 # ---- how a batch is shared: over ranks, and over micro-batches that are computed one after another
 
 
@@ -223,11 +201,10 @@ def rows_per_micro_batch(batch_size: int, accumulation: int, shares: int) -> int
     """Return the sequences of a micro-batch on one rank; LabError if the batch does not divide evenly."""
     parts = shares * accumulation
     if batch_size % parts:
-        below = batch_size // parts * parts
-        fitting = f"{below} or {below + parts}" if below else f"{parts}"
+        fitting = [str(size) for size in range(batch_size - batch_size % parts, batch_size + parts, parts) if size]
         raise LabError(
-            f"batch_size {batch_size} does not divide by {shares} ranks x {accumulation} "
-            f"micro-batches = {parts}: use batch_size {fitting}, or change accumulation"
+            f"batch_size {batch_size} does not divide by {shares} ranks x {accumulation} micro-batches = {parts}: use "
+            f"batch_size {' or '.join(fitting)}, or change accumulation"
         )
     return batch_size // parts
 

@@ -72,23 +72,15 @@ def find_files(config: DataConfig) -> list[SourceFile]:
             left = left if left is None else left - file.size
     if len(chosen) >= 2:
         return chosen
-    where = config.source if isinstance(config.source, str) else ", ".join(config.source)
     within = f" within max_bytes = {config.max_bytes}" if config.max_bytes else ""
-    raise LabError(
-        f"found {len(chosen)} usable file(s) ({', '.join(config.suffixes)}) in {where}{within}; a corpus needs at "
-        "least two, one to train on and one to hold out: change [data] source" + (" or max_bytes" if within else "")
-    )
-
-
-def is_heldout(relative: str, fraction: float) -> bool:
-    """Say whether the file of this relative path is held out: a hash in [0, 1) against the fraction."""
-    return _hash("split", relative) / 2**64 < fraction
+    said = f"found {len(chosen)} usable file(s) ({', '.join(config.suffixes)}) in {config.source}{within}"
+    raise LabError(f"{said}; a corpus needs at least two, one to train on and one to hold out: change [data]")
 
 
 def split(files: list[SourceFile], fraction: float) -> tuple[list[SourceFile], list[SourceFile]]:
     """(train, held-out), each in corpus order, neither empty."""
     by_hash = sorted(files, key=lambda f: _hash("split", f.relative))
-    heldout = {f.path for f in files if is_heldout(f.relative, fraction)} or {by_hash[0].path}
+    heldout = {f.path for f in files if _hash("split", f.relative) / 2**64 < fraction} or {by_hash[0].path}
     if len(heldout) == len(files):
         heldout.remove(by_hash[-1].path)
     return [f for f in files if f.path not in heldout], [f for f in files if f.path in heldout]
