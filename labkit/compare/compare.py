@@ -4,10 +4,10 @@ The same command goes on with what was stopped. Under torchrun rank 0 plans, wri
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.prompt import Confirm
@@ -15,11 +15,11 @@ from rich.prompt import Confirm
 from labkit.comm.group import Group
 from labkit.comm.ranks import is_first, run_ranks, under_torchrun
 from labkit.compare import background, follow, own
-from labkit.compare.announce import announce, predicted
 from labkit.compare.budget import Budget
 from labkit.compare.plan import Plan, check_part, fitting, make_plan, other_settings
-from labkit.compare.preset import Preset, load_preset
+from labkit.compare.preset import load_preset
 from labkit.compare.session import Session
+from labkit.compare.summary import announce, predicted
 from labkit.compare.terminal import say
 from labkit.errors import LabError
 from labkit.model.shape_file import name_of
@@ -79,13 +79,14 @@ def compare(request: Request, console: Console | None = None) -> int:
     budget = Budget(request.budget_minutes, request.price_per_hour, out / background.STOP)
     if request.stop and (request.detach or request.fresh):
         raise LabError("--stop asks a running comparison to pause: it goes with no --detach and no --fresh")
-    how: dict[str, Any] = {"explicit": named, "out": out, "fresh": request.fresh, "parts": parts}
+    planned = partial(make_plan, whole, wanted, explicit=named, out=out, fresh=request.fresh, parts=parts)
     if under_torchrun():
         if request.detach or request.stop:
-            instead = "on one machine `--set world_size=0` takes every GPU, and torchrun itself can be started by nohup"
-            raise LabError(f"--detach and --stop go without torchrun: {instead}")
+            raise LabError(
+                "--detach and --stop go without torchrun: on one machine `--set world_size=0` takes every GPU"
+            )
         # One rank decides what there is to do, or two could see the folder in two states.
-        plan = run_ranks(_plan_on_rank_0, whole, wanted, how, timeout=None, device=whole.device)[0]
+        plan = run_ranks(_plan_on_rank_0, planned, out, timeout=None, device=whole.device)[0]
         if isinstance(plan, LabError):
             raise plan
     else:
@@ -95,13 +96,13 @@ def compare(request: Request, console: Console | None = None) -> int:
             if request.fresh:
                 raise LabError(f"a comparison is running in {out}: pause it with --stop before --fresh moves it aside")
             if different := other_settings(out, whole):
-                apart = "wait for it, pause it with --stop, or choose another folder with --out"
-                raise LabError(f"a comparison with other settings ({different}) is running in {out}: {apart}")
+                where = f"with other settings ({different}) is running in {out}"
+                raise LabError(f"a comparison {where}: wait for it, pause it with --stop, or choose another --out")
             return follow.follow(out, console)
         follow.report_death(out, console)
         if whole.device == "cuda":
             background.refuse_company(out)
-        plan = make_plan(whole, wanted, **how)
+        plan = planned()
     if leader and whole.device == "cuda" and plan.todo and budget.minutes is None:
         ask_without_budget(plan, console, budget)
     if request.detach:
@@ -126,12 +127,12 @@ def ask_without_budget(plan: Plan, console: Console, budget: Budget) -> None:
         raise LabError("nothing was started: --budget-minutes sets a limit, and `lab follow` shows a run that goes on")
 
 
-def _plan_on_rank_0(group: Group, preset: Preset, wanted: list[str], how: dict[str, Any]) -> Plan | LabError | None:
+def _plan_on_rank_0(group: Group, planned: Callable[[], Plan], out: Path) -> Plan | LabError | None:
     if group.rank:
         return None
     try:
-        if background.going(how["out"]):
-            raise LabError(f"a comparison is running in {how['out']} already: `lab status {how['out']}` shows it")
-        return make_plan(preset, wanted, **how)
+        if background.going(out):
+            raise LabError(f"a comparison is running in {out} already: `lab status {out}` shows it")
+        return planned()
     except LabError as error:
         return error

@@ -1,7 +1,6 @@
 """`lab results`: pages NAME.md made from NAME.md.j2 beside them, every number, table and figure from a record.
 
-The first line may name modules whose public names fill blanks, beside those of `Page`:
-`{# numbers: week16_fp8.given.findings #}`.
+`{# numbers: week16_fp8.given.findings #}` in the first line names modules whose names fill blanks, beside `Page`'s.
 """
 
 import html
@@ -77,8 +76,8 @@ class Page:
         results = data.comparison.results
         if what == "gap":
             picture = loss.gap(arm_rows(data), results.verdict or Verdict(), self.scratch)
-        elif results.speed:
-            picture = rates.milliseconds(results.speed.arms.values(), self.scratch)
+        else:
+            picture = rates.milliseconds(results.timed.values(), self.scratch)
         return self.show(picture, f"figures/{name}-{what}")
 
     def show(self, picture: Picture | None, name: str) -> str:

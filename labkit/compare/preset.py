@@ -1,15 +1,13 @@
 """Presets: what `lab compare` trains, as TOML files in labkit/compare/presets/ or of your own.
 
-Their keys are the fields of `Preset`, `ArmConfig`, `Repeat` and `Speed`. An arm is the same training with a few
-settings changed: whatever it does not name is equal by construction.
+Their keys are the fields of these classes. An arm is the same training with a few settings changed.
 """
 
-import itertools
 import tomllib
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -22,12 +20,12 @@ PRESETS = Path(__file__).parent / "presets"
 ROUNDING = 2.0**-9  # half a unit in bf16's last place, relative: what rounding the weights once may have done
 ALONE = 3  # runs of a candidate where no record tells the spread
 HARMLESS = ("train.checkpoint_every", "train.checkpoint_at_end", "train.probe_every")  # they change no training
+Gib = Annotated[str, Field(pattern=r"^\d+\.?\d*$")]  # a key, as in { "70" = 8 }
 UNENDING = 10**6  # steps of a timed training: the window ends it, and the schedule stays flat
 
 
 class Expect(Config):
-    """Tokens/s expected of one rank in each part, seconds of start-up and of all probes, steps until a control is
-    expected to be rejected."""
+    """Tokens/s of one rank in each part, seconds of start-up and of all probes, steps until a control is rejected."""
 
     speed: float | None = Field(default=None, gt=0, strict=False)
     safety: float | None = Field(default=None, gt=0, strict=False)
@@ -45,7 +43,7 @@ class Speed(Config):
     warmup: int = Field(default=8, ge=3)  # steps before it
     profile: int = Field(default=2, ge=0)  # steps after it
     train: dict[str, Any] = Field(default_factory=dict)  # put over [train]; the arm's own settings go on top
-    batch_by_memory: dict[str, int] = Field(default_factory=dict)  # {GiB of a GPU at least: sequences a micro-batch}
+    batch_by_memory: dict[Gib, int] = Field(default_factory=dict)  # {GiB of a GPU at least: sequences a micro-batch}
     batch: Literal["largest"] | None = None  # from these on, the most that fit: labkit.compare.batches
 
 
@@ -167,9 +165,8 @@ def available() -> list[str]:
 def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
     """A preset by name or TOML file, with `KEY=VALUE` settings put over it. LabError: no such preset, or a wrong one."""
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
-    if not path.is_file():
-        others = f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)"
-        raise LabError(f"no file {path}" if name.endswith(".toml") else others)
+    if not path.is_file() and not name.endswith(".toml"):
+        raise LabError(f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)")
     raw, settings = read_file(path, tomllib.loads, "TOML"), list(settings)
     for setting in settings:
         _put(raw, setting)
@@ -180,8 +177,8 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
     preset = with_runs(preset, [setting.partition("=")[0].strip() for setting in settings])
     for arm in preset.arms:
         preset.config(arm)
-    if wrong := next(itertools.chain(wrong_gates(preset), wrong_speed(preset), wrong_repeat(preset)), ""):
-        raise LabError(wrong)
+    if wrong := [*wrong_gates(preset), *wrong_speed(preset), *wrong_repeat(preset)]:
+        raise LabError(wrong[0])
     return preset
 
 
@@ -223,29 +220,23 @@ def wrong_repeat(preset: Preset) -> Iterator[str]:
     candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
     for name in preset.repeat.judged if preset.repeat else ():
         if name not in candidates:
-            why = f"[repeat] of preset {preset.name} judges '{name}', which is no candidate"
-            yield f"{why}; there are: {', '.join(candidates)}"
+            where = f"[repeat] of preset {preset.name} judges '{name}'"
+            yield f"{where}, which is no candidate; there are: {', '.join(candidates)}"
 
 
 def wrong_speed(preset: Preset) -> Iterator[str]:
     """[speed] names an arm that is not there, leaves out the baseline, or has settings that do not fit."""
     where = f"[speed] of preset {preset.name}"
-    for gib in preset.speed.batch_by_memory if preset.speed else ():
-        if not gib.replace(".", "", 1).isdigit():
-            yield f"[speed] batch_by_memory takes GiB as keys, as in {{ \"70\" = 8 }}, not '{gib}'"
     # Where the GPU's memory decides the batch, the one of [train] is none that anybody times.
     smallest = min(map(float, preset.speed.batch_by_memory), default=None) if preset.speed else None
     for arm in preset.timed:
-        named = f"{where} names '{arm}', which"
         if arm not in preset.arms:
-            yield f"{named} is no arm; there are: {', '.join(preset.arms)}"
-        schedule = preset.speed_config(arm, smallest).precision.schedule
-        if preset.arms[arm].gate:
-            yield f"{named} has a gate, which the safety part decides later; take it out of [speed]"
-        if schedule:
-            yield f"{named} has a precision schedule: a window would time its first phase alone; take it out of [speed]"
-    base = preset.baseline()
-    if preset.speed and base not in preset.timed:
+            yield f"{where} names '{arm}', which is no arm; there are: {', '.join(preset.arms)}"
+        elif preset.speed_config(arm, smallest).precision.schedule:
+            yield f"{where} names '{arm}', which has a precision schedule: a window would time its first phase alone"
+        elif preset.arms[arm].gate:
+            yield f"{where} names '{arm}', which has a gate: the safety part decides about it later"
+    if preset.speed and (base := preset.baseline()) not in preset.timed:
         yield f"{where} must name the baseline, {base}: without it no arm is faster or slower than anything"
 
 
@@ -253,19 +244,18 @@ def wrong_gates(preset: Preset) -> Iterator[str]:
     """A gate is no candidate arm, or cannot be decided before the arm behind it is due."""
     names, roles = list(preset.arms), {name: arm.role for name, arm in preset.arms.items()}
     for i, (name, arm) in enumerate(preset.arms.items()):
-        where = f"arm {name} of preset {preset.name}"
         if arm.gate is None:
             continue
+        where = f"arm {name} of preset {preset.name} has the gate '{arm.gate}'"
         if preset.repeat is None:
-            yield f"{where} has a gate, and without [repeat] nothing is judged that could open it"
+            yield f"{where}, and without [repeat] nothing is judged that could open it"
         if roles.get(arm.gate) != "candidate":
-            yield f"{where} has the gate '{arm.gate}', which must be an arm with role = \"candidate\""
+            yield f'{where}, which must be an arm with role = "candidate"'
+        if "broken" not in roles.values():
+            yield f'{where}, and no arm of role "broken" shows that it could have stayed closed'
         for other in (arm.gate, *(n for n in names if roles[n] in CONTROLS)):
             if other not in names[:i]:
-                yield f"{where} stands before {other}, by which its gate is decided: put [arms.{name}] behind it"
-        if "broken" not in (roles[before] for before in names[:i]):
-            why = "shows that the gate could have stayed closed: add one before it"
-            yield f'{where} has a gate, and no arm of role "broken" {why}'
+                yield f"{where} and stands before {other}, by which that is decided: put [arms.{name}] behind it"
 
 
 def print_list() -> None:

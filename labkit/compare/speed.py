@@ -1,7 +1,6 @@
 """The speed part of a training: tokens a second of a window of steps, then where each millisecond of some steps goes.
 
-The whole trainer is timed on real text, on fresh ranks: `warmup` steps, a window in which every step counts, then
-`profile` steps.
+The whole trainer is timed on fresh ranks: `warmup` steps, a window in which every step counts, then `profile` steps.
 """
 
 from __future__ import annotations

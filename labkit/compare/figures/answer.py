@@ -1,6 +1,7 @@
 """The picture that a comparison is read from: by arm its speed, and the gap of its loss, against the baseline."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.compare.arms import Arm
@@ -12,17 +13,9 @@ FARTHEST = 1.0  # per cent, either side: what lies beyond stands at the edge, wi
 
 
 def answer(
-    rows: list[Arm],
-    folder: Path,
-    name: str = "answer",
-    note: str = "",
-    baseline: str = "BF16",
-    sizes: tuple[str, str] = ("", ""),
+    rows: list[Arm], folder: Path, name: str = "answer", baseline: str = "BF16", sizes: Sequence[str] = ("", "")
 ) -> plot.Picture | None:
-    """Draw a row for each arm. None if nothing was timed nor judged beside the baseline.
-
-    sizes   of the timed and of the trained model ("1.14B", "124M"), for the panels' titles
-    """
+    """Draw a row for each arm. sizes: of the timed and of the trained model, "1.14B". None if there is the baseline alone."""
     timed_at, trained_at = (f" at {size}" if size else "" for size in sizes)
     drawn = [row for row in rows if row.times or row.gap is not None]
     speeds, gaps = [row for row in drawn if row.times], [row for row in drawn if row.gap is not None]
@@ -83,8 +76,7 @@ def answer(
         if any(row.at_equal_loss for row in drawn):
             below += f" Below a speed, and as a line on its bar: the speed at equal loss. {assumed(drawn, baseline)}"
         title = "Speed and loss" if all(panels) else "Speed" if speeds else "Loss"
-        heading, below = f"The answer: {title.lower()} by arm", f"{below} {note}".strip()
-        return plot.save(fig, folder, name, heading, _alt(drawn, baseline), below)
+        return plot.save(fig, folder, name, f"The answer: {title.lower()} by arm", _alt(drawn, baseline), below)
 
 
 def _gap(ax, y: int, row: Arm, look: plot.Style, reach: float) -> None:

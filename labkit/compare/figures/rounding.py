@@ -2,8 +2,8 @@
 
 import math
 import statistics
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from labkit.compare.arms import QUANTISED, Arm, split_tensor
 from labkit.record import plotting as plot
@@ -26,8 +26,7 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
     if not shown:
         return None
     others = [f"{arms[n].label} {min(db for *_, db in dots):.0f} dB" for n, dots in every.items() if n not in shown]
-    columns = min(3, len(shown))
-    rows = math.ceil(len(shown) / columns)
+    columns, rows = min(3, len(shown)), math.ceil(len(shown) / 3)
     with plot.look() as figure:
         from matplotlib.lines import Line2D
 
@@ -77,13 +76,8 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
         kinds = [kind for kind in SHOWN if kind in present]
         place = {"loc": "upper left", "bbox_to_anchor": (0.065, 1.0), "ncols": 4}
         space = {"handletextpad": 0.2, "columnspacing": 1.4, "borderaxespad": 0.2}
-        hollow: dict[str, Any] = {
-            "linewidth": 0,
-            "markersize": 4.5,
-            "markerfacecolor": "none",
-            "markeredgecolor": plot.INK,
-        }
-        fig.legend([Line2D([], [], marker=KIND_MARKS[kind], **hollow) for kind in kinds], kinds, **place, **space)
+        hollow = partial(Line2D, [], [], linewidth=0, markersize=4.5, markerfacecolor="none", markeredgecolor=plot.INK)
+        fig.legend([hollow(marker=KIND_MARKS[kind]) for kind in kinds], kinds, **place, **space)
         note = (
             "Higher is better; 6 dB is one bit. Output: the linear's result against FP32; the rest: the tensor that "
             "was cast, against itself. Dashed: what rounding alone gives, nothing over- or underflowing, "
@@ -102,9 +96,10 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
 
 
 def _sqnr_dots(arm: Arm) -> list[tuple[int, str, str, float]]:
-    out: list[tuple[int, str, str, float]] = []
+    """(layer, tensor, role, dB) at the last probe."""
+    out = []
     for tensor, stat in arm.scales()[-1][1].items():
         layer, _, kind = split_tensor(tensor)
         if kind in SHOWN and plot.finite([stat.get("sqnr")]):
-            out.append((layer if layer is not None else -1, tensor, kind, stat["sqnr"]))
+            out.append((-1 if layer is None else layer, tensor, kind, stat["sqnr"]))
     return out
