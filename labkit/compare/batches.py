@@ -1,4 +1,4 @@
-"""The search for an arm's micro-batch: the preset's, halved until it fits, or with speed.batch = "largest" the most that fits.
+"""The search for an arm's micro-batch: the preset's, halved until it fits, or with speed.batch = "largest" all that fits.
 
 A try is a training on fresh processes; after `LOOK` steps its memory is known, which grows with the batch along a line.
 """

@@ -159,13 +159,11 @@ class Pace:
 
     steps: int
     first: tuple[float, int] | None = None  # when the first step was seen, and its number
-    newest: int = 0
 
     def left(self, now: float, step: int) -> float | None:
         """Seconds until the last step, when `step` is done at time `now`; None until two steps in a row were seen."""
-        if self.first is None or step < self.newest:
+        if self.first is None or step < self.first[1]:
             self.first = now, step
-        self.newest = step
         begun, at = self.first
         return (self.steps - step) * (now - begun) / (step - at) if step > at else None
 

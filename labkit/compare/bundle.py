@@ -138,14 +138,10 @@ def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path,
 
     LabError: no run, or none that is whole (unless `as_is`); something else than a bundle of this run is at that place.
     """
-    if not run.is_dir():
-        raise LabError(f"there is no folder {run}: give a run's folder, for example runs/h100")
     said = state(run)
     if said != "whole" and not said.startswith(PAUSED) and not as_is:
         raise LabError(f"{run}: {said}. Wait for it or repair it, or pack what is there with --as-is")
     name = scrub(run.resolve().name)
-    if "/" in name or name in ("", ".", ".."):
-        raise LabError(f"{run} has no name of its own: give the run's folder by its name")
     try:
         files, left = collect(run)
     except OSError as error:

@@ -6,11 +6,13 @@ control        FP8 that is broken on purpose must differ from BF16, or the compa
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from labkit.compare.arms import Arm
 from labkit.compare.preset import ArmConfig, Preset, Repeat
 from labkit.compare.statistic import ACCEPTED, Answer, Spread, answers, tail
+from labkit.precision.config import PLAIN
 from labkit.record.schema import Band, Judged, Verdict
 
 GROSS = 10 * ACCEPTED  # per cent; a control stops after two evaluations in a row further than this from every BF16 run
@@ -20,6 +22,7 @@ STATISTIC = (
     "gap of the mean logarithm of the held-out loss over the second half of the run, mean over runs, in per cent; its "
     "error from repeated runs; same: its interval lies within 0.25 %; different: zero is excluded at 1 %"
 )
+CHECK = f"an arm learns if its last held-out loss is at least {LEARNED:.0%} below its first training loss"
 
 
 @dataclass
@@ -138,6 +141,40 @@ def judge(
     return out
 
 
+def judge_check(
+    arms: Mapping[str, Arm], preset: Preset, missing: Mapping[str, str], waiting: Collection[str]
+) -> Verdict:
+    """The verdict over trained arms: pass, fail, incomplete. missing: arm -> why not here; waiting: for another call."""
+    out, wrong, label = Verdict(statistic=CHECK), [], {name: arm.label for name, arm in preset.arms.items()}
+    for name, arm in arms.items():
+        if arm.role in ("broken", "fine"):
+            continue  # it need not learn
+        if arm.status == "finished" and arm.data:
+            # The first training loss is that of the first weights, and there is one whenever the first evaluation is.
+            began, ended = next((loss for _, loss in arm.data.series("loss")), math.nan), arm.val_loss
+            if preset.config(name).precision.backend not in PLAIN and not arm.converted:
+                wrong.append(f"{arm.label} converted nothing")
+            if ended is None or not math.isfinite(ended):
+                wrong.append(f"{arm.label} has no finite held-out loss")
+            elif ended > began * (1 - LEARNED):
+                wrong.append(f"{arm.label} did not learn, its loss went from {began:.3f} to {ended:.3f}")
+            loss = "not measured" if ended is None else f"from {began:.4f} to {ended:.4f}"
+            out.reasons.append(f"{arm.label}: {arm.converted or 0} linears converted, loss {loss}.")
+        elif arm.status == "failed":
+            wrong.append(f"{arm.label} failed")
+    done = sum(arm.status == "finished" for arm in arms.values())
+    open_ = [name for name, arm in arms.items() if name in waiting or arm.status in ("paused", "interrupted")]
+    out.word = "fail" if wrong else "incomplete" if open_ or not done else "pass"
+    out.sentence = f"{done} of {len(arms)} arms run, convert and learn."
+    if wrong:
+        out.sentence = f"Not all arms work here: {'; '.join(wrong)}."
+    elif out.word == "incomplete":
+        names = ", ".join(label[name] for name in open_) or "any arm"
+        out.sentence = f"No verdict: no result yet from {names}."
+    out.reasons += [f"{label[name]}: no result, {why}." for name, why in missing.items()]
+    return out
+
+
 def second_look(heldout: Mapping[str, Mapping[int, float]], preset: Preset, arm: str, requested: Sequence[str]) -> str:
     """What becomes of a run of the second look: "due" (its arm is undecided), "decided", or "waits"."""
     all_of, of = families(preset.arms), preset.arms[arm].of or arm
@@ -231,23 +268,20 @@ def _word(
     out: Verdict, requested: Sequence[str], found: list[str], all_of: Families, lost: list[str], form: str
 ) -> tuple[str, str]:
     """The one word and the one sentence."""
-    entries = {name: out.arms[name] for name in found}
-
-    def named(word: str) -> str:
-        there = {name: judged for name, judged in entries.items() if judged.word == word}
-        return "; ".join(f"{all_of[n].label} {interval(e.value, e.low, e.high)}" for n, e in there.items())
-
     if not requested:
         return "incomplete", f"No verdict: no {form} arm was to be judged."
     if not found:
         return "incomplete", f"No verdict: no result yet from {', '.join(lost)}."
-    words = [judged.word for judged in entries.values()]
-    begins = (("same", "The loss is the same with "), ("different", "It is not with "), ("undecided", "Undecided: "))
-    said = f"{len(found)} of {len(requested)} {form} recipes judged. "
-    said += " ".join(f"{begin}{named(word)}." for word, begin in begins if word in words)
+    said = f"{len(found)} of {len(requested)} {form} recipes judged."
+    words = {name: out.arms[name].word for name in found}
+    begins = {"same": "The loss is the same with ", "different": "It is not with ", "undecided": "Undecided: "}
+    for word, begin in begins.items():
+        each = [(all_of[name].label, out.arms[name]) for name in found if words[name] == word]
+        named = "; ".join(f"{label} {interval(one.value, one.low, one.high)}" for label, one in each)
+        said += f" {begin}{named}." if each else ""
     if lost:
         said += f" No result yet from {', '.join(lost)}."
-    if "different" in words:
+    if "different" in words.values():
         return "fail", said
     firsts = [family.first[0] for family in all_of.values() if family.role == "broken"]
     controls = [out.arms[run].word for run in firsts if run in out.arms]
@@ -255,5 +289,5 @@ def _word(
     if "not rejected" in controls:
         why = f"{form} that is broken on purpose was not rejected"
     elif lost or "rejected" in controls:
-        return ("incomplete" if lost else "undecided" if "undecided" in words else "pass"), said
+        return "incomplete" if lost else "undecided" if "undecided" in words.values() else "pass", said
     return "no-power", f"This comparison has no power: {why}. {said}"

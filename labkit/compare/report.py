@@ -15,6 +15,7 @@ from labkit.compare.speed_verdict import cost_sentence
 from labkit.errors import LabError
 from labkit.record.files import explained, replace_file
 from labkit.record.kernels import CLASSES
+from labkit.record.measure import Efficiency
 from labkit.record.plotting import Picture
 from labkit.record.read import RunData, read_run
 from labkit.record.schema import RunFile, TrainRun, World
@@ -201,8 +202,8 @@ def limits(data: RunData, arms: dict[str, Arm]) -> list[str]:
     return out
 
 
-def _efficiency(arm: Arm) -> dict | None:
-    """FLOP/s and MFU of an arm on a known GPU, under both conventions and against both peaks; None elsewhere."""
+def _efficiency(arm: Arm) -> tuple[str, Efficiency] | None:
+    """(label, FLOP/s and MFU) of an arm on a known GPU, under both conventions and against both peaks; None elsewhere."""
     if arm.data is None or not arm.speed.tokens_per_s or not _on_gpu(arm.data):
         return None
     try:
@@ -210,10 +211,7 @@ def _efficiency(arm: Arm) -> dict | None:
     except LabError:
         return None
     ranks = (arm.data.training.world or World()).size or 1
-    found = efficiency_of(config, arm.speed.tokens_per_s, _gpu_name(arm.data), ranks)
-    rates = {k: v / 1e12 for k, v in found.flops_per_s.items()}
-    shares = {key.replace(" FLOPs /", ","): share for key, share in found.mfu.items()}
-    return {"label": arm.label, "rates": rates, "note": found.note, "mfu": shares}
+    return arm.label, efficiency_of(config, arm.speed.tokens_per_s, _gpu_name(arm.data), ranks)
 
 
 def _speed(data: RunData, timed: list[Arm]) -> dict[str, Any]:

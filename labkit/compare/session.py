@@ -124,10 +124,10 @@ class Session:
             return None
         # Without its first run it would start the processes that this one had no time for.
         first = (item.part, plan.preset.arms[item.arm].of)
-        waits = look == "waits" or first in [(one.part, one.arm) for one in budget.left]
-        if waits:
+        if look == "waits" or first in [(one.part, one.arm) for one in budget.left]:
             budget.left.append(item)
-        if waits or not budget.fits(item):
+            return None
+        if not budget.fits(item):
             return None
         broken = item.part == "safety" and plan.preset.arms[item.arm].role == "broken"
         return plan.baselines() if broken else []

@@ -1,6 +1,7 @@
 """What a comparison says: `announce` before it starts; at its end `summarise`, which judges and writes the record, and
 `show`, which prints what a record says."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,8 +9,7 @@ from rich.console import Console
 
 from labkit.compare import batches, memory, repeats, table
 from labkit.compare.arms import Arm, answers, arm_rows, heldout_of, still_needed
-from labkit.compare.budget import Budget, price_of
-from labkit.compare.check import judge_check
+from labkit.compare.budget import Budget, price_of, spent
 from labkit.compare.plan import Plan
 from labkit.compare.report import recommended, report
 from labkit.compare.speed_verdict import cost_sentence, speed_results, unlike_window
@@ -47,12 +47,10 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
     parts = dict.fromkeys(item.part for item in items)
     if preset.speed or budget.minutes:
         for part in parts:
-            runs: dict[str, list[float]] = {}  # minutes of each run, by arm
-            for item in sure:
-                if item.part == part:
-                    label = preset.arms[preset.arms[item.arm].of or item.arm].label
-                    runs.setdefault(label, []).append(item.predicted_s / 60)
-            each = [f"{label} {f'{len(all_)} x ' if all_[1:] else ''}{all_[0]:.1f}" for label, all_ in runs.items()]
+            ours = [item for item in sure if item.part == part]
+            runs = Counter(preset.arms[item.arm].of or item.arm for item in ours)
+            first = {preset.arms[item.arm].of or item.arm: item.predicted_s / 60 for item in reversed(ours)}
+            each = [f"{preset.arms[n].label} {f'{k} x ' if k > 1 else ''}{first[n]:.1f}" for n, k in runs.items()]
             say(console, f"  {part}, minutes predicted: {', '.join(each)}")
         if preset.speed and preset.speed.batch and "speed" in parts:
             say(console, f"  speed: each arm at its largest batch; {batches.OTHERS} tries before are in its minutes")
@@ -97,17 +95,13 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     failed: arms that broke down, and why, by "<part> <arm>": without them there is no pass. budget: this call's.
     """
     out, preset, skipped = plan.out, plan.preset, plan.missing
-    of_speed, of_safety = (
-        {key.removeprefix(part): why for key, why in failed.items() if key.startswith(part)}
-        for part in ("speed ", "safety ")
-    )
     run = read_run(out)
     run.comparison.results.arms.clear()  # an earlier call's: the folders say what became of the arms since
     found, arms = arm_rows(run), {}
     for name in preset.arms:
         arm = found[name]
-        if name in of_safety:
-            arm.status, arm.note = "failed", of_safety[name]  # also where it failed before its record began
+        if why := failed.get(f"safety {name}"):
+            arm.status, arm.note = "failed", why  # also where it failed before its record began
         elif name in skipped:
             arm.status, arm.note = "failed" if arm.data else "skipped", skipped[name]
         # Neither those that nobody asked for, nor a recipe that is only timed.
@@ -118,8 +112,12 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     if preset.repeat:
         verdict = repeats.judge(finished, preset, plan.requested, skipped)
     else:
-        verdict = judge_check(arms, preset, skipped, {item.arm for item in budget.left if item.part == "safety"})
-    verdict.reasons += [f"{preset.arms[name].label}: failed, {why}" for name, why in of_safety.items()]
+        verdict = repeats.judge_check(
+            arms, preset, skipped, {item.arm for item in budget.left if item.part == "safety"}
+        )
+    for name, about in preset.arms.items():
+        if why := failed.get(f"safety {name}"):
+            verdict.reasons.append(f"{about.label}: failed, {why}")
     if different := differing([run.arms[name].training for name in finished]):
         why = f"the arms differ in more than precision ({different})"
         verdict.word, verdict.sentence = "incomplete", f"No verdict: {why}. Train them again with --fresh."
@@ -128,7 +126,8 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     why = "it was asked to stop" if budget.stop_requested() else "the budget is spent"
     left = {item.arm: f"left for another call, {why}" for item in budget.left if item.part == "speed"}
     if preset.speed:
-        record.results(speed=speed_results(preset, out, {**skipped, **of_speed, **left}, results.tries))
+        lost = {**skipped, **{name: why for name in preset.timed if (why := failed.get(f"speed {name}"))}, **left}
+        record.results(speed=speed_results(preset, out, lost, results.tries))
     if preset.repeat:
         verdict.next = to_decide(verdict, plan, budget)
     record.results(arms={name: arm.row() for name, arm in arms.items()}, verdict=verdict)
@@ -219,11 +218,9 @@ def show(out: Path, console: Console) -> None:
             say(console, f"  To decide: {advice}")
     *earlier, call = record.results.calls or [Call()]
     if call.items and (speed or call.minutes):
-        predicted = sum(item.predicted_s for item in call.done)
-        cost = "" if call.cost is None else f", {call.cost:.2f} at {call.price_per_hour:.2f} an hour"
-        least = "" if call.ended else "at least "
-        measured = f"Measured: {least}{call.seconds / 60:.1f} minutes{cost}; predicted for these arms: "
-        say(console, f"{measured}{predicted / 60:.1f} minutes.{together(earlier, call)}")
+        minutes = sum(item.predicted_s for item in call.done) / 60
+        measured = f"Measured: {spent([call])}; predicted for these arms: {minutes:.1f} minutes."
+        say(console, f"{measured}{together(earlier, call)}")
     if needed := still_needed(call, arms):
         left = ", ".join(f"{item.label} ({item.part})" for item in needed)
         say(console, f"Left for another call, the same command goes on: {left}")
