@@ -98,11 +98,12 @@ class Arm:
 
     def row(self) -> ArmRow:
         """What the comparison's record keeps of it."""
-        row = ArmRow(**{key: getattr(self, key) for key in ("label", "role", "of", "look", "status", "note")})
-        if self.status == "finished":
-            found = {key: getattr(self, key) for key in ("peak_bytes", "val_loss", "converted", "nonfinite", "sqnr")}
-            row = row.model_copy(update={**found, "tokens_per_s": self.speed.tokens_per_s, "skipped": self.left})
-        return row
+        keys = ["label", "role", "of", "look", "status", "note"]
+        if self.status != "finished":
+            return ArmRow(**{key: getattr(self, key) for key in keys})
+        keys += ["peak_bytes", "val_loss", "converted", "nonfinite", "sqnr"]
+        known = {key: getattr(self, key) for key in keys}
+        return ArmRow(**known, tokens_per_s=self.speed.tokens_per_s, skipped=self.left)
 
 
 def arm_rows(data: RunData, verdict: Verdict | None = None) -> dict[str, Arm]:
@@ -121,10 +122,9 @@ def arm_rows(data: RunData, verdict: Verdict | None = None) -> dict[str, Arm]:
     for name in dict.fromkeys([*results.arms, *planned, *data.arms, *timed]):
         # What the comparison says of it; where its results are silent, its preset and its timing.
         row, plan, timing = results.arms.get(name, ArmRow()), planned.get(name, PlannedArm()), timed.get(name)
-        named = {
-            key: getattr(row, key) or getattr(plan, key) or getattr(timing, key, None) for key in ("label", "role")
-        }
-        about = row.model_copy(update={**named, "of": row.of or plan.of, "look": max(row.look, plan.look)})
+        about = row.model_copy(update={"of": row.of or plan.of, "look": max(row.look, plan.look)})
+        about.label = row.label or plan.label or (timing and timing.label)
+        about.role = row.role or plan.role or (timing and timing.role)
         arm = arms[name] = _arm(name, about, data.arms.get(name))
         arm.timed, arm.judged, arm.one_run = timing, verdict.arms.get(name), one_run
         arm.times = timing.tokens_per_s / base if timing and base else None
@@ -241,28 +241,15 @@ def timed_row(data: RunData, label: str, role: str) -> TimedRow:
     ranks = of.world.size if of.world and of.world.size else 1
     on_gpu = of.world is not None and str(of.world.device).startswith("cuda")
     gpu = of.hardware.gpus[0].name if on_gpu and of.hardware and of.hardware.gpus else None
-    found = efficiency_of(config, of.results.speed.tokens_per_s, gpu, ranks)
-    plain = config.precision.backend in PLAIN
-    evidence = of.results.evidence
-    return TimedRow(
-        **of.results.speed.model_dump(),
-        label=label,
-        role=role,
-        library="plain" if plain else config.precision.backend,
-        attention=config.attention,
-        batch=config.batch_size,
-        seq_len=config.seq_len,
-        ranks=ranks,
-        tokens_step=config.batch_size * config.seq_len // ranks,
-        skipped=len(of.results.skipped),
-        fused=config.precision.fused,
-        converted=0 if plain else evidence.get("converted"),
-        width=config.resolved_model.d_model,
-        module_types=evidence.get("module_types"),
-        flops_per_s=found.flops_per_s,
-        mfu=found.mfu,
-        mfu_note=found.note,
-    )
+    found, evidence = efficiency_of(config, of.results.speed.tokens_per_s, gpu, ranks), of.results.evidence
+    plain, batch, length = config.precision.backend in PLAIN, config.batch_size, config.seq_len
+    known: dict[str, Any] = {"label": label, "role": role, "ranks": ranks, "skipped": len(of.results.skipped)}
+    known |= {"batch": batch, "seq_len": length, "tokens_step": batch * length // ranks, "attention": config.attention}
+    known |= {"library": "plain" if plain else config.precision.backend, "fused": config.precision.fused}
+    known |= {"converted": 0 if plain else evidence.get("converted"), "module_types": evidence.get("module_types")}
+    known |= {"width": config.resolved_model.d_model}
+    known |= {"flops_per_s": found.flops_per_s, "mfu": found.mfu, "mfu_note": found.note}
+    return TimedRow(**of.results.speed.model_dump(), **known)
 
 
 # ---- probes of what is cast

@@ -1,7 +1,5 @@
 """A comparison that goes on when the terminal or the ssh connection dies, and how to find it again.
-
-RUN/.process.json: `Process`, of the last detached run; RUN/compare.log: what it prints; RUN/.stop: asks for a pause.
-"""
+RUN/.process.json: `Process`, of the last detached run; RUN/compare.log: what it prints; RUN/.stop: asks for a pause."""
 
 import json
 import math

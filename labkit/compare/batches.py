@@ -1,7 +1,5 @@
-"""The search for an arm's micro-batch: the preset's, halved until it fits, or with speed.batch = "largest" all that fits.
-
-A try is a training on fresh processes; after `LOOK` steps its memory is known, which grows with the batch along a line.
-"""
+"""The search for an arm's micro-batch: the preset's, halved until it fits, or by speed.batch = "largest" all that fits.
+A try is a training on fresh processes; after `LOOK` steps its memory is known, a line over the batch."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
-"""Minutes and money: predicted before a comparison starts, measured after, and never more than was allowed.
-
-An arm starts if it fits, by its prediction and how far off those so far were, and pauses at the end of the time.
-"""
+"""Minutes and money: predicted before a comparison starts, measured after, and never more than was allowed. An
+arm starts if it fits, by its prediction and how far off those so far were, and pauses at the end of the time."""
 
 import time
 from collections.abc import Callable, Sequence

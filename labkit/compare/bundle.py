@@ -37,7 +37,7 @@ PAGES = {".html", ".svg"}  # hold encoded pictures: only names and places are re
 
 
 class Manifest(BaseModel):
-    """BUNDLE.json. state: as `state` says; left_out: {what: its bytes}; files: by name, relative to the run's folder."""
+    """BUNDLE.json. state: as `state` says; left_out: {what: its bytes}; files: by name, in the run's folder."""
 
     kind: Literal["labkit bundle"]
     version: Literal[1] = Field(alias="schema")

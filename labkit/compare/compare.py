@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.prompt import Confirm
@@ -27,10 +28,8 @@ from labkit.model.shape_file import name_of
 
 @dataclass(frozen=True)
 class Request:
-    """The options of `lab compare`, as its fields.
-
-    preset: a name or a TOML file; arms: names, None for the preset's choice; settings: KEY=VALUE; model: a file with
-    another shape (labkit.compare.own); part: "speed" or "safety" alone; price_per_hour: of the whole machine.
+    """The options of `lab compare`. preset: a name or a TOML file; arms: names, None for the preset's choice; settings:
+    KEY=VALUE; model: a file with another shape; part: "speed" or "safety" alone; price_per_hour: of the whole machine.
     """
 
     preset: str
@@ -47,20 +46,19 @@ class Request:
 
     def words(self, out: Path) -> list[str]:
         """The command line of this comparison in `out`, without `lab`, and without `fresh`, `detach` and `stop`."""
-        words = ["compare", "--preset", self.preset]
-        words += ["--arms", ",".join(self.arms)] if self.arms is not None else []
-        words += [word for setting in self.settings for word in ("--set", setting)]
-        words += ["--part", self.part] if self.part else []
-        words += ["--budget-minutes", repr(self.budget_minutes)] if self.budget_minutes else []
-        words += ["--price-per-hour", repr(self.price_per_hour)] if self.price_per_hour else []
-        return [*words, "--out", str(out)]
+        arms = None if self.arms is None else ",".join(self.arms)
+        options: list[tuple[str, Any]] = [("--preset", self.preset), ("--arms", arms)]
+        options += [("--set", setting) for setting in self.settings]
+        options += [("--part", self.part), ("--budget-minutes", self.budget_minutes)]
+        options += [("--price-per-hour", self.price_per_hour), ("--out", out)]
+        return ["compare", *(str(word) for pair in options if pair[1] is not None for word in pair)]
 
 
 def compare(request: Request, console: Console | None = None) -> int:
-    """Run a comparison, or follow the one that runs in the folder, and print its verdict.
+    """Run a comparison, or follow the one that runs in the folder, and print its verdict. LabError: it cannot run here.
 
     Returns the exit status, the same on every rank: 0 for pass, or if the arms or part named have their results; 3 if
-    something was left for another call; else 1. LabError, before anything starts: whatever cannot run here.
+    something was left for another call; else 1.
     """
     leader = is_first()
     console = (console or Console()) if leader else Console(quiet=True)
@@ -82,9 +80,7 @@ def compare(request: Request, console: Console | None = None) -> int:
     planned = partial(make_plan, whole, wanted, explicit=named, out=out, fresh=request.fresh, parts=parts)
     if under_torchrun():
         if request.detach or request.stop:
-            raise LabError(
-                "--detach and --stop go without torchrun: on one machine `--set world_size=0` takes every GPU"
-            )
+            raise LabError("--detach and --stop go without torchrun: `--set world_size=0` takes every GPU of a machine")
         # One rank decides what there is to do, or two could see the folder in two states.
         plan = run_ranks(_plan_on_rank_0, planned, out, timeout=None, device=whole.device)[0]
         if isinstance(plan, LabError):
@@ -109,9 +105,9 @@ def compare(request: Request, console: Console | None = None) -> int:
         # Apart from the terminal, once the plan has shown that it can run.
         announce(plan, console, budget)
         process = background.detach(out, replace(request, settings=settings).words(out))
-        shown = f"The same command shows it, so does `lab status {out}`; with --stop it pauses."
-        head = f"Detached, process {process.pid}: it goes on when this terminal closes."
-        say(console, f"{head} {shown} Log: {out / background.LOG}", fold=False)
+        log = out / background.LOG
+        say(console, f"Detached, process {process.pid}: it goes on when this terminal closes. Log: {log}", fold=False)
+        say(console, f"The same command shows it, so does `lab status {out}`; with --stop it pauses.", fold=False)
         return 0
     if leader:
         background.begin(out)

@@ -1,4 +1,4 @@
-"""`lab compare --model FILE`: the file becomes settings, as `--set` would take them, put under those that were typed."""
+"""`lab compare --model FILE`: the file becomes settings as of `--set`, put under those that were typed."""
 
 import json
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """What a comparison will do: parts, arms, ranks, what is finished, and what this machine cannot run and why.
 
-An arm behind a gate is trained only if the gate's arm passed, in a comparison whose negative control was rejected. Gates
-and second looks are judged when their arms are due, from the records alone.
+An arm behind a gate is trained only if the gate's arm passed, where a negative control was rejected. Gates and second
+looks are judged when their arms are due, from the records alone.
 """
 
 import json
@@ -161,11 +161,8 @@ def make_plan(
                 raise LabError(f"arm {arm} ({preset.arms[arm].label}) cannot run: {error}") from None
             missing[arm] = str(error)
     prepare_folder(preset, out, fresh)
-    tries = {
-        arm: kept
-        for arm, found in CompareRun.model_validate(load_run(out)).results.tries.items()
-        if (kept := [each for each in found if each.gib == memory])
-    }
+    known = CompareRun.model_validate(load_run(out)).results.tries
+    tries = {arm: [each for each in found if each.gib == memory] for arm, found in known.items()}
     plan = Plan(preset, out, world, missing=missing, memory_gib=memory, tries=tries)
     plan.done = [each for each in every if is_done(plan, *each)]
     begun = {arm for part, arm in [*plan.done, *requested] if part == "safety"}

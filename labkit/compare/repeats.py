@@ -78,7 +78,7 @@ def judge(
 ) -> Verdict:
     """The verdict over finished runs, with each one's gap by step against the mean of BF16's.
 
-    heldout: run -> {step: val_loss in nats}; requested: the candidates to be judged, finished or not; missing: arm -> why
+    heldout: run -> {step: val_loss in nats}; requested: candidates to be judged, finished or not; missing: arm -> why
     it can have no result here.
     """
     assert preset.repeat
@@ -91,11 +91,7 @@ def judge(
     out = Verdict(statistic=STATISTIC, asked=len(requested), candidates=requested, band=band)
     have = [heldout[run] for run in base.first if run in heldout]
     if not have or not all(run and all(map(_finite, run.values())) for run in have):
-        lost = (
-            "has no result to hold the others against"
-            if not have
-            else "lacks a finite held-out loss in one of its runs"
-        )
+        lost = "has no finite held-out loss in one of its runs" if have else "has no result to hold the others against"
         out.sentence = f"No verdict: the {preset.yardstick} baseline {lost}."
         return out
     half = out.from_step = max(max(run) for run in have) // 2 + 1
@@ -144,7 +140,7 @@ def judge(
 def judge_check(
     arms: Mapping[str, Arm], preset: Preset, missing: Mapping[str, str], waiting: Collection[str]
 ) -> Verdict:
-    """The verdict over trained arms: pass, fail, incomplete. missing: arm -> why not here; waiting: for another call."""
+    """The verdict over trained arms: pass, fail, incomplete. missing: arm -> why; waiting: for another call."""
     out, wrong, label = Verdict(statistic=CHECK), [], {name: arm.label for name, arm in preset.arms.items()}
     for name, arm in arms.items():
         if arm.role in ("broken", "fine"):

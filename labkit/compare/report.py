@@ -100,7 +100,6 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
     arms = {name: arm for name, arm in every.items() if not arm.of}  # further runs stand in their arm's line
     both = [] if single else answers(every)
     tone = verdict.word if verdict and verdict.word in WORDS else "incomplete"
-    drawn = [(picture, base64.b64encode(picture.svg.read_bytes()).decode()) for picture in pictures]
     default = f"Training run: {arms['run'].label}" if single else "Comparison of number formats"
     return environment.get_template("report.html.j2").render(
         css=(HERE / "report.css").read_text(encoding="utf-8"),
@@ -123,8 +122,7 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
         missing=missing(data, every, trouble),
         speed=_speed(data, [every[name] for name in results.timed]) if results.speed else {},
         calls=[call for call in results.calls if call.items or not call.ended],
-        pictures=[shown for shown in drawn if shown[0].name != "answer"],
-        seen_first=next((shown for shown in drawn if shown[0].name == "answer"), None),
+        pictures=[(picture, base64.b64encode(picture.svg.read_bytes()).decode()) for picture in pictures],
         limits=limits(data, arms),
         events=_events(every, data),
         conversions=[a for a in arms.values() if a.conversion.converted or a.conversion.skipped or a.evidence],
@@ -203,7 +201,7 @@ def limits(data: RunData, arms: dict[str, Arm]) -> list[str]:
 
 
 def _efficiency(arm: Arm) -> tuple[str, Efficiency] | None:
-    """(label, FLOP/s and MFU) of an arm on a known GPU, under both conventions and against both peaks; None elsewhere."""
+    """(label, FLOP/s and MFU) of an arm on a known GPU, by both conventions and against both peaks; None elsewhere."""
     if arm.data is None or not arm.speed.tokens_per_s or not _on_gpu(arm.data):
         return None
     try:
@@ -222,23 +220,15 @@ def _speed(data: RunData, timed: list[Arm]) -> dict[str, Any]:
     word, tone = SPEED_WORDS.get(verdict.word, SPEED_WORDS["incomplete"])
     shares = next((list(row.mfu) for row in rows.values() if row.mfu), [])
     share = next((key for key in shares if key.startswith(MFU)), "")
-    return {
-        "word": word,
-        "tone": tone,
-        "verdict": verdict,
-        "table": table.as_html(table.on_page_speed(timed, data.comparison.config.yardstick, price, share), timed),
-        "rows": rows,
-        "categories": CATEGORIES,
+    columns = table.on_page_speed(timed, data.comparison.config.yardstick, price, share)
+    shown: dict[str, Any] = {"word": word, "tone": tone, "verdict": verdict, "cost": cost_sentence(rows, price)}
+    shown |= {"rows": rows, "table": table.as_html(columns, timed), "share": share, "shares": shares}
+    shown |= {"categories": CATEGORIES, "classes": CLASSES, "seen": SEEN, "unit": table.PER_THOUSAND}
+    return shown | {
         "used": any(row.device_used_bytes for row in rows.values()),
-        "unit": table.PER_THOUSAND,
-        "share": share,
-        "shares": shares,
         "metered": [row for row in rows.values() if row.meter],
-        "note": next((row.mfu_note for row in rows.values()), ""),
-        "cost": cost_sentence(rows, price),
-        "classes": CLASSES,
         "profiled": [row for row in rows.values() if row.kernels and row.kernels.span_ms],
-        "seen": SEEN,
+        "note": next((row.mfu_note for row in rows.values()), ""),
     }
 
 

@@ -140,10 +140,8 @@ def place(out: Path, i: int) -> Path:
 
 
 def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Console) -> int:
-    """Time the request's arms in a process for each folder, all at once; its output goes to LOG beside the folder.
-
-    cuda: process i sees the i-th GPU; else as many threads as are its share. Returns 0, or 3 as `scaling`. LabError: one failed.
-    """
+    """Time the request's arms in a process for each folder, all at once, whose output goes to LOG beside the folder.
+    cuda: process i sees the i-th GPU, else its share of threads. Returns 0, or 3 as `scaling`. LabError: one failed."""
     arms = list(request.arms or ())
     left = request.budget_minutes and max(0.01, round(request.budget_minutes, 2))
     request = replace(request, part="speed", budget_minutes=left)

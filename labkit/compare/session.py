@@ -108,7 +108,7 @@ class Session:
             say(self.console, follow.line(item.part, item.label, folder_of(self.plan.out, item.part, item.arm)))
 
     def decide(self, item: Item) -> list[dict[int, float]] | None:
-        """Of an arm to be trained now, by the leader's clock, the baseline's losses that may end it early; else None."""
+        """Of an arm to be trained now, by the leader's clock, the baseline's losses that may end it; else None."""
         return self._everywhere(self._decide(item) if self.leader else None)
 
     def _decide(self, item: Item) -> list[dict[int, float]] | None:

@@ -23,8 +23,8 @@ gap / error is held against Student's t with Welch's degrees of freedom (Welch 1
 0.25 % is DeepSeek-V3's published FP8 gap (arXiv:2412.19437, section 3.3). "same" comes first: a gap of 0.1 % known to a
 hundredth is a difference, and an accepted one. Better by more than 0.25 % is as different as worse.
 
-Whoever is undecided is trained and judged again, so each of `looks` looks has its share of both error rates. The interval
-that belongs to it covers the true gap at least nine times in ten however many looks it took.
+Whoever is undecided is trained and judged again, so each of `looks` looks has its share of both error rates. The
+interval that belongs to it covers the true gap at least nine times in ten however many looks it took.
 """
 
 import math
@@ -39,7 +39,7 @@ MOST = 64  # runs of each arm: nobody trains more to decide
 
 @dataclass(frozen=True)
 class Spread:
-    """What records say of this training: standard deviations of one run's y, per cent; how many deviations they count."""
+    """What records say of this training: standard deviations of y, per cent, and how many deviations they count for."""
 
     baseline: float
     candidate: float
@@ -62,8 +62,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one candidate. word: same, different, undecided; gap, error, low and high in per cent, infinite if unknown, gap
-    where a loss is not finite; freedom: Welch's."""
+    """Of one candidate. word: same, different, undecided; gap, error, low, high in per cent, infinite if unknown, gap
+    if a loss is not finite; freedom: Welch's."""
 
     word: str
     gap: float
@@ -93,8 +93,8 @@ def answers(
     *,
     plan: bool = True,
 ) -> dict[str, Answer]:
-    """The answer for each candidate. baseline, candidates: y of each run (`tail`); looks: how many there are in all; plan:
-    find `needed` too, the runs of each arm that would decide an undecided one if gap and spreads are what they seem.
+    """The answer for each candidate. baseline, candidates: y of each run (`tail`); looks: how many there are in all;
+    plan: find `needed` too, the runs of each arm that would decide an undecided one, if all is as it seems.
 
     ValueError: no run of the baseline, or one whose loss is not finite.
     """

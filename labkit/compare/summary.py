@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from labkit.compare import batches, memory, repeats, table
+from labkit.compare import memory, repeats, table
 from labkit.compare.arms import Arm, answers, arm_rows, heldout_of, still_needed
 from labkit.compare.budget import Budget, price_of, spent
 from labkit.compare.plan import Plan
@@ -52,8 +52,6 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
             first = {preset.arms[item.arm].of or item.arm: item.predicted_s / 60 for item in reversed(ours)}
             each = [f"{preset.arms[n].label} {f'{k} x ' if k > 1 else ''}{first[n]:.1f}" for n, k in runs.items()]
             say(console, f"  {part}, minutes predicted: {', '.join(each)}")
-        if preset.speed and preset.speed.batch and "speed" in parts:
-            say(console, f"  speed: each arm at its largest batch; {batches.OTHERS} tries before are in its minutes")
         limit = f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""
         say(console, f"Predicted: {predicted(plan, budget)}{limit}")
     if preset.device == "cuda" and plan.memory_gib and preset.yardstick == "BF16":  # what memory.predict knows
@@ -112,9 +110,8 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     if preset.repeat:
         verdict = repeats.judge(finished, preset, plan.requested, skipped)
     else:
-        verdict = repeats.judge_check(
-            arms, preset, skipped, {item.arm for item in budget.left if item.part == "safety"}
-        )
+        waiting = {item.arm for item in budget.left if item.part == "safety"}
+        verdict = repeats.judge_check(arms, preset, skipped, waiting)
     for name, about in preset.arms.items():
         if why := failed.get(f"safety {name}"):
             verdict.reasons.append(f"{about.label}: failed, {why}")
@@ -253,8 +250,8 @@ def differing(arms: Sequence[TrainRun]) -> str:
 
 
 def tables(run: RunData, arms: Mapping[str, Arm]) -> tuple[Printed, Printed]:
-    """Of the speed part: the rates, and the milliseconds of arms that were profiled; of the loss's: the arms with a result
-    or a reason why they have none, further runs in their arm's line. A table without rows is none."""
+    """Of the speed part: rates, and milliseconds where arms were profiled; of the loss's: arms with a result or why
+    they have none, further runs in their arm's line. A table without rows is none."""
     results, baseline = run.comparison.results, run.comparison.config.yardstick
     timed = [arms[name] for name in results.timed]
     profiled = [arm for arm in timed if arm.timed and arm.timed.kernels]
@@ -269,6 +266,5 @@ def markdown(path: str | Path) -> str:
     run = read_run(path)
     if not run.is_comparison or not run.comparison.results.verdict:
         raise LabError(f"{path} holds no finished comparison: only a comparison has this table")
-    return "\n\n".join(
-        table.as_markdown(columns, rows) for part in tables(run, arm_rows(run)) for columns, rows in part
-    )
+    timed, trained = tables(run, arm_rows(run))
+    return "\n\n".join(table.as_markdown(columns, rows) for columns, rows in (*timed, *trained))

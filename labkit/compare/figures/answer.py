@@ -15,7 +15,7 @@ FARTHEST = 1.0  # per cent, either side: what lies beyond stands at the edge, wi
 def answer(
     rows: list[Arm], folder: Path, name: str = "answer", baseline: str = "BF16", sizes: Sequence[str] = ("", "")
 ) -> plot.Picture | None:
-    """Draw a row for each arm. sizes: of the timed and of the trained model, "1.14B". None if only the baseline is there."""
+    """Draw a row for each arm. sizes: of the timed and the trained model, "1.14B". None for a baseline alone."""
     timed_at, trained_at = (f" at {size}" if size else "" for size in sizes)
     drawn = [row for row in rows if row.times or row.gap is not None]
     speeds, judged = (
@@ -35,9 +35,8 @@ def answer(
             for y, row in enumerate(drawn):
                 said = f"{row.times:.2f}" if row.times else "not timed"
                 if row.times:
-                    look = look_of[row.name]
-                    paint = {"color": plot.PAPER, "edgecolor": look.color, "hatch": look.hatch}
-                    ax.barh(y, row.times, height=0.6, linewidth=1.3, **paint)
+                    paint = {"edgecolor": look_of[row.name].color, "hatch": look_of[row.name].hatch}
+                    ax.barh(y, row.times, height=0.6, linewidth=1.3, color=plot.PAPER, **paint)
                 if row.at_equal_loss and row.role != "baseline":
                     value, *ends = row.at_equal_loss
                     ax.plot(ends, [y, y], color=plot.INK, linewidth=1.6, solid_capstyle="butt")

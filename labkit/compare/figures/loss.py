@@ -12,7 +12,10 @@ from labkit.record.schema import Band, Judged, Verdict
 Points = list[tuple[int, float]]
 # Drawn in this order: the arms nearly coincide, so the baseline lies broad at the bottom, dashes on top of solid lines.
 LAYERS = {"baseline": 0, "single": 1, "twin": 3, "broken": 4}  # all others: 2
-SAME = " The arms see the same data from the same weights, so their wiggles are the same; what differs is in the next picture."
+SAME = (
+    " The arms see the same data from the same weights, so their wiggles are the same; what differs is in the next "
+    "picture."
+)
 BESIDE = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
 
 
@@ -28,8 +31,8 @@ def losses(arms: dict[str, Arm], folder: Path) -> plot.Picture | None:
         fig.subplots_adjust(left=0.075, right=0.755, top=0.89, bottom=0.15, wspace=0.07)
         low, high = _loss_limits(drawn)
         last_step = max([1, *(s for arm in drawn.values() for key in ("loss", "heldout") for s, _ in arm.series(key))])
-        left.set_xlim(0, last_step * 1.02)
-        right.set_xlim(0, last_step * 1.02)
+        for ax, title in ((left, "training"), (right, "held-out")):
+            ax.set(title=title, xlabel="step", xlim=(0, last_step * 1.02))
         ends = []
         for shift, name in enumerate(sorted(drawn, key=lambda n: LAYERS.get(drawn[n].role, 2))):
             arm, style = drawn[name], look_of[name]
@@ -48,8 +51,6 @@ def losses(arms: dict[str, Arm], folder: Path) -> plot.Picture | None:
                 early = f" (step {step})" if step < last_step else ""
                 ends.append((step, value, f"{plot.lines(arm.label)}  {value:.4f}{early}", style.color))
         left.set(ylim=(low, high), ylabel="loss (nats per token)")
-        for ax, title in ((left, "training"), (right, "held-out")):
-            ax.set(title=title, xlabel="step")
         plot.label_ends(right, ends)
         note = "Thin: every step. Thick: running median of 9 steps."
         return plot.save(fig, folder, "loss", "Loss", _losses_alt(drawn), note + (SAME if len(drawn) > 1 else ""))
@@ -146,12 +147,11 @@ def _loss_limits(arms: dict[str, Arm]) -> tuple[float, float]:
 
 def _lost(points: Points, top: float) -> tuple[float, str] | None:
     """(where, how) the values stop being numbers, or leave the picture at the top for good."""
-    for (s, v), before in zip(points, [None, *points]):
-        if not math.isfinite(v):
-            return s, f"not finite from step {s}"
-        if v > top and before is not None and points[-1][1] > top:
-            t, u = before  # where the line crosses the upper edge
-            return t + (s - t) * (top - u) / (v - u), f"up to {plot.number(max(plot.finite([v for _, v in points])))}"
+    for step, value in points:
+        if not math.isfinite(value):
+            return step, f"not finite from step {step}"
+        if value > top and points[-1][1] > top and step > points[0][0]:
+            return step, f"up to {plot.number(max(plot.finite([v for _, v in points])))}"
     return None
 
 
