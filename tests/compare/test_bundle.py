@@ -325,12 +325,8 @@ def test_other_schemas_and_bundles_without_a_run(tmp_path):
 def test_files_that_are_no_archive(tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "zip").write_bytes(b"PK\x03\x04zip")
-    for name, why in (
-        ("empty", "is no bundle"),
-        ("zip", "is no bundle"),
-        ("none", "there is no file"),
-        (".", "could not read"),
-    ):
+    said = {"empty": "is no bundle", "zip": "is no bundle", "none": "there is no file", ".": "could not read"}
+    for name, why in said.items():
         with pytest.raises(LabError, match=why):
             bundle.read(tmp_path / name)
 

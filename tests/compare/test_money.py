@@ -62,9 +62,7 @@ def test_one_recipe_fits_into_ten_minutes_and_both_into_thirteen_by_the_predicti
     assert 14.5 < sum(item.predicted_s for item in plan.sure() if item.arm != "week16") / 60 < 15.5
     last = {name: max(plan.todo.index(("safety", run)) for run in decisive(plan, name)) for name in plan.requested}
     minutes = {name: sum(item.predicted_s for item in plan.sure()[: at + 1]) / 60 for name, at in last.items()}
-    assert 5 < minutes["te-current"] < 10 - 1 / 6 < minutes["te-delayed"] < 13 - 1 / 6, (
-        "seconds are kept for the report"
-    )
+    assert 5 < minutes["te-current"] < 10 - 1 / 6 < minutes["te-delayed"] < 13 - 1 / 6  # ten seconds are the report's
 
 
 def test_a_further_run_waits_for_its_first(tmp_path):
@@ -93,9 +91,8 @@ def test_one_recipe_is_answered_in_speed_and_loss_before_the_next_begins(tmp_pat
     ordered = decisive_first(plan)
     assert sorted(ordered) == sorted(plan.todo)
     decided = {
-        name: max(ordered.index(each) for each in [("speed", name), *(("safety", run) for run in runs)])
+        name: max(ordered.index(each) for each in [("speed", name), *(("safety", run) for run in decisive(plan, name))])
         for name in (first, then)
-        if (runs := decisive(plan, name))
     }
     own = [i for i, (_, arm) in enumerate(ordered) if then in (arm, plan.preset.arms[arm].of)]
     assert ordered[:2] == [("speed", "bf16"), ("speed", first)]
