@@ -123,8 +123,8 @@ def arm_rows(data: RunData, verdict: Verdict | None = None) -> dict[str, Arm]:
         # What the comparison says of it; where its results are silent, its preset and its timing.
         row, plan, timing = results.arms.get(name, ArmRow()), planned.get(name, PlannedArm()), timed.get(name)
         about = row.model_copy(update={"of": row.of or plan.of, "look": max(row.look, plan.look)})
-        about.label = row.label or plan.label or (timing and timing.label)
-        about.role = row.role or plan.role or (timing and timing.role)
+        about.label = row.label or plan.label or (timing.label if timing else None)
+        about.role = row.role or plan.role or (timing.role if timing else None)
         arm = arms[name] = _arm(name, about, data.arms.get(name))
         arm.timed, arm.judged, arm.one_run = timing, verdict.arms.get(name), one_run
         arm.times = timing.tokens_per_s / base if timing and base else None

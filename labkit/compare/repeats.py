@@ -91,8 +91,8 @@ def judge(
     out = Verdict(statistic=STATISTIC, asked=len(requested), candidates=requested, band=band)
     have = [heldout[run] for run in base.first if run in heldout]
     if not have or not all(run and all(map(_finite, run.values())) for run in have):
-        lost = "has no finite held-out loss in one of its runs" if have else "has no result to hold the others against"
-        out.sentence = f"No verdict: the {preset.yardstick} baseline {lost}."
+        why = "has no finite held-out loss in one of its runs" if have else "has no result to hold the others against"
+        out.sentence = f"No verdict: the {preset.yardstick} baseline {why}."
         return out
     half = out.from_step = max(max(run) for run in have) // 2 + 1
     ys = {run: tail(losses, half) for run, losses in heldout.items()}

@@ -73,6 +73,7 @@ def test_a_further_run_waits_for_its_first(tmp_path):
     session.budget.left.append(first)
     assert session._decide(second) is None and session.budget.left == [first, second]
     assert session._decide(other) == []
+    assert session.budget.late(other, after=600.0) and not Budget().late(other, after=600.0)
 
 
 # ---- in which order the arms run
