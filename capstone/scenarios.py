@@ -313,7 +313,7 @@ def saved(batches, values, lr, step, full, refused, group):
     said."""
     from . import assemble, checkpoint
 
-    checkpoint.damage(Memory(group), 0, [])  # if it is a hole, it says so before C.1's
+    checkpoint.damage(Memory(group), 0, [])  # if it is a blank, it says so before C.1's
     trainer = assemble.assemble(setup_of(values), group)
     stepped(trainer, batches, lr, refused)
     store, error = Memory(group, full=full), ("", "")
@@ -329,7 +329,7 @@ def resumed(batches, values, lr, files, unlisted, group):
     """C.2: a load from these files, of which this rank's listing lacks some steps, and a step for each batch."""
     from . import assemble, checkpoint
 
-    checkpoint.damage(Memory(group), 0, [])  # if it is a hole, it says so before C.1's
+    checkpoint.damage(Memory(group), 0, [])  # if it is a blank, it says so before C.1's
     trainer = assemble.assemble(setup_of(values), group)
     before = [unit.shard.detach().clone() for unit in trainer.units]
     try:
@@ -363,14 +363,14 @@ def judged_whole(files, cases):
 
 
 def written() -> bool:
-    """C.3: NotImplementedError if a hole of survive.py is left: read from its source, nothing runs for it."""
+    """C.3: NotImplementedError if a blank of survive.py is left: read from its source, nothing runs for it."""
     import inspect
     import re
 
     from . import survive
 
-    if hole := re.search(r'raise NotImplementedError\("(Task C\.3[^"]*)"\)', inspect.getsource(survive)):
-        raise NotImplementedError(hole[1])
+    if blank := re.search(r'raise NotImplementedError\("(Task C\.3[^"]*)"\)', inspect.getsource(survive)):
+        raise NotImplementedError(blank[1])
     return True
 
 

@@ -355,7 +355,7 @@ def story_of(name, run, seed) -> Story:
     key = (id(runner), name, seed)
     with _lock[name]:
         if key not in _stories:
-            call_alone("scenarios.written")  # a hole says so before torchrun is started
+            call_alone("scenarios.written")  # a blank says so before torchrun is started
             story = Story()
             try:
                 with site() as place:

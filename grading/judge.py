@@ -185,7 +185,7 @@ def _empty(folder: Path) -> None:
 
 
 def explained(outcome: Outcome, week: Week, missing: dict[str, str]) -> None:
-    """Where a task's module is missing, its cases say so: a hole in the course's own text is not what was handed in.
+    """Where a task's module is missing, its cases say so: a blank in the course's own text is not what was handed in.
     Nobody asks for a stretch task: one whose module is not there, nor any that looks like it, was not attempted."""
     for place, case in enumerate(outcome.cases):
         task = week.task(case.task)

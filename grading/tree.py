@@ -5,7 +5,7 @@ A list of what goes in, never of what stays out: a new file of the instructors' 
   - FILES and FOLDERS, and the folder of every released week, with its PAGES.
   - Of folders with results the pages, what these link to, and what a released week reads of its own (`records` in its
     tasks.toml): tables and pictures. The records that they were made from stay with the course.
-  - Solutions become holes (labkit.checks.markers), notebooks lose their outputs.
+  - Solutions become blanks (labkit.checks.markers), notebooks lose their outputs.
   - What stands between two marker lines is the instructors' and is cut out, in any text file:
 
         <!-- BEGIN INSTRUCTOR -->        in Markdown        # BEGIN INSTRUCTOR        elsewhere
@@ -145,7 +145,7 @@ def student_tree(source: Path, weeks: Sequence[Week], here: Sequence[Week] = ())
             if tracked is not None and name not in tracked:
                 tree.untracked.append(name)
                 continue
-            data = _for_students(name, path.read_bytes(), names, holes=folder in released)
+            data = _for_students(name, path.read_bytes(), names, blanks=folder in released)
             if folder in released:
                 _no_leak(name, data, released)
             tree.files[name] = File(data, os.access(path, os.X_OK))
@@ -204,11 +204,11 @@ def without_outputs(text: str) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def _for_students(name: str, data: bytes, weeks: Sequence[str], holes: bool = False) -> bytes:
+def _for_students(name: str, data: bytes, weeks: Sequence[str], blanks: bool = False) -> bytes:
     if name.endswith(_BINARY):
         return data
     text = without_instructors(_decoded(name, data), name, weeks)
-    if holes:  # not in labkit, where markers are only spoken of
+    if blanks:  # not in labkit, where markers are only spoken of
         text = _holes_out(name, text)
     for pattern, new in REWRITES.get(name, ()):
         text, count = re.subn(pattern, new, text, flags=re.MULTILINE)

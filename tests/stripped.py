@@ -7,7 +7,7 @@ from labkit.checks.markers import strip, strip_notebook
 
 
 def strip_folder(source: str | Path, target: str | Path) -> list[Path]:
-    """Copy a week's folder with its solutions taken out; `target` must not exist. Returns the files that had holes."""
+    """Copy a week's folder with its solutions taken out; `target` must not exist. Returns the files that had blanks."""
     source, target = Path(source), Path(target)
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".pytest_cache"))
     changed = []

@@ -1,5 +1,5 @@
 """What a task of week 16 asks for exists in the week's folder alone: labkit, which students read, holds no answer, and
-works while every hole is open."""
+works while every blank is open."""
 
 import ast
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.checks.markers import holes, strip
+from labkit.checks.markers import blanks, strip
 
 ROOT = Path(labkit.__file__).parents[1]
 WEEK = ROOT / "week16_fp8"
@@ -85,14 +85,14 @@ def test_an_answer_under_another_name_would_be_noticed(answer):
 
 
 def test_every_answer_of_the_week_is_a_hole():
-    tasks = {hole.task for part in PARTS for hole in holes((WEEK / part).read_text(encoding="utf-8"), part)}
+    tasks = {blank.task for part in PARTS for blank in blanks((WEEK / part).read_text(encoding="utf-8"), part)}
     assert {"16.1", "16.2", "16.4", "16.5"} <= tasks
     for part in PARTS:
         kept = strip((WEEK / part).read_text(encoding="utf-8"), part)
         assert "NotImplementedError" in kept and "SOLUTION" not in kept
 
 
-# ---- labkit where the week is absent, or its holes are open
+# ---- labkit where the week is absent, or its blanks are open
 
 
 def python(code: str, *path: Path) -> str:

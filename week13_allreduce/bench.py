@@ -123,8 +123,8 @@ def _finish(result: dict[str, Any], collective: str, name: str, N: int) -> dict[
             entry["fit"] = records.fit(result["rows"], cost)
             if "gpu" in result["rows"][0]:
                 entry["fit_gpu"] = records.fit(result["rows"], cost, of="gpu")
-        except NotImplementedError as hole:
-            entry["note"] = f"{entry['note']} {hole}: no fit".strip()
+        except NotImplementedError as blank:
+            entry["note"] = f"{entry['note']} {blank}: no fit".strip()
     return entry
 
 

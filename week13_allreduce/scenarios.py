@@ -267,7 +267,7 @@ def _raised(function, *args):
     """The name of the error that a call raises."""
     try:
         function(*args)
-    except NotImplementedError:  # a hole is no answer
+    except NotImplementedError:  # a blank is no answer
         raise
     except Exception as error:
         return type(error).__name__

@@ -268,8 +268,8 @@ def attempt(group, part: str, plan: Plan) -> dict[str, Any]:
     begin = time.perf_counter()
     try:
         found = PARTS[part](group, plan)
-    except NotImplementedError as hole:
-        found = {"left out": str(hole)}
+    except NotImplementedError as blank:
+        found = {"left out": str(blank)}
     except Exception as error:
         found = {"failed": f"{type(error).__name__}: {str(error)[:600]}"}
     emptied()

@@ -78,7 +78,7 @@ def data_parallel(steps, group, weights, bucket_bytes, lr=0.03125, interrupted=F
     if ringed:
         from .stretch import ring
 
-        ring.ring_in_steps(torch.empty(0), group)  # if it is a hole, it says so before 14.2's
+        ring.ring_in_steps(torch.empty(0), group)  # if it is a blank, it says so before 14.2's
         over = ring.Ring(group)
     ddp.DataParallel(nn.Linear(2, 2), over, bucket_bytes)  # another one, whose buckets are its own
     parallel = ddp.DataParallel(model, over, bucket_bytes)
@@ -379,7 +379,7 @@ def resharded(steps, group, weights, options, parts=None, about=None):
     from . import fsdp
     from .stretch import checkpoint
 
-    checkpoint.pieces(1, 1, 0, 1)  # if it is a hole, it says so before 14.4's
+    checkpoint.pieces(1, 1, 0, 1)  # if it is a blank, it says so before 14.4's
     model = Tiny(weights, group)
     sharded = fsdp.FSDP(model, model.blocks, group)
     optimizer = torch.optim.AdamW(sharded.shards(), **options)
@@ -409,7 +409,7 @@ def another_model(weights, group):
     from . import fsdp
     from .stretch import checkpoint
 
-    checkpoint.pieces(1, 1, 0, 1)  # if it is a hole, it says so before 14.4's
+    checkpoint.pieces(1, 1, 0, 1)  # if it is a blank, it says so before 14.4's
 
     def made(scale, bias):
         sizes = {"scale": torch.ones(scale), "blocks.0.bias": torch.ones(bias)}

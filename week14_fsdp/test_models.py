@@ -107,7 +107,7 @@ def test_against_the_meter(checkpointed, seed):
     """One rank, FP32: what a real run holds"""
     sizes, H, _ = a_model(seed)
     tokens = 30 + seed % 50
-    (got,) = ask([(sizes, "ddp", 1, tokens, 4, checkpointed)])  # first: a hole says so before anything runs
+    (got,) = ask([(sizes, "ddp", 1, tokens, 4, checkpointed)])  # first: a blank says so before anything runs
     weights, gradients, moments, activations = run(sizes, H, tokens, checkpointed)
     root, block, L, *_, V = sizes
     P = root + L * block

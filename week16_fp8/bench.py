@@ -158,8 +158,8 @@ def _train(group: Any, arm: str, size: Any, steps: int | None) -> dict[str, Any]
 
     try:
         run = pairs.train(arm, size, group=group, steps=steps, after=look)
-    except NotImplementedError as hole:
-        return {"arm": arm, "why_not": str(hole)}
+    except NotImplementedError as blank:
+        return {"arm": arm, "why_not": str(blank)}
     except Exception as failed:
         if group is not None and group.size > 1:
             raise  # the others stand in a collective: the supervisor ends them with an autopsy

@@ -3,7 +3,7 @@
 The arithmetic is that of week16_fp8.linear (one scale per tensor) and week16_fp8.blockwise (blocks of 128). Here are
 the module that holds a decoder's own weights, the backend that converts a model to it, and FP8 parameters.
 
-As long as a part that it stands on is a hole, the arm is skipped with a sentence.
+As long as a part that it stands on is a blank, the arm is skipped with a sentence.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     stand_ins()                     {"week14_fsdp.fsdp": "Task 14.4"}: what the reference stands in for, for the record
 
 A part is unfinished while one of the functions that the capstone needs of it still raises its NotImplementedError: that
-is read from the source, nothing runs for it. Without a reference the hole says which task it is, when it is reached.
+is read from the source, nothing runs for it. Without a reference the blank says which task it is, when it is reached.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "week16_fp8.loss_scaling": ("Recovery",),
 }
 TENSOR_CORES = "week16_fp8.stretch.tensor_cores"  # of no points: what a run asks for by products = "tensor-cores"
-_HOLE = re.compile(r"""raise NotImplementedError\(["'](Task \d+\.\d+)""")
+_BLANK = re.compile(r"""raise NotImplementedError\(["'](Task \d+\.\d+)""")
 _SOLUTIONS = "solutions"
 
 
@@ -50,7 +50,7 @@ def stand_ins() -> dict[str, str]:
 
 @cache
 def unfinished(name: str) -> str:
-    """ "Task 14.4" if a function that is needed of this module is still a hole; else ""."""
+    """ "Task 14.4" if a function that is needed of this module is still a blank; else ""."""
     needed = ("both_ways", "product", "TensorCoreProduct") if name == TENSOR_CORES else NEEDED[name]
     spec = importlib.util.find_spec(name) if needed else None
     if spec is None or spec.origin is None:
@@ -58,8 +58,8 @@ def unfinished(name: str) -> str:
     # By lines, not by a parser: CPython 3.11's is not made for ranks that are threads.
     for piece in re.split(r"^(?=def |class |@)", Path(spec.origin).read_text(encoding="utf-8"), flags=re.MULTILINE):
         head = re.match(r"(?:def|class) (\w+)", piece)
-        if head and head[1] in needed and (hole := _HOLE.search(piece)):
-            return hole[1]
+        if head and head[1] in needed and (blank := _BLANK.search(piece)):
+            return blank[1]
     return ""
 
 

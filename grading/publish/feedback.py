@@ -135,7 +135,7 @@ def _task(task: dict[str, Any], standing: Standing, week: Week, printed: bool, c
         "mark": task["points"],
         "stands_on": week.task(task["id"]).stands_on if task["id"] in week else (),
         "passed": [case["behaviour"] for case in cases if case["verdict"] == PASSED],
-        "holes": list(dict.fromkeys(case["text"] for case in cases if case["verdict"] == NOT_ATTEMPTED)),
+        "blanks": list(dict.fromkeys(case["text"] for case in cases if case["verdict"] == NOT_ATTEMPTED)),
         "faults": [case["behaviour"] for case in cases if case["verdict"] == FAULT],
         "diagnoses": [_diagnosis(group, printed, _worth(group, task)) for group in grouped(cases)],
         "comment": comment,

@@ -23,7 +23,7 @@ _ADVICE = re.compile(r"(?<=\. )[A-Za-z][^.]*: [^.]*\.?$")  # "Ragged chunks diff
 
 
 def failed(case: CaseData) -> bool:
-    """It ran and was judged, and not passed. A hole and a fault of the grader are no failures."""
+    """It ran and was judged, and not passed. A blank and a fault of the grader are no failures."""
     return case["verdict"] not in (PASSED, NOT_ATTEMPTED, FAULT)
 
 
@@ -97,7 +97,7 @@ class Behaviour:
     """How a class did at one behaviour (one test, all its cases). Students are places in the class.
 
     judged      those of whom the machinery can say something, without grader faults, which `faults` counts
-    failed      at least one case ran and did not pass; untried: it is still a hole
+    failed      at least one case ran and did not pass; untried: it is still a blank
     made        key of a mistake -> the mistake
     also        titles of further behaviours that fail with it, and are counted here: see `by_mistake`
     """
@@ -141,7 +141,7 @@ def behaviours(tasks_of_students: Iterable[Sequence[dict[str, Any]]]) -> list[Be
 
 
 def by_mistake(found: Iterable[Behaviour]) -> list[Behaviour]:
-    """The behaviours, those of a task as one that the same students failed or left as a hole, or in which one
+    """The behaviours, those of a task as one that the same students failed or left as a blank, or in which one
     recognised mistake is what most of the failed did. Else a single slip of the class would stand there five times."""
     same: dict[tuple, list[Behaviour]] = {}
     for entry in found:

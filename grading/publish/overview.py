@@ -81,7 +81,7 @@ class Overview:
         return low, median, high
 
     def by_task(self) -> list[dict[str, Any]]:
-        """Of each task that gives points: mean share of the points, how many have all, none, a hole, no decision."""
+        """Of each task that gives points: mean share of the points, how many have all, none, a blank, no decision."""
         rows: dict[str, dict[str, Any]] = {}
         for standing in self.standings:
             for task in standing.tasks:

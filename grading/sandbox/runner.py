@@ -52,7 +52,7 @@ MAX_COMPILED = 200  # files that are compiled before they are imported
 @cache
 def parts_of(week: Week) -> dict[tuple[str, ...], dict[str, str]]:
     """What the tasks of a week stand on: {functions: {path: source}}. A source holds the solutions of exactly the tasks
-    stood on, and holes for all others: what is sent in for a task must not hold that task's own solution."""
+    stood on, and blanks for all others: what is sent in for a task must not hold that task's own solution."""
     parts: dict[tuple[str, ...], dict[str, str]] = {}
     for task in week.tasks:
         below = [week.task(id) for id in task.stands_on]

@@ -33,7 +33,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
-class Hole:
+class Blank:
     """One blank, a solution in a text: its task, its title, the 1-based lines of its markers, and its indentation."""
 
     task: str
@@ -47,10 +47,10 @@ class Hole:
         return f"Task {self.task}: {self.title}" if self.title else f"Task {self.task}"
 
 
-def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list[Hole]:
+def blanks(text: str, name: str = "this text", *, markdown: bool = False) -> list[Blank]:
     """All solutions of a text, in order. LabError names file and line of an unbalanced, nested or misspelt marker."""
     begin_mark, end_mark = (_ANSWER_BEGIN, _ANSWER_END) if markdown else (_BEGIN, _END)
-    found: list[Hole] = []
+    found: list[Blank] = []
     open_: tuple[int, re.Match] | None = None
     for number, line in enumerate(text.splitlines(), 1):
         begins = begin_mark.match(line)
@@ -62,7 +62,7 @@ def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list
             if not open_:
                 raise LabError(f"{name}:{number}: a solution ends here that never began")
             first, match = open_
-            found.append(Hole(match["task"], match["title"] or "", first, number, match["indent"]))
+            found.append(Blank(match["task"], match["title"] or "", first, number, match["indent"]))
             open_ = None
         elif _LIKE.search(line) and ("<!--" in line if markdown else line.lstrip().startswith("#")):
             form = "<!-- BEGIN SOLUTION 13.4 title -->" if markdown else "### BEGIN SOLUTION 13.4 title"
@@ -73,14 +73,14 @@ def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list
 
 
 def strip(text: str, name: str = "this text", keep: Collection[str] = ()) -> str:
-    """The students' version of a module's source text; solutions of the tasks in `keep` stay. LabError as of `holes`."""
-    found = [hole for hole in holes(text, name) if hole.task not in keep]
+    """The students' version of a module's source text; solutions of the tasks in `keep` stay. LabError as of `blanks`."""
+    found = [blank for blank in blanks(text, name) if blank.task not in keep]
     if not found:
         return text
     tree = _parsed(text, name, "this is not valid Python, so its solutions cannot be taken out")
 
-    def without(hole: Hole, body: str) -> str:
-        return _raise(hole, body) if _inside_function(tree, hole) else _stubs(hole, body, name)
+    def without(blank: Blank, body: str) -> str:
+        return _raise(blank, body) if _inside_function(tree, blank) else _stubs(blank, body, name)
 
     result = _replace(text, found, without)
     _parsed(result, name, "without its solutions, which must be whole statements, this is not valid Python")
@@ -102,59 +102,59 @@ def strip_notebook(text: str, name: str = "this notebook") -> str:
         where = f"{name}, cell {number}"
         if cell["cell_type"] == "code":
             # Not by `strip`: a cell may hold magics, and a cell that raises is what an open task should do.
-            source = _replace(source, holes(source, where), _raise)
+            source = _replace(source, blanks(source, where), _raise)
             cell["outputs"], cell["execution_count"] = [], None
         elif cell["cell_type"] == "markdown":
-            found = holes(source, where, markdown=True)
+            found = blanks(source, where, markdown=True)
             source = _replace(
-                source, found, lambda hole, _: f"{hole.indent}*{hole.message}. Write your answer here.*\n"
+                source, found, lambda blank, _: f"{blank.indent}*{blank.message}. Write your answer here.*\n"
             )
         cell["source"] = source.splitlines(keepends=True)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def _replace(text: str, found: list[Hole], new: Callable[[Hole, str], str]) -> str:
-    """The text with `new(hole, body)` in place of each solution and its markers."""
+def _replace(text: str, found: list[Blank], new: Callable[[Blank, str], str]) -> str:
+    """The text with `new(blank, body)` in place of each solution and its markers."""
     lines = text.splitlines(keepends=True)
-    for hole in reversed(found):
-        lines[hole.begin - 1 : hole.end] = [new(hole, "".join(lines[hole.begin : hole.end - 1]))]
+    for blank in reversed(found):
+        lines[blank.begin - 1 : blank.end] = [new(blank, "".join(lines[blank.begin : blank.end - 1]))]
     return "".join(lines)
 
 
-def _raise(hole: Hole, body: str) -> str:
-    return f"{hole.indent}raise NotImplementedError({json.dumps(hole.message, ensure_ascii=False)})\n"
+def _raise(blank: Blank, body: str) -> str:
+    return f"{blank.indent}raise NotImplementedError({json.dumps(blank.message, ensure_ascii=False)})\n"
 
 
-def _inside_function(tree: ast.Module, hole: Hole) -> bool:
+def _inside_function(tree: ast.Module, blank: Blank) -> bool:
     """Whether the innermost block around the blank is a function's."""
     inner: ast.AST = tree
     for node in ast.walk(tree):  # outer before inner
-        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) and node.lineno < hole.begin <= (node.end_lineno or 0):
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) and node.lineno < blank.begin <= (node.end_lineno or 0):
             inner = node
     return isinstance(inner, _FUNCTIONS)
 
 
-def _stubs(hole: Hole, body: str, name: str) -> str:
+def _stubs(blank: Blank, body: str, name: str) -> str:
     """Functions and classes of a solution in a class body or at module level, with their bodies taken out."""
     nodes = ast.parse(textwrap.dedent(body)).body
     for node in nodes:
         if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             what = (
-                f"{name}:{hole.begin + node.lineno}: a solution outside a function may hold functions and classes only"
+                f"{name}:{blank.begin + node.lineno}: a solution outside a function may hold functions and classes only"
             )
             raise LabError(f"{what}; taken out, this statement would be missing where the file is imported")
     if not nodes:
-        raise LabError(f"{name}:{hole.begin}: this solution is empty")
-    return textwrap.indent("\n\n".join(ast.unparse(_stub(node, hole)) for node in nodes) + "\n", hole.indent)
+        raise LabError(f"{name}:{blank.begin}: this solution is empty")
+    return textwrap.indent("\n\n".join(ast.unparse(_stub(node, blank)) for node in nodes) + "\n", blank.indent)
 
 
-def _stub(node: Any, hole: Hole) -> ast.AST:
+def _stub(node: Any, blank: Blank) -> ast.AST:
     """The node with its docstring alone; a function raises, and of a class the methods are such stubs."""
     doc = node.body[:1] if ast.get_docstring(node) is not None else []
     if isinstance(node, ast.ClassDef):
-        kept: list[Any] = [_stub(inner, hole) for inner in node.body if isinstance(inner, _FUNCTIONS)]
+        kept: list[Any] = [_stub(inner, blank) for inner in node.body if isinstance(inner, _FUNCTIONS)]
         node.decorator_list = []
     else:
-        kept = ast.parse(f"raise NotImplementedError({hole.message!r})").body
+        kept = ast.parse(f"raise NotImplementedError({blank.message!r})").body
     node.body = [*doc, *kept] or [ast.Pass()]
     return node

@@ -1,4 +1,4 @@
-"""Holes: found, taken out, and never half."""
+"""Blanks: found, taken out, and never half."""
 
 import json
 import re
@@ -103,7 +103,7 @@ def test_holes_outside_functions_keep_signatures_and_the_import_alive():
     assert namespace["Net"].forward.__doc__ == "[B] -> [B]"
 
 
-def hole(body):
+def blank(body):
     return f"def f():\n    ### BEGIN SOLUTION 1.1\n{body}    ### END SOLUTION\n"
 
 
@@ -112,8 +112,8 @@ def hole(body):
     [
         ("x = 1\n### END SOLUTION\n", 2, "never began"),
         ("def f():\n    ### BEGIN SOLUTION 1.1\n    return 1\n", 2, "never ends"),
-        (hole("    ### BEGIN SOLUTION 1.2\n    return 1\n    ### END SOLUTION\n"), 3, "began in line 2"),
-        (hole("    return 1\n") + hole("    return 1\n").replace("### END", "# END"), 8, "almost"),
+        (blank("    ### BEGIN SOLUTION 1.2\n    return 1\n    ### END SOLUTION\n"), 3, "began in line 2"),
+        (blank("    return 1\n") + blank("    return 1\n").replace("### END", "# END"), 8, "almost"),
         ("def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION\n", 2, "almost"),
         ("def f():\n    ## BEGIN SOLUTION 1.1\n    return 1\n    ### END SOLUTION\n", 2, "almost"),
         ("x = [\n### BEGIN SOLUTION 1.1\n1\n### END SOLUTION\n]\n", 3, "may hold functions and classes only"),

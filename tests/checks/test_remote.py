@@ -67,7 +67,7 @@ BROKEN = {
     "a merge that was left": "<<<<<<< HEAD\nCONSTANT = 5\n",
     "a name that is not there": "CONSTANT = 5\nleft = nobody\n",
     "an exit": "CONSTANT = 5\nraise SystemExit(3)\n",
-    "a hole in the module's own lines": "CONSTANT = 5\nraise NotImplementedError('Task 92.1')\n",
+    "a blank in the module's own lines": "CONSTANT = 5\nraise NotImplementedError('Task 92.1')\n",
 }
 
 

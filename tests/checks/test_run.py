@@ -203,7 +203,7 @@ VERDICTS = {
     "NaN": ("return group.all_reduce(x) * float('nan')", "wrong", "are NaN or infinite"),
     "recognised": ("return x", "wrong", "cause: nothing added"),
     "not recognised": ("return group.all_reduce(x) + 1", "wrong", "cause unknown"),
-    "a hole": ("raise NotImplementedError('Task 91.1: x')", "not attempted", "not attempted yet: Task 91.1: x"),
+    "a blank": ("raise NotImplementedError('Task 91.1: x')", "not attempted", "not attempted yet: Task 91.1: x"),
     "one rank raises": (LATER.format("KeyError('here')"), "crashed", "Rank 1 raised KeyError: 'here'"),
     "a blank later": (LATER.format("NotImplementedError('later')"), "not attempted", "not attempted yet: later"),
     "one rank does not come": ("return group.all_reduce(x) if group.rank else x", "hung", "Rank 0 returned early"),

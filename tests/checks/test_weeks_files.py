@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.checks.markers import holes
+from labkit.checks.markers import blanks
 from labkit.checks.tasks import find_weeks
 
 WEEKS = find_weeks(Path(__file__).parent)
@@ -16,9 +16,11 @@ every_week = pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
 def test_every_hole_has_a_task_and_a_title_and_every_task_its_holes(week):
     found: dict[str, set[str]] = {}
     for path in week.folder.rglob("*.py"):
-        for hole in holes(path.read_text(), path.name):
-            assert hole.title, f"{path.name}:{hole.begin} has no title"
-            found.setdefault(hole.task, set()).add(str(path.relative_to(week.folder).with_suffix("")).replace("/", "."))
+        for blank in blanks(path.read_text(), path.name):
+            assert blank.title, f"{path.name}:{blank.begin} has no title"
+            found.setdefault(blank.task, set()).add(
+                str(path.relative_to(week.folder).with_suffix("")).replace("/", ".")
+            )
     for task in week.tasks:
         if task.functions:
             assert found[task.id] == set(task.modules), task.id

@@ -1,4 +1,4 @@
-"""`lab results`: templates, what fills their holes, and what is refused."""
+"""`lab results`: templates, what fills their blanks, and what is refused."""
 
 import json
 
@@ -39,8 +39,8 @@ def results(*words):
 
 
 def test_holes_are_filled_from_the_record(course):
-    holes = ("provenance('one.json')", "span(load('one.json')['runs'], '.1f')", "both([1, 2], 'd')")
-    template(course, "".join(f"{{{{ {hole} }}}}\n" for hole in holes))
+    blanks = ("provenance('one.json')", "span(load('one.json')['runs'], '.1f')", "both([1, 2], 'd')")
+    template(course, "".join(f"{{{{ {blank} }}}}\n" for blank in blanks))
     assert results(course).exit_code == 0
     shown, *numbers = (course / "results" / "README.md").read_text().splitlines()
     assert shown == "*2026-11-22; EPYC, 2 cores; torch 2.13.0; Python 3.11.7; commit abc.* `lab check week13`"

@@ -47,7 +47,7 @@ def notebook() -> dict:
 
 
 def make(root: Path) -> Path:
-    """The course's folder: week91_demo with one hole in a module and one in a notebook, and week92_next."""
+    """The course's folder: week91_demo with one blank in a module and one in a notebook, and week92_next."""
     for name in FILES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, root / name)

@@ -12,7 +12,7 @@ import pytest
 
 from grading.release import release
 from grading.tree import FILES, FOLDERS, PAGES
-from labkit.checks.markers import holes, strip
+from labkit.checks.markers import blanks, strip
 from labkit.checks.tasks import find_weeks
 from tests.grading.minicourse import ROOT
 from tests.pages import anchors, commands, links, pages, typed
@@ -64,9 +64,9 @@ def solution_lines():
         for path in sorted(week.folder.rglob("*.py")):
             text = path.read_text(encoding="utf-8")
             kept = {squeezed(line) for line in strip(text, path.name).splitlines()}
-            for hole in holes(text, path.name):
-                for line in text.splitlines()[hole.begin : hole.end - 1]:
-                    yield path.relative_to(ROOT).as_posix(), hole.task, line, kept
+            for blank in blanks(text, path.name):
+                for line in text.splitlines()[blank.begin : blank.end - 1]:
+                    yield path.relative_to(ROOT).as_posix(), blank.task, line, kept
 
 
 # Lines of a solution that stand elsewhere as well, and give nothing away there.
@@ -118,11 +118,11 @@ def test_no_model_answer_is_anywhere_in_the_tree(tree):
     for week in WEEKS:
         for cell in json.loads(week.notebook.read_text(encoding="utf-8"))["cells"]:
             source = "".join(cell["source"])
-            for hole in holes(source, week.name, markdown=cell["cell_type"] == "markdown"):
-                for line in source.splitlines()[hole.begin : hole.end - 1]:
+            for blank in blanks(source, week.name, markdown=cell["cell_type"] == "markdown"):
+                for line in source.splitlines()[blank.begin : blank.end - 1]:
                     if len(squeezed(line)) >= LONG:
                         looked += 1
-                        assert squeezed(line) not in everything, f"{hole.task}: {line}"
+                        assert squeezed(line) not in everything, f"{blank.task}: {line}"
     assert looked > 10
 
 

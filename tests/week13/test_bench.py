@@ -191,10 +191,10 @@ def test_chunks_in_the_wrong_place_are_wrong():
 
 
 def test_without_task_13_1_there_is_no_fit_and_everything_else(monkeypatch):
-    def hole(*args):
+    def blank(*args):
         raise NotImplementedError("Task 13.1: fit alpha and beta")
 
-    monkeypatch.setattr(cost_model, "fit_alpha_beta", hole)
+    monkeypatch.setattr(cost_model, "fit_alpha_beta", blank)
     rows = [{"size": 1 << k, "count": 1, "seconds": 1e-3, "wrong": 0, "iterations": 3} for k in (10, 12, 14)]
     entry = bench._finish({"rows": rows, "note": ""}, "all_reduce", "ring", 4)
     assert entry["fit"] is None and "Task 13.1" in entry["note"]

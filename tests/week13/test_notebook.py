@@ -13,12 +13,12 @@ NOTEBOOK = Notebook(week13_allreduce)
 
 
 def test_an_open_task_is_recognised_wherever_it_was_met():
-    hole = NotImplementedError("Task 13.2: ring reduce-scatter")
-    assert open_task(hole) == ("13.2", "ring reduce-scatter")
+    blank = NotImplementedError("Task 13.2: ring reduce-scatter")
+    assert open_task(blank) == ("13.2", "ring reduce-scatter")
     wrapped = RuntimeError("rank 0 raised NotImplementedError: Task 13.2: ring reduce-scatter (collectives.py:121)")
     assert open_task(wrapped) == ("13.2", "ring reduce-scatter")
     failed = RuntimeError("rank 1 failed")
-    failed.__cause__ = hole
+    failed.__cause__ = blank
     assert open_task(failed) == ("13.2", "ring reduce-scatter")
     assert open_task(NotImplementedError("not here")) is None and open_task(ValueError("Task 13.2")) is None
     assert waiting_sentence("13.2", "ring reduce-scatter") == (

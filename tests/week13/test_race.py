@@ -101,11 +101,11 @@ def test_too_few_bytes_are_no_sum():
 
 
 def test_an_unwritten_entry_does_not_take_part():
-    class Hole(Threads):
+    class Blank(Threads):
         def run(self, job):
             return Reply(NOT_ATTEMPTED, text="not attempted yet: Task 13.13: the race")
 
-    result = racing.run(WEEK, Hole(None), 3)
+    result = racing.run(WEEK, Blank(None), 3)
     assert not result.entered and len(result.laps) == 1 and "Task 13.13" in result.laps[0].why
 
 

@@ -1,6 +1,6 @@
 """What the pages in results/ and the notebook's model answer say of the committed records.
 
-The pages' numbers are holes that `lab results` fills; tests/test_results.py holds each page to its template.
+The pages' numbers are blanks that `lab results` fills; tests/test_results.py holds each page to its template.
 """
 
 import re

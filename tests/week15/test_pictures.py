@@ -67,10 +67,10 @@ def test_a_deadlock_needs_both_directions_and_what_a_rank_raises_is_no_answer(mo
     assert "Deadlock" in str(experiments.comes_back("one_f_one_b", ["forward", "gradient"]))
     assert experiments.comes_back("gpipe", ["forward", "gradient"]) is None
 
-    def hole(P, M, p):
+    def blank(P, M, p):
         raise NotImplementedError("Task 15.6: 1F1B")
 
-    monkeypatch.setattr(pipeline, "one_f_one_b", hole)
+    monkeypatch.setattr(pipeline, "one_f_one_b", blank)
     with pytest.raises(Exception, match=r"Task 15\.6"):
         experiments.comes_back("one_f_one_b", ["forward"])
 

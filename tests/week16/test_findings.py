@@ -1,6 +1,6 @@
 """What week16_fp8/results/FINDINGS.md says in words, and what other pages quote, is in the records.
 
-The numbers on that page are holes that `lab results` fills; tests/test_results.py holds the page to its template.
+The numbers on that page are blanks that `lab results` fills; tests/test_results.py holds the page to its template.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Who runs in the benchmark, and how one of them is measured on the ranks.
 
 The table names functions as "module:function" and imports them when they run, so that the benchmark stands on
-nobody's unfinished task: a hole raises NotImplementedError on its first call, on all ranks alike, and is left out
+nobody's unfinished task: a blank raises NotImplementedError on its first call, on all ranks alike, and is left out
 with a sentence.
 
 How one point is measured: known data, one call, every number compared. Then loops of calls between two marks, each on
@@ -144,8 +144,8 @@ def measure(
             run = partial(function, own, group, *more)
             try:
                 wrong = _wrong(run, own, collective, group, op)
-            except NotImplementedError as hole:
-                return {"rows": [], "note": f"{hole}: not written yet, left out"}
+            except NotImplementedError as blank:
+                return {"rows": [], "note": f"{blank}: not written yet, left out"}
             except ValueError as refused:  # on all ranks alike: halving and doubling on three, say
                 return {"rows": [], "note": f"left out: {refused}"}
             small = torch.randn(PERIOD, device=group.device) * 1e-30

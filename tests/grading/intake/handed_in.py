@@ -45,7 +45,7 @@ def notebook(*answers: tuple[str, str]) -> str:
 
 
 def make_week(root: Path) -> Week:
-    """The course's week: two modules and a stretch one with holes, given files, scenario, tests, notebook, results."""
+    """The course's week: two modules and a stretch one with blanks, given files, scenario, tests, notebook, results."""
     folder = root / PACKAGE
     for name, text in {
         "tasks.toml": REGISTRY,

@@ -42,10 +42,10 @@ def main() -> None:
             failed[name] = [{key: case[key] for key in KEPT} for case in cases if case["verdict"] != "passed"]
     with LocalRunner(root / "blank") as runner:
         blank = run_checks(["week13"], weeks=[week], runner=runner, seed=13, deadline=20).to_json()["tasks"]
-    holes = {case["test"]: case["text"] for task in blank for case in task["cases"]}
+    blanks = {case["test"]: case["text"] for task in blank for case in task["cases"]}
     shutil.rmtree(root)
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(cases)}" for name, cases in failed.items())
-    text = f'{{"reference": {json.dumps(reference)},\n"blank": {json.dumps(holes)},\n"mutants": {{\n{lines}}}}}\n'
+    text = f'{{"reference": {json.dumps(reference)},\n"blank": {json.dumps(blanks)},\n"mutants": {{\n{lines}}}}}\n'
     TO.write_text(re.sub(rf"{re.escape(str(root))}/", "/tmp/student/", text))
 
 

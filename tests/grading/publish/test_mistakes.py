@@ -76,8 +76,8 @@ def test_what_fails_together_is_one_and_two_slips_are_two():
     assert (first.failed, first.judged, first.untried) == ({0, 1}, {0, 1, 2, 3}, set())
     assert (second.failed, second.task) == ({2}, "13.5")
     assert first.typical == next(entry for entry in found if entry.failed).typical
-    holes = by_mistake(counted(mark(blank=("13.1", "13.6"))))
-    assert [(entry.task, entry.untried) for entry in holes if entry.untried] == [("13.1", {0}), ("13.6", {0})]
+    blanks = by_mistake(counted(mark(blank=("13.1", "13.6"))))
+    assert [(entry.task, entry.untried) for entry in blanks if entry.untried] == [("13.1", {0}), ("13.6", {0})]
 
 
 def test_one_recognised_mistake_is_one_also_where_others_fail_beside():

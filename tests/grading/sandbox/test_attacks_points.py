@@ -128,7 +128,7 @@ def test_a_case_knows_only_its_own_inputs(field, week):
 AT_IMPORT = {
     "an end": "import os; os._exit(0)",
     "an exit": "raise SystemExit(0)",
-    "a hole of its own": "raise NotImplementedError('Task 91.1')",
+    "a blank of its own": "raise NotImplementedError('Task 91.1')",
     "a process that stays": "import os, time\nif os.fork() == 0: time.sleep(30)\nos._exit(0)",
     # `pack` is bound before a student's module is imported: what replaces it later changes no answer, right or wrong.
     "a patched course": "import labkit.checks.values as v, labkit.checks.remote as r\nv.pack = lambda value: b''\n"

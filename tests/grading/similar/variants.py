@@ -1,4 +1,4 @@
-"""Honest variants of two holes of week 13: what different people might write from the task text.
+"""Honest variants of two blanks of week 13: what different people might write from the task text.
 
 Five of each. `student(n, shift)` puts one of each together; two students of one shift have no variant in common. And
 the disguises in which copies are handed in.
@@ -184,7 +184,7 @@ MANY = 5
 
 
 def student(number: int, shift: int = 0) -> dict[str, bytes]:
-    """A submission: variant number + shift * n of hole n. All else is as it was handed out."""
+    """A submission: variant number + shift * n of blank n. All else is as it was handed out."""
     from labkit.checks.markers import strip
 
     chosen = {title: variants[(number + shift * n) % MANY] for n, (_, title, variants) in enumerate(HOLES)}
@@ -199,7 +199,7 @@ def student(number: int, shift: int = 0) -> dict[str, bytes]:
 
 
 def filled(text: str, title: str, body: str) -> str:
-    """The module with a hole filled by this body, without its markers."""
+    """The module with a blank filled by this body, without its markers."""
     begin = text.index(f"    ### BEGIN SOLUTION {title}\n")
     end = text.index("    ### END SOLUTION\n", begin)
     return text[:begin] + body.lstrip("\n") + text[end + len("    ### END SOLUTION\n") :]
