@@ -14,7 +14,7 @@ from statistics import mean, median
 from typing import Any
 
 from labkit.compare.terminal import markdown_table
-from labkit.record.plotting import CANDIDATES, INK, MUTED, WIDTH, Picture, label_ends, look, save
+from labkit.record.plotting import CANDIDATES, INK, MUTED, WIDTH, Picture, label_ends, save, styled
 from labkit.record.read import RunData, read_run
 
 EXAMPLE = Path(__file__).parents[1] / "results" / "2026-11-23-laptop"
@@ -389,7 +389,7 @@ def drawn_long(folder: Path) -> Picture:
     train, held = long().series("loss"), long().series("heldout")
     last, shown = train[-1][0], [(step, loss) for step, loss in train if loss < 5]
     line, end = [(step, fitted(step)) for step in range(100, last + 1, 20)], foretold()["heldout"]
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.2)
         ax = fig.subplots()
         ax.plot(*zip(*shown), color=MUTED, linewidth=0.6, alpha=0.7)
@@ -419,7 +419,7 @@ def drawn(folder: Path) -> Picture:
     train, held = read(RUN).series("loss"), read(RUN).series("heldout")
     last, end = train[-1][0], predicted()["heldout"]
     colour = CANDIDATES[0]
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.0)
         ax = fig.subplots()
         ax.plot(*zip(*train), color=MUTED, linewidth=0.6, alpha=0.7)

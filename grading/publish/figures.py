@@ -9,7 +9,7 @@ from grading.publish import page
 from grading.publish.mistakes import Behaviour
 from grading.publish.overview import Overview
 from labkit.checks.outcome import number
-from labkit.record.plotting import INK, PAPER, WIDTH, Picture, look, save, ticks
+from labkit.record.plotting import INK, PAPER, WIDTH, Picture, save, styled, ticks
 
 FAILED, UNTRIED, EARNED = "#a11212", "#8a6100", "#005a9c"  # names of the palette: they change in the dark
 MOST = 12
@@ -26,7 +26,7 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
     rows = [entry for entry in overview.grouped if entry.failed or entry.untried][:MOST]
     if not rows:
         return None
-    with look() as figure:
+    with styled() as figure:
         height, places = 0.62 + 0.4 * len(rows), range(len(rows))  # inches
         fig = figure(WIDTH, height)
         ax = fig.subplots()
@@ -76,7 +76,7 @@ def distribution(overview: Overview, folder: Path) -> Picture | None:
     for value in values:
         counts[min(bins - 1, max(0, int(bins * value / top)))] += 1
     low, median, high = overview.quartiles
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 2.6)
         ax = fig.subplots()
         fig.subplots_adjust(left=0.075, right=0.985, top=0.86, bottom=0.19)

@@ -27,7 +27,7 @@ def heat_map(record: dict[str, Any], arm: str, folder: Path) -> plot.Picture | N
     across = min(3, len(M))
     down, small = -(-len(M) // across), plot.WIDTH / across / len(N) < 0.5
     high = down * (0.62 + 0.42 * len(K)) + 0.7
-    with plot.look() as figure:
+    with plot.styled() as figure:
         fig = figure(plot.WIDTH, high)
         axes = fig.subplots(down, across, squeeze=False).ravel()
         for ax, m in zip(axes, M):
@@ -94,7 +94,7 @@ def split(record: dict[str, Any], folder: Path) -> plot.Picture | None:
     if not whole:
         return None
     at = [whole[i] for i in sorted({0, len(whole) // 2, len(whole) - 1})]
-    with plot.look() as figure:
+    with plot.styled() as figure:
         rows = [[have[shape, arm] for arm in record["arms"] if have[shape, arm].seconds] for shape in at]
         fig = figure(plot.WIDTH, sum(0.24 * len(row) + 0.62 for row in rows) + 0.35)
         heights = {"height_ratios": [len(row) + 2.2 for row in rows]}

@@ -39,7 +39,7 @@ def draw_anatomy(found: Found, rows: list[int], path: Path) -> plot.Picture:
 def draw_bars(several: list[Bar], folder: Path, name: str, alt: str) -> plot.Picture:
     """Draw the same from names and parts."""
     seconds = [sum(of.values()) for _, of in several]
-    with plot.look() as figure:
+    with plot.styled() as figure:
         fig = figure(plot.WIDTH, HEAD + 0.34 * len(several))
         ax = fig.subplots()
         left = [0.0] * len(several)

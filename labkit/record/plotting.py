@@ -127,7 +127,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def look() -> Iterator[Any]:
+def styled() -> Iterator[Any]:
     """matplotlib with our settings, inside the block only. Yields a function (width, height) -> Figure."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

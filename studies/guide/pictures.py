@@ -28,7 +28,7 @@ def kind_of_cut(plan: dict[str, int]) -> int:
 def degrees_map(cells: list[dict[str, Any]], folder: Path, name: str) -> plot.Picture:
     """A field for each (model, GPUs): its best degrees above 1 (data parallelism fills the rest) and its MFU."""
     models, gpus = list(dict.fromkeys(c["model"] for c in cells)), sorted({c["gpus"] for c in cells})
-    with plot.look() as figure:
+    with plot.styled() as figure:
         fig = figure(plot.WIDTH, 0.95 + 0.66 * len(models))
         ax = fig.subplots()
         for one in cells:
@@ -79,7 +79,7 @@ def off_by_stack(errors: list[dict[str, Any]], interval: float, folder: Path, na
         stack: (plot.CANDIDATES[i % len(plot.CANDIDATES)], plot.MARKS[i % len(plot.MARKS)])
         for i, stack in enumerate(stacks)
     }
-    with plot.look() as figure:
+    with plot.styled() as figure:
         fig = figure(plot.WIDTH, 3.3)
         left, right = fig.subplots(1, 2, width_ratios=(1, 1.35))
         seconds = np.array([one["measured"] for one in errors])

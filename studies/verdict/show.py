@@ -23,7 +23,7 @@ APART = 0.028  # per cent: the marks of gaps that the axis does not reach, side 
 def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
     """Draw the operating curve: how often each word is said, by the true gap; marks are the real faults."""
     looks = dict(zip(("different", "undecided", "same"), plot.styles(dict.fromkeys("abc", "candidate")).values()))
-    with plot.look() as figure:
+    with plot.styled() as figure:
         fig = figure(plot.WIDTH, 3.6)
         ax = fig.subplots()
         fig.subplots_adjust(left=0.085, right=0.8, top=0.9, bottom=0.14)
@@ -129,7 +129,7 @@ def repeats_picture(found: dict[str, Any], folder: Path, name: str) -> plot.Pict
     middle = sum(ys["bf16"]) / len(ys["bf16"])
     kinds = [kind for kind in ARMS if len(ys.get(kind, ())) > 1]
     style = plot.styles({"a": "candidate"})["a"]
-    with plot.look() as figure:
+    with plot.styled() as figure:
         fig = figure(plot.WIDTH, 0.46 * len(kinds) + 0.9)
         ax = fig.subplots()
         fig.subplots_adjust(left=0.25, right=0.98, top=0.9, bottom=0.17)

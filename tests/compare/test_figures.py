@@ -124,7 +124,7 @@ def test_gap_survives_infinite_gaps_and_a_missing_band(tmp_path, monkeypatch):
 def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
     from matplotlib.text import Text
 
-    with plotting.look() as figure:
+    with plotting.styled() as figure:
         fig = figure(6, 3)
         ax = fig.subplots()
         ax.set(xlim=(0, 1), ylim=(0, 1))

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from labkit.cli import app
 from labkit.compare.pages import Page, small
 from labkit.errors import LabError
-from labkit.record.plotting import CANDIDATES, look, save
+from labkit.record.plotting import CANDIDATES, save, styled
 
 RECORD = {
     "date": "2026-11-22",
@@ -76,7 +76,7 @@ def test_a_hole_that_nothing_fills_is_an_error_that_names_the_template(course, t
 
 def test_a_picture_becomes_small_and_keeps_its_alt_text_and_a_thin_lines_colour(tmp_path):
     """A quantizer merges what is rare: BF16's frame was drawn in the green of an FP8 recipe."""
-    with look() as figure:
+    with styled() as figure:
         fig = figure(7.4, 3.0)
         ax = fig.subplots()
         ax.imshow(np.linspace(0, 1, 4000).reshape(40, 100), aspect="auto", cmap="viridis")

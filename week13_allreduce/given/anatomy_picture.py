@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.record.plotting import INK, MUTED, PAPER, WIDTH, Picture, folder_or_temp, look, save
+from labkit.record.plotting import INK, MUTED, PAPER, WIDTH, Picture, folder_or_temp, save, styled
 from week13_allreduce.given import clocks, records
 from week13_allreduce.given.records import human
 
@@ -29,7 +29,7 @@ def anatomy_picture(
         number of channels changes.
     timelines: (title, record, name in its "timelines"); right: rank 0's messages and additions in one all-reduce.
     """
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.7)
         words = [_messages(fig.add_axes([0.075, 0.14, 0.32, 0.74]), messages)]
         words += [_timelines(fig.add_axes([0.585, 0.14, 0.40, 0.74]), timelines)]

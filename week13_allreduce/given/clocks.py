@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.record.plotting import INK, MUTED, WIDTH, Picture, Style, folder_or_temp, label_ends, look, save
+from labkit.record.plotting import INK, MUTED, WIDTH, Picture, Style, folder_or_temp, label_ends, save, styled
 from week13_allreduce.given.records import human
 
 STYLES = {
@@ -70,7 +70,7 @@ def three_clocks(
     low, high = min(p[1] for p in points) / 1.8, max(p[1] for p in points) * 2.2
     left, right = min(p[0] for p in points) / 1.6, max(p[0] for p in points) * 1.6
     words = []
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.95)
         axes = fig.subplots(1, len(clocks), sharey=True)
         for ax, (name, clock), guess in zip(axes, clocks.items(), [*guesses, *[None] * len(clocks)]):
@@ -179,7 +179,7 @@ def _busbw(record: Mapping[str, Any], collective: str, entries: list[Mapping[str
     left = min(x for line in lines.values() for x, _ in line) / 1.3
     right = max(x for line in lines.values() for x, _ in line) * 1.3
     what = collective.replace("_", "-")
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.9)
         ax = fig.add_axes([0.085, 0.13, 0.70, 0.78])
         ax.set(

@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from labkit.record.plotting import BAND, GRID, INK, MUTED, PAPER, WIDTH, Picture, folder_or_temp, look, save
+from labkit.record.plotting import BAND, GRID, INK, MUTED, PAPER, WIDTH, Picture, folder_or_temp, save, styled
 
 BLUE, RED, ORANGE = "#005a9c", "#a11212", "#b34700"
 
@@ -38,7 +38,7 @@ def chunk_grid(filling: Any, folder: Path | None = None, first_lap: bool = False
     shift = [t + (two_laps and t >= N) * (columns - N + 1) for t in range(steps + 1)]
     rows = shift[-1] // columns + 1
     height = 0.30 * N + 0.55
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, rows * height)
         for t, place in enumerate(shift):
             row, column = divmod(place, columns)
@@ -209,7 +209,7 @@ def timelines(replays: dict[str, Any], folder: Path | None = None) -> Picture:
     heights = [2 * replay.topology.size for replay in replays.values()]
     last = max(replay.time for replay in replays.values())
     unit, scale = ("us", 1e6) if last < 1e-3 else ("ms", 1e3)
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 0.2 * sum(heights) + 0.75 * len(replays) + 0.2)
         axes = fig.subplots(len(replays), 1, sharex=True, gridspec_kw={"height_ratios": heights}, squeeze=False)[:, 0]
         words = []
@@ -304,7 +304,7 @@ def wait_for(autopsy: Any, folder: Path | None = None) -> Picture:
     N = len(ranks)
     angle = {rank["rank"]: 2 * math.pi * i / N for i, rank in enumerate(ranks)}
     place = {r: (math.sin(a), math.cos(a)) for r, a in angle.items()}
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.7)
         ax = fig.add_axes([0.02, 0.01, 0.96, 0.80])
         ax.set_aspect("equal")

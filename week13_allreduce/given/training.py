@@ -25,7 +25,7 @@ from labkit.comm.ranks import run_ranks
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer
 from labkit.model.weights import init_weights
-from labkit.record.plotting import WIDTH, Picture, Style, folder_or_temp, label_ends, look, save
+from labkit.record.plotting import WIDTH, Picture, Style, folder_or_temp, label_ends, save, styled
 
 MODULES = ("argparse", "inspect", "typing")  # their source is the text
 MODEL = ModelConfig(
@@ -135,7 +135,7 @@ def as_text(runs: Mapping[str, Run]) -> str:
 def curves(panels: Mapping[str, Mapping[str, Run]], folder: Path | None = None) -> Picture:
     """Loss against steps: a panel for each entry, {title: {name: run}}."""
     words = []
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.1)
         axes = fig.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         top = max(run.losses[0] for runs in panels.values() for run in runs.values())

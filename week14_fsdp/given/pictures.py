@@ -21,9 +21,9 @@ from labkit.record.plotting import (
     Style,
     folder_or_temp,
     label_ends,
-    look,
     margins,
     save,
+    styled,
 )
 from week14_fsdp.given.experiments import Sawtooth
 
@@ -59,7 +59,7 @@ def memory_by_kind(
     measured: {(stage, N): bytes} of peaks, drawn as diamonds."""
     marks = measured or {}
     totals: dict[str, list[float]] = {}
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.3)
         axes = fig.subplots(1, len(STAGE_NAMES), sharey=True)
         for ax, (stage, title) in zip(axes, STAGE_NAMES.items()):
@@ -103,7 +103,7 @@ def memory_by_kind(
 def sawtooths(steps: Mapping[str, Sawtooth], folder: Path | None = None) -> Picture:
     """Memory during one step, a panel for each entry, in copies of the whole model's weights."""
     words = []
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 2.7)
         axes = fig.subplots(1, len(steps), sharey=True, squeeze=False)[0]
         for ax, (name, step) in zip(axes, steps.items()):
@@ -188,7 +188,7 @@ def timelines(panels: Mapping[str, Busy], folder: Path | None = None) -> Picture
     """Rows of what runs when, a panel for each entry: computing, and each kind of message below it."""
     words = []
     lanes = {name: [lane for lane in LANES if busy.get(lane)] for name, busy in panels.items()}
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 0.55 + sum(0.62 + 0.26 * len(rows) for rows in lanes.values()))
         ends = {name: max(b for spans in busy.values() for _, b, _ in spans) for name, busy in panels.items()}
         axes = fig.subplots(len(panels), 1, squeeze=False, height_ratios=[max(1, len(r)) + 0.6 for r in lanes.values()])
@@ -241,7 +241,7 @@ def bucket_curve(
     """Milliseconds of a step that only communicate, against the bucket's MiB: on the virtual wire, and as recorded."""
     panels = {"virtual wire, 4 ranks": list(wire)} | ({"two H200, recorded": list(recorded)} if recorded else {})
     words = []
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 2.7)
         axes = fig.subplots(1, len(panels), squeeze=False)[0]
         for ax, (name, points), style in zip(axes, panels.items(), LINES):
@@ -277,7 +277,7 @@ def efficiency(rows: Mapping[str, Sequence[tuple[str, float]]], folder: Path | N
     labels = list(dict.fromkeys(label for shares in rows.values() for label, _ in shares))
     colors = [color for color, _ in KINDS.values()]
     looks = {label: (colors[k], ("", "//", "\\\\", "xx", "..")[k % 5]) for k, label in enumerate(labels)}
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 1.1 + 0.5 * len(rows))
         ax = fig.subplots()
         for y, (name, shares) in enumerate(rows.items()):
@@ -306,7 +306,7 @@ def efficiency(rows: Mapping[str, Sequence[tuple[str, float]]], folder: Path | N
 
 def curves(lines: Mapping[str, Sequence[float]], folder: Path | None = None) -> Picture:
     """Losses against steps, on a logarithmic scale."""
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 2.6)
         ax = fig.subplots()
         for k, ((_, values), style) in enumerate(zip(lines.items(), LINES)):

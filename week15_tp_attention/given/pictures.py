@@ -20,8 +20,8 @@ from labkit.record.plotting import (
     Picture,
     folder_or_temp,
     label_ends,
-    look,
     save,
+    styled,
 )
 from week15_tp_attention.given import records
 from week15_tp_attention.given.experiments import Memory, Message, held, idle
@@ -38,7 +38,7 @@ def shards(found: Mapping[str, Sequence[Sequence[int]]], N: int, folder: Path | 
 
     heads = len(found["wq"])
     words = []
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 2.9)
         axes = fig.subplots(1, 4)
         for ax, (name, units) in zip(axes, found.items()):
@@ -83,7 +83,7 @@ def messages(of: Mapping[str, Sequence[Message]], kept: Mapping[str, int], folde
     from matplotlib.patches import Patch
 
     words = []
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 0.62 * 2 * len(of) + 1.1)
         left, right = fig.subplots(1, 2, width_ratios=(3.4, 1), sharey=True)
         rows = [(name, phase) for name in of for phase in ("forward", "backward")]
@@ -166,7 +166,7 @@ def _charts(charts: Sequence[Chart], name: str, title: str, alt: str, clock: str
     *others, longest = sorted(chart.time for chart in charts)
     last = others[-1] if others and longest > 2 * others[-1] else longest
     P = 1 + max(span[0] for chart in charts for span in chart.spans)
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, (0.30 * P + 0.55) * len(charts) + 0.35)
         axes = fig.subplots(len(charts), 1, sharex=True, squeeze=False)[:, 0]
         for ax, chart in zip(axes, charts):
@@ -198,7 +198,7 @@ def by_dimension(of: Mapping[str, Memory], folder: Path | None = None) -> Pictur
     """What each way to spread a model divides: two bars for each, in units of one rank's."""
     one = next(iter(of.values()))
     words = []
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 2.7)
         ax = fig.subplots()
         for k, (_name, m) in enumerate(of.items()):
@@ -226,7 +226,7 @@ def by_dimension(of: Mapping[str, Memory], folder: Path | None = None) -> Pictur
 
 def curves(runs: Mapping[str, Sequence[float]], folder: Path | None = None) -> Picture:
     """Losses against steps: {name: losses}."""
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 2.9)
         ax = fig.subplots()
         ends = []
@@ -257,7 +257,7 @@ def efficiency(
     found = {name: records.efficiency(record, what, name, N) or 0.0 for name in names if "FP8" not in name}
     ranked = sorted(found.items(), key=lambda item: item[1])
     words = []
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.4)
         left, right = fig.subplots(1, 2, width_ratios=(1, 1.15))
         Ns = [1, 2, 4, 8]

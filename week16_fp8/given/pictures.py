@@ -36,9 +36,9 @@ from labkit.record.plotting import (
     WIDTH,
     Picture,
     folder_or_temp,
-    look,
     margins,
     save,
+    styled,
 )
 from labkit.record.schema import Band, Judged, TimedRow, Verdict
 from week16_fp8 import formats
@@ -61,7 +61,7 @@ def codes_over(x: np.ndarray, fmt: str, name: str = "gradient", folder: Path | N
     size = np.abs(x[x != 0]).astype(np.float64)
     low = min(np.log2(real[0]), np.log2(np.quantile(size, 0.001))) - 2
     high = np.log2(real[-1]) + 2
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.6)
         axes = fig.subplots(2, 1, sharex=True)
         margins(fig, 0.35, 0.5, left=0.09, right=0.98, hspace=0.5)
@@ -116,7 +116,7 @@ def plateau(
     sweeps: Mapping[str, Sequence[tuple[int, float, float]]], guess: float | None = None, folder: Path | None = None
 ) -> Picture:
     """`experiments.sweep` by format: dots are measured, lines predicted. guess: a power of two, drawn as a line."""
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.1)
         ax = fig.subplots()
         margins(fig, 0.3, 0.5, left=0.085, right=0.98)
@@ -164,7 +164,7 @@ def plateau(
 def poison(one: Poison, memory: Memory, folder: Path | None = None) -> Picture:
     """Left: which values of a tensor one outlier turns to 0 with a scale for the tensor; middle: with a scale a block;
     right: the share lost and the scale over steps, where the outlier came once."""
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.0)
         left, middle, right = fig.subplots(1, 3, width_ratios=(1, 1, 1.5))
         margins(fig, 0.55, 0.5, left=0.06, right=0.93, wspace=0.42)
@@ -228,7 +228,7 @@ BLIND = 2  # first steps, whose scales are still those of an empty history
 def watched(runs: Sequence[Watched], folder: Path | None = None) -> Picture:
     """Scales over the steps, each divided by its usual one before the fault, a panel a run; where the fault begins, where
     the loss is gone, and where each rule rings."""
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 4.4)
         axes = fig.subplots(2, 2)
         margins(fig, 0.35, 0.5, left=0.075, right=0.985, hspace=0.42, wspace=0.16)
@@ -313,7 +313,7 @@ def milliseconds(
 def loss_curves(losses: Mapping[str, Sequence[float]], folder: Path | None = None) -> Picture:
     """Losses over steps, a line a run."""
     dashes = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (6, 1.2, 1, 1.2)))
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 2.8)
         ax = fig.subplots()
         margins(fig, 0.25, 0.45, left=0.08, right=0.98)
@@ -336,7 +336,7 @@ def error_by_bits(kinds: Mapping[str, further.Kind], names: Sequence[str], folde
     places = {"E4M3, one scale": (-8, 4, "right"), "E5M2, one scale": (-8, -3, "right"), "NVFP4": (8, 2, "left")}
     places |= {"E4M3, blocks of 128": (10, 12, "left"), "MXFP8, floor": (10, -14, "left"), "BF16": (-10, -3, "right")}
     places |= {"NVFP4, 16 x 16": (-8, -3, "right"), "NVFP4, stochastic": (8, -6, "left")}
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 3.8)
         ax = fig.subplots()
         margins(fig, 0.35, 0.5, left=0.09, right=0.98)
@@ -368,7 +368,7 @@ def gaps(found: Mapping[str, Answer], folder: Path | None = None) -> Picture:
     """Each arm's gap and interval; beyond twice the largest of the others' the control is an arrow."""
     near = [one for name, one in found.items() if name != tricks.CONTROL]
     reach = 1.15 * max(0.3, *(max(abs(one.low), abs(one.high)) for one in near))
-    with look() as figure:
+    with styled() as figure:
         fig = figure(WIDTH, 0.9 + 0.28 * len(found))
         ax = fig.subplots()
         margins(fig, 0.2, 0.5, left=0.27, right=0.98)

@@ -25,7 +25,7 @@ def answer(
     if not judged and not [row for row in speeds if row.role != "baseline"]:
         return None
     look_of = plot.styles({row.name: row.role for row in drawn})
-    with plot.look() as figure:
+    with plot.styled() as figure:
         fig = figure(plot.WIDTH, 1.0 + 0.36 * len(drawn))
         shares = [share for share, there in ((1, speeds), (1.6, judged)) if there]
         axes = list(fig.subplots(1, len(shares), sharey=True, squeeze=False, width_ratios=shares)[0])

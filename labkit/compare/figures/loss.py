@@ -25,7 +25,7 @@ def losses(arms: dict[str, Arm], folder: Path) -> plot.Picture | None:
     if not drawn:
         return None
     look_of = plot.styles({name: arm.role for name, arm in arms.items()})
-    with plot.look() as figure:
+    with plot.styled() as figure:
         fig = figure(plot.WIDTH, 3.3)
         left, right = fig.subplots(1, 2, sharey=True)
         fig.subplots_adjust(left=0.075, right=0.755, top=0.89, bottom=0.15, wspace=0.07)
@@ -69,7 +69,7 @@ def gap(arms: dict[str, Arm], verdict: Verdict, folder: Path) -> plot.Picture | 
     threshold = max([abs(e) for e in edges] or [statistics.median([abs(g) for g in every] or [0.01])]) or 1e-3
     top = max([threshold * 2, *(abs(g) for g in every)])
     below = min([-threshold * 1.6, *every])
-    with plot.look() as figure:
+    with plot.styled() as figure:
         fig = figure(plot.WIDTH, 3.5)
         ax = fig.subplots()
         fig.subplots_adjust(left=0.105, right=0.755, top=0.87, bottom=0.13)

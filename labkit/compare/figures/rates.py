@@ -24,7 +24,7 @@ def milliseconds(rows: Iterable[TimedRow], folder: Path) -> plot.Picture | None:
         return None
     widest, clauses = max(sum(part.values()) for part in drawn.values()), []
     shown = [kind for kind in CLASSES if any(part.get(kind, 0) > 0.002 * widest for part in drawn.values())]
-    with plot.look() as figure:
+    with plot.styled() as figure:
         fig = figure(plot.WIDTH, 1.12 + 0.42 * len(drawn))
         ax = fig.subplots()
         plot.margins(fig, 0.62, 0.45, left=0.2, right=0.97)

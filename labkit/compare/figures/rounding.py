@@ -38,7 +38,7 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, plot.Style], folder: Path) -> 
     others = [f"{arms[n].label} {min(db for *_, db in dots):.0f} dB" for n, dots in every.items() if n not in shown]
     inexact = [(kind, db) for dots in shown.values() for _, _, kind, db in dots if db < EXACT]
     columns, rows = min(3, len(shown)), math.ceil(len(shown) / 3)
-    with plot.look() as figure:
+    with plot.styled() as figure:
         from matplotlib.lines import Line2D
 
         fig = figure(plot.WIDTH, 0.75 + 2.35 * rows)
