@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare.equal_loss import Further, further_steps
+from labkit.compare.terminal import parameters
 from labkit.errors import LabError
 from labkit.model.flops import flops_per_token
 from labkit.precision.config import PLAIN
@@ -31,9 +32,8 @@ Probes = list[tuple[int, dict[str, dict]]]  # [(step, {tensor: {"scale", "amax",
 class Arm:
     """One arm (variant) of a comparison, or the only one of a single run; None: no record holds it.
 
-    Losses in nats a token, gaps in per cent, memory in bytes (most of any step and rank). of: the arm of which this is
-    a further run, for the interim analysis `look`. times, speedup: its speed in the speed part and in the loss's, over
-    the baseline's. further: what its gap takes in steps. one_run: the gap is of a single run, without an interval.
+    Losses in nats a token, gaps in per cent, memory in bytes (most of any step and rank). of, look: as in its preset.
+    times, speedup: its speed in the speed part and in the loss's, over the baseline's. further: what its gap takes.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Arm:
     times: float | None = None
     ratio: Ratio = field(default_factory=Ratio)
     judged: Judged | None = None
-    one_run: bool = False
+    one_run: bool = False  # the gap is of a single run, without an interval
     gap: float | None = None
     low: float | None = None  # its interval
     high: float | None = None
@@ -114,17 +114,20 @@ def arm_rows(data: RunData, verdict: Verdict | None = None) -> dict[str, Arm]:
         label = of.label or " ".join(filter(None, (precision.backend, precision.recipe))) or "run"
         return {"run": _arm("run", ArmRow(label=label, role="single", status=data.status), data)}
     record = data.comparison
-    results, planned = record.results, record.config.arms
-    timed = results.speed.arms if results.speed else {}
+    results, planned, timed = record.results, record.config.arms, record.results.timed
     one_run = verdict is None and not record.config.repeat
     verdict = verdict or results.verdict or Verdict()
     base = next((row.tokens_per_s for row in timed.values() if row.role == "baseline"), None)
     arms: dict[str, Arm] = {}
     for name in dict.fromkeys([*results.arms, *planned, *data.arms, *timed]):
-        about = _about(name, results.arms.get(name), planned.get(name), timed.get(name))
+        # What the comparison says of it; where its results are silent, its preset and its timing.
+        row, plan, timing = results.arms.get(name, ArmRow()), planned.get(name, PlannedArm()), timed.get(name)
+        about = row.model_copy(update={"of": row.of or plan.of, "look": max(row.look, plan.look)})
+        about.label = row.label or plan.label or (timing.label if timing else None)
+        about.role = row.role or plan.role or (timing.role if timing else None)
         arm = arms[name] = _arm(name, about, data.arms.get(name))
-        arm.timed, arm.judged, arm.one_run = timed.get(name), verdict.arms.get(name), one_run
-        arm.times = arm.timed.tokens_per_s / base if arm.timed and base else None
+        arm.timed, arm.judged, arm.one_run = timing, verdict.arms.get(name), one_run
+        arm.times = timing.tokens_per_s / base if timing and base else None
         arm.ratio = results.speed.verdict.ratios.get(name, arm.ratio) if results.speed else arm.ratio
         _judge(arm, verdict)
     unit = next((arm.speed.tokens_per_s for arm in arms.values() if arm.role == "baseline"), None)
@@ -155,13 +158,6 @@ def still_needed(call: Call, arms: Mapping[str, Arm]) -> list[Item]:
     """What a call left for another and is not spared."""
     spared = [name for name, arm in arms.items() if is_spared(arm, arms)]
     return [item for item in call.left if item.part == "speed" or item.arm not in spared]
-
-
-def _about(name: str, row: ArmRow | None, planned: PlannedArm | None, timed: TimedRow | None) -> ArmRow:
-    """What the comparison says of an arm; where its results are silent, its preset and its timing."""
-    row, planned, timed = row or ArmRow(), planned or PlannedArm(), timed or TimedRow()
-    named = {key: getattr(row, key) or getattr(planned, key) or getattr(timed, key) for key in ("label", "role")}
-    return row.model_copy(update={**named, "of": row.of or planned.of, "look": max(row.look, planned.look)})
 
 
 def _arm(name: str, about: ArmRow, data: RunData | None) -> Arm:
@@ -202,22 +198,15 @@ def _arm(name: str, about: ArmRow, data: RunData | None) -> Arm:
 
 def _judge(arm: Arm, verdict: Verdict) -> None:
     """Put what the verdict says of an arm into it."""
-    arm.runs = int(arm.status == "finished")
+    arm.runs = int(arm.status == "finished" and (arm.one_run or arm.judged is not None))
     if not (judged := arm.judged):
-        arm.runs = arm.runs if arm.one_run else 0
-    elif arm.one_run:
+        return
+    if arm.one_run:
         kept = [gap for step, gap in judged.gap if verdict.from_step is not None and step >= verdict.from_step]
         arm.gap, arm.word = math.fsum(kept) / len(kept) if kept else None, ONE_RUN.get(judged.word, "")
     else:
-        arm.gap, arm.runs = judged.value, judged.runs or 0
-        arm.low, arm.high = judged.low, judged.high
+        arm.gap, arm.low, arm.high, arm.runs = judged.value, judged.low, judged.high, judged.runs or 0
         arm.word = judged.word if arm.role != "baseline" else ""
-
-
-def timed_arms(data: RunData, arms: Mapping[str, Arm]) -> list[Arm]:
-    """The arms of the speed part, in the order in which they were timed."""
-    speed = data.comparison.results.speed
-    return [arms[name] for name in speed.arms] if speed else []
 
 
 # ---- parts of a record
@@ -252,28 +241,15 @@ def timed_row(data: RunData, label: str, role: str) -> TimedRow:
     ranks = of.world.size if of.world and of.world.size else 1
     on_gpu = of.world is not None and str(of.world.device).startswith("cuda")
     gpu = of.hardware.gpus[0].name if on_gpu and of.hardware and of.hardware.gpus else None
-    found = efficiency_of(config, of.results.speed.tokens_per_s, gpu, ranks)
-    plain = config.precision.backend in PLAIN
-    evidence = of.results.evidence
-    return TimedRow(
-        **of.results.speed.model_dump(),
-        label=label,
-        role=role,
-        library="plain" if plain else config.precision.backend,
-        attention=config.attention,
-        batch=config.batch_size,
-        seq_len=config.seq_len,
-        ranks=ranks,
-        tokens_step=config.batch_size * config.seq_len // ranks,
-        skipped=len(of.results.skipped),
-        fused=config.precision.fused,
-        converted=0 if plain else evidence.get("converted"),
-        width=config.resolved_model.d_model,
-        module_types=evidence.get("module_types"),
-        flops_per_s=found.flops_per_s,
-        mfu=found.mfu,
-        mfu_note=found.note,
-    )
+    found, evidence = efficiency_of(config, of.results.speed.tokens_per_s, gpu, ranks), of.results.evidence
+    plain, batch, length = config.precision.backend in PLAIN, config.batch_size, config.seq_len
+    known: dict[str, Any] = {"label": label, "role": role, "ranks": ranks, "skipped": len(of.results.skipped)}
+    known |= {"batch": batch, "seq_len": length, "tokens_step": batch * length // ranks, "attention": config.attention}
+    known |= {"library": "plain" if plain else config.precision.backend, "fused": config.precision.fused}
+    known |= {"converted": 0 if plain else evidence.get("converted"), "module_types": evidence.get("module_types")}
+    known |= {"width": config.resolved_model.d_model}
+    known |= {"flops_per_s": found.flops_per_s, "mfu": found.mfu, "mfu_note": found.note}
+    return TimedRow(**of.results.speed.model_dump(), **known)
 
 
 # ---- probes of what is cast
@@ -302,10 +278,12 @@ def worst_sqnr(probes: Probes) -> Sqnr | None:
     return None
 
 
-def measured_on(data: RunData, arms: Mapping[str, Arm]) -> tuple[int | None, float | None, float | None]:
-    """Return (ranks, parameters of the timed model, of the trained one), as far as the runs record them."""
-    names = data.comparison.results.speed.arms if data.comparison.results.speed else ()
-    timed = [run.training for name in names if (run := find_run(data.path / "speed" / name))]
+def measured_on(data: RunData, arms: Mapping[str, Arm]) -> tuple[int | None, dict[str, str]]:
+    """(ranks, {"speed", "losses": parameters of the model that is timed, trained}), as far as the runs record them."""
+    folders = [data.path / "speed" / name for name in data.comparison.results.timed]
+    timed = [run.training for folder in folders if (run := find_run(folder))]
     trained = [arm.data.training for arm in arms.values() if arm.data]
-    counted = [next((run.parameters for run in runs if run.parameters), None) for runs in (timed, trained)]
-    return next((run.world.size for run in (*trained, *timed) if run.world), None), counted[0], counted[1]
+    parts = {"speed": timed, "losses": trained}
+    known = {part: next((run.parameters for run in runs if run.parameters), 0.0) for part, runs in parts.items()}
+    ranks = next((run.world.size for run in (*trained, *timed) if run.world), None)
+    return ranks, {part: parameters(count) for part, count in known.items() if count}

@@ -1,8 +1,5 @@
 """A comparison that goes on when the terminal or the ssh connection dies, and how to find it again.
-
-RUN/.process.json  of the last detached run: `Process`     RUN/.stop  asks the ranks to pause
-RUN/compare.log    what it would print
-"""
+RUN/.process.json: `Process`, of the last detached run; RUN/compare.log: what it prints; RUN/.stop: asks for a pause."""
 
 import json
 import math
@@ -70,19 +67,18 @@ def going(out: Path) -> bool:
 
 def refuse_company(out: Path) -> None:
     """LabError if a run goes on in a folder beside `out`: two on one GPU spoil each other's times, and do not fit."""
-    beside = (file.parent for file in sorted(out.absolute().parent.glob("*/run.json")))
-    if other := next((folder for folder in beside if folder != out.absolute() and going(folder)), None):
-        other_run = f"a run goes on in {out.parent / other.name} (`lab status` shows it)"
-        apart = "on other GPUs (CUDA_VISIBLE_DEVICES) give --out in another folder"
-        raise LabError(f"the GPU is taken: {other_run}; wait for it, or pause a comparison with --stop; {apart}")
+    for file in sorted(out.absolute().parent.glob("*/run.json")):
+        if file.parent != out.absolute() and going(file.parent):
+            other = f"a run goes on in {out.parent / file.parent.name} (`lab status` shows it)"
+            apart = "on other GPUs (CUDA_VISIBLE_DEVICES) give --out in another folder"
+            raise LabError(f"the GPU is taken: {other}; wait for it, or pause a comparison with --stop; {apart}")
 
 
 def died(out: Path) -> Process | None:
     """The last detached run, if it ended without finishing: killed, or by an error of its own."""
     process = process_of(out)
-    if process and process.pid != os.getpid() and not process.alive and process.exit in (None, CRASHED):
-        return process
-    return None
+    ended = process is not None and process.pid != os.getpid() and not process.alive
+    return process if process and ended and process.exit in (None, CRASHED) else None
 
 
 def tail(file: Path, most: int) -> bytes:
@@ -113,22 +109,19 @@ def detach(out: Path, words: list[str]) -> Process:
     command = [sys.executable, "-u", "-m", "labkit", DETACHED, str(out), *words]
     with explained(f"in {out}"), open(out / LOG, "ab") as log:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    until = time.monotonic() + STARTED
-    while time.monotonic() < until:
+    until, ended = time.monotonic() + STARTED, False
+    while not ended and time.monotonic() < until:
         ended, process = child.poll() is not None, process_of(out)
         if process and process.pid == child.pid:
             return process
-        if ended:
-            break
         time.sleep(0.02)
     raise LabError(f"the detached run did not start; its last words: {last_words(out, 3) or 'none'}")
 
 
 def attend(command: Callable[[list[str]], None], out: Path, words: list[str]) -> None:
     """In the detached process: say that it is there, call `command`, say how it ended, and end likewise."""
-    process = Process(os.getpid(), start_of(os.getpid()), time.time())
+    process, status = Process(os.getpid(), start_of(os.getpid()), time.time()), CRASHED
     _write(out, process)
-    status = CRASHED
     try:
         command(words)
         status = 0

@@ -1,8 +1,5 @@
-"""The search for an arm's micro-batch: the preset's, halved until it fits, or with speed.batch = "largest" the most
-sequences that fit.
-
-A try is a training on fresh processes; after `LOOK` steps its memory is known, which grows with the batch along a line.
-"""
+"""The search for an arm's micro-batch: the preset's, halved until it fits, or by speed.batch = "largest" all that fits.
+A try is a training on fresh processes; after `LOOK` steps its memory is known, a line over the batch."""
 
 import math
 from collections.abc import Sequence
@@ -32,22 +29,21 @@ class Search:
         """Sequences of the next try; those of the last one if it is the one to time; 0 if not even one fits."""
         too_many = [each.micro_batch_size for each in self.tries if not each.fitted or each.short]
         limit = min(too_many, default=math.inf)
-        needs = {each.micro_batch_size: each.need for each in self.tries if each.fitted}
-        fits = {each.micro_batch_size: each for each in self.tries if each.fitted and each.micro_batch_size < limit}
-        if not fits:  # half of what was too much, down to one sequence
-            if limit in needs and limit == 1:
+        fitted = {each.micro_batch_size: each for each in self.tries if each.fitted}
+        low = max((size for size in fitted if size < limit), default=0)
+        if not low:  # half of what was too much, down to one sequence
+            if limit == 1 and 1 in fitted:
                 return 1  # short of memory, but there is nothing smaller
             return int(limit) // 2 if too_many else self.first
-        low = max(fits)
         if self.have is None or low + 1 == limit:
             return low
         # Two tries give the line itself; with one it is too steep, so at least one sequence more is tried. After a try
         # that was out or short of memory (the allocator frees and asks anew in each step) come one less, two less, four
         # less.
-        other = min(needs.keys() - {low}, key=lambda size: abs(size - low), default=0)
-        at = needs[other] if other else fits[low].rest
-        each_one = max(1.0, (needs[low] - at) / (low - other))
-        room = min(low + int((self.have - needs[low]) // each_one), GROWTH * low)
+        other, need = min(fitted.keys() - {low}, key=lambda size: abs(size - low), default=0), fitted[low].need
+        at = fitted[other].need if other else fitted[low].rest
+        each_one = max(1.0, (need - at) / (low - other))
+        room = min(low + int((self.have - need) // each_one), GROWTH * low)
         if room <= low and other:
             return low
         return max(low + 1, min(room, int(limit) - 2 ** (len(too_many) - 1) if too_many else room))
@@ -58,13 +54,10 @@ class Search:
 
 def describe(tries: Sequence[Try]) -> str:
     """ "tried with 8 (55.4 GiB), 13 (out of memory), 12 (77.8 GiB, short of memory) sequences a GPU"."""
-
-    def why(one: Try) -> str:
-        if not one.fitted:
-            return "out of memory"
-        return f"{one.need / GIB:.3g} GiB" + (", short of memory" if one.short else "")
-
-    each = (f"{one.micro_batch_size} ({why(one)})" for one in tries)
+    each = []
+    for one in tries:
+        why = f"{one.need / GIB:.3g} GiB" if one.fitted else "out of memory"
+        each.append(f"{one.micro_batch_size} ({why}{', short of memory' if one.short else ''})")
     return f"tried with {', '.join(each)} sequences a GPU"
 
 

@@ -1,8 +1,5 @@
-"""Minutes and money: predicted before a comparison starts, measured after, and never more than was allowed.
-
-A prediction is a start-up time and tokens over the expected rate, scaled by how far off the arms so far were. An arm
-starts if it fits into what is left; it pauses at the end of the time, and the next call goes on from its checkpoint.
-"""
+"""Minutes and money: predicted before a comparison starts, measured after, and never more than was allowed. An
+arm starts if it fits, by its prediction and how far off those so far were, and pauses at the end of the time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -80,10 +77,9 @@ class Budget:
 
     def call(self, *, ended: bool = False) -> Call:
         """Up to now, for the record."""
-        left = [item for item in self.left if item not in self.done]
+        left, seconds = [item for item in self.left if item not in self.done], self.seconds()
         items = [item.model_copy(update={"left": item in self.left}) for item in (*self.done, *left)]
         call = Call(began=self.began, minutes=self.minutes, price_per_hour=self.price, ended=ended, items=items)
-        seconds = self.seconds()
         return call.model_copy(update={"seconds": seconds, "cost": self.cost(seconds)})
 
 
@@ -161,13 +157,11 @@ class Pace:
 
     steps: int
     first: tuple[float, int] | None = None  # when the first step was seen, and its number
-    newest: int = 0
 
     def left(self, now: float, step: int) -> float | None:
         """Seconds until the last step, when `step` is done at time `now`; None until two steps in a row were seen."""
-        if self.first is None or step < self.newest:
+        if self.first is None or step < self.first[1]:
             self.first = now, step
-        self.newest = step
         begun, at = self.first
         return (self.steps - step) * (now - begun) / (step - at) if step > at else None
 

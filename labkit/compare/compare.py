@@ -4,8 +4,9 @@ The same command goes on with what was stopped. Under torchrun rank 0 plans, wri
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from rich.prompt import Confirm
 from labkit.comm.group import Group
 from labkit.comm.ranks import is_first, run_ranks, under_torchrun
 from labkit.compare import background, follow, own
-from labkit.compare.announce import announce, predicted
 from labkit.compare.budget import Budget
 from labkit.compare.plan import Plan, check_part, fitting, make_plan, other_settings
-from labkit.compare.preset import Preset, load_preset
+from labkit.compare.preset import load_preset
 from labkit.compare.session import Session
+from labkit.compare.summary import announce, predicted
 from labkit.compare.terminal import say
 from labkit.errors import LabError
 from labkit.model.shape_file import name_of
@@ -27,10 +28,8 @@ from labkit.model.shape_file import name_of
 
 @dataclass(frozen=True)
 class Request:
-    """The options of `lab compare`, as its fields.
-
-    preset: a name or a TOML file; arms: names, None for the preset's choice; settings: KEY=VALUE; model: a file with
-    another shape (labkit.compare.own); part: "speed" or "safety" alone; price_per_hour: of the whole machine.
+    """The options of `lab compare`. preset: a name or a TOML file; arms: names, None for the preset's choice; settings:
+    KEY=VALUE; model: a file with another shape; part: "speed" or "safety" alone; price_per_hour: of the whole machine.
     """
 
     preset: str
@@ -47,20 +46,19 @@ class Request:
 
     def words(self, out: Path) -> list[str]:
         """The command line of this comparison in `out`, without `lab`, and without `fresh`, `detach` and `stop`."""
-        words = ["compare", "--preset", self.preset]
-        words += ["--arms", ",".join(self.arms)] if self.arms is not None else []
-        words += [word for setting in self.settings for word in ("--set", setting)]
-        words += ["--part", self.part] if self.part else []
-        words += ["--budget-minutes", repr(self.budget_minutes)] if self.budget_minutes else []
-        words += ["--price-per-hour", repr(self.price_per_hour)] if self.price_per_hour else []
-        return [*words, "--out", str(out)]
+        arms = None if self.arms is None else ",".join(self.arms)
+        options: list[tuple[str, Any]] = [("--preset", self.preset), ("--arms", arms)]
+        options += [("--set", setting) for setting in self.settings]
+        options += [("--part", self.part), ("--budget-minutes", self.budget_minutes)]
+        options += [("--price-per-hour", self.price_per_hour), ("--out", out)]
+        return ["compare", *(str(word) for pair in options if pair[1] is not None for word in pair)]
 
 
 def compare(request: Request, console: Console | None = None) -> int:
-    """Run a comparison, or follow the one that runs in the folder, and print its verdict.
+    """Run a comparison, or follow the one that runs in the folder, and print its verdict. LabError: it cannot run here.
 
     Returns the exit status, the same on every rank: 0 for pass, or if the arms or part named have their results; 3 if
-    something was left for another call; else 1. LabError, before anything starts: whatever cannot run here.
+    something was left for another call; else 1.
     """
     leader = is_first()
     console = (console or Console()) if leader else Console(quiet=True)
@@ -79,13 +77,12 @@ def compare(request: Request, console: Console | None = None) -> int:
     budget = Budget(request.budget_minutes, request.price_per_hour, out / background.STOP)
     if request.stop and (request.detach or request.fresh):
         raise LabError("--stop asks a running comparison to pause: it goes with no --detach and no --fresh")
-    how: dict[str, Any] = {"explicit": named, "out": out, "fresh": request.fresh, "parts": parts}
+    planned = partial(make_plan, whole, wanted, explicit=named, out=out, fresh=request.fresh, parts=parts)
     if under_torchrun():
         if request.detach or request.stop:
-            instead = "on one machine `--set world_size=0` takes every GPU, and torchrun itself can be started by nohup"
-            raise LabError(f"--detach and --stop go without torchrun: {instead}")
+            raise LabError("--detach and --stop go without torchrun: `--set world_size=0` takes every GPU of a machine")
         # One rank decides what there is to do, or two could see the folder in two states.
-        plan = run_ranks(_plan_on_rank_0, whole, wanted, how, timeout=None, device=whole.device)[0]
+        plan = run_ranks(_plan_on_rank_0, planned, out, timeout=None, device=whole.device)[0]
         if isinstance(plan, LabError):
             raise plan
     else:
@@ -95,22 +92,22 @@ def compare(request: Request, console: Console | None = None) -> int:
             if request.fresh:
                 raise LabError(f"a comparison is running in {out}: pause it with --stop before --fresh moves it aside")
             if different := other_settings(out, whole):
-                apart = "wait for it, pause it with --stop, or choose another folder with --out"
-                raise LabError(f"a comparison with other settings ({different}) is running in {out}: {apart}")
+                where = f"with other settings ({different}) is running in {out}"
+                raise LabError(f"a comparison {where}: wait for it, pause it with --stop, or choose another --out")
             return follow.follow(out, console)
         follow.report_death(out, console)
         if whole.device == "cuda":
             background.refuse_company(out)
-        plan = make_plan(whole, wanted, **how)
+        plan = planned()
     if leader and whole.device == "cuda" and plan.todo and budget.minutes is None:
         ask_without_budget(plan, console, budget)
     if request.detach:
         # Apart from the terminal, once the plan has shown that it can run.
         announce(plan, console, budget)
         process = background.detach(out, replace(request, settings=settings).words(out))
-        shown = f"The same command shows it, so does `lab status {out}`; with --stop it pauses."
-        head = f"Detached, process {process.pid}: it goes on when this terminal closes."
-        say(console, f"{head} {shown} Log: {out / background.LOG}", fold=False)
+        log = out / background.LOG
+        say(console, f"Detached, process {process.pid}: it goes on when this terminal closes. Log: {log}", fold=False)
+        say(console, f"The same command shows it, so does `lab status {out}`; with --stop it pauses.", fold=False)
         return 0
     if leader:
         background.begin(out)
@@ -126,12 +123,12 @@ def ask_without_budget(plan: Plan, console: Console, budget: Budget) -> None:
         raise LabError("nothing was started: --budget-minutes sets a limit, and `lab follow` shows a run that goes on")
 
 
-def _plan_on_rank_0(group: Group, preset: Preset, wanted: list[str], how: dict[str, Any]) -> Plan | LabError | None:
+def _plan_on_rank_0(group: Group, planned: Callable[[], Plan], out: Path) -> Plan | LabError | None:
     if group.rank:
         return None
     try:
-        if background.going(how["out"]):
-            raise LabError(f"a comparison is running in {how['out']} already: `lab status {how['out']}` shows it")
-        return make_plan(preset, wanted, **how)
+        if background.going(out):
+            raise LabError(f"a comparison is running in {out} already: `lab status {out}` shows it")
+        return planned()
     except LabError as error:
         return error

@@ -4,14 +4,14 @@
     steps    = gap / slope
     speed    = times * S / (S + steps)      S: the steps that were trained; times: tokens/s over the baseline's
 
-The interval is a bootstrap over the runs that the verdict rests on: the gap is drawn from the verdict's own interval,
-the slope from the baseline's runs. `python -m studies.verdict.operating` measures how often it holds the true steps.
+The interval is a bootstrap: gaps from the verdict's own interval, slopes from the baseline's runs. `python -m
+studies.verdict.operating` measures how often it holds the true steps.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, linear_regression
 
 ASSUMED = (
     "At equal loss the further steps are counted that the gap takes, if a recipe makes up for it at the pace at which "
@@ -40,9 +40,9 @@ class Further:
 def further_steps(
     baseline: Sequence[Mapping[int, float]], from_step: int, gap: float, low: float, high: float
 ) -> Further | None:
-    """What a gap in per cent, with its interval, is in steps. baseline: each run's {step: held-out loss}, in nats.
+    """What a gap in per cent, with its interval, is in steps; None if it is not known, or the baseline does not learn.
 
-    None: the gap or its interval is not known, or a run of the baseline does not fall where it is judged.
+    baseline: each run's {step: held-out loss}, in nats.
     """
     slopes = [slope(run, from_step) for run in baseline]
     if not slopes or not all(math.isfinite(x) for x in (gap, low, high)) or not all(one > 0 for one in slopes):
@@ -60,7 +60,4 @@ def further_steps(
 def slope(heldout: Mapping[int, float], from_step: int) -> float:
     """By how many per cent a run's held-out loss falls in a step, from `from_step` on; NaN from fewer than two losses."""
     kept = {step: 100 * math.log(loss) for step, loss in heldout.items() if step >= from_step and 0 < loss < math.inf}
-    if len(kept) < 2:
-        return math.nan
-    middle = sum(kept) / len(kept)
-    return -math.fsum((step - middle) * y for step, y in kept.items()) / sum((step - middle) ** 2 for step in kept)
+    return -linear_regression(list(kept), list(kept.values())).slope if len(kept) > 1 else math.nan

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from labkit.compare import background
 from labkit.compare.arms import find_run, heldout_of
@@ -58,15 +58,14 @@ class TrainingProgress:
 
     def _show(self) -> None:
         if not self.console.is_terminal:
-            self._lines()
+            while not self._end.wait(LINE_EVERY):
+                last = last_step(self.folder / "steps.jsonl")
+                of = f"/{self.steps}" if self.steps else ""
+                text = f"step {last['step']}{of}, {step_words(last)}; {self._left(last)}" if last else "starting ranks"
+                say(self.console, f"{self.label}: {text}")
             return
-        columns = (
-            TextColumn("{task.description:<30}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[now]}"),
-            TextColumn("{task.fields[left]}") if self.forecast else TimeRemainingColumn(),
-        )
+        texts = [TextColumn(f"{{task.{text}}}") for text in ("description:<30", "fields[now]", "fields[left]")]
+        columns = (texts[0], BarColumn(), MofNCompleteColumn(), *texts[1:])
         with Progress(*columns, console=self.console, refresh_per_second=4) as bar:
             task = bar.add_task(self.label, total=self.steps, now="starting ranks", left="")
             while True:
@@ -76,26 +75,14 @@ class TrainingProgress:
                 if ended:
                     return
 
-    def _lines(self) -> None:
-        said_at = None
-        while not self._end.wait(LOOK):
-            last, now = last_step(self.folder / "steps.jsonl"), time.monotonic()
-            left = self._left(last) if last else ""
-            if now - (said_at or self.begin) < LINE_EVERY and (said_at or not last):
-                continue
-            said_at, of = now, f"/{self.steps}" if self.steps else ""
-            text = f"step {last['step']}{of}, {step_words(last)}" if last else "starting ranks"
-            say(self.console, f"{self.label}: {text}, {now - self.begin:.0f} s" + (f"; {left}" if left else ""))
-
     def _left(self, last: dict) -> str:
-        """How long the call still takes, in words; "" without a forecast, and at the first step."""
-        if not self.forecast:
-            return ""
+        """How long it has taken and, as far as that is known, how long the call still takes."""
         elapsed = time.monotonic() - self.begin
         here = self.pace.left(elapsed, last["step"])
-        if not self.steps:  # a window: it ends by the clock, as predicted
+        if not self.steps and self.forecast:  # a window: it ends by the clock, as predicted
             here = max(0.0, self.forecast.now.predicted_s - elapsed)
-        return "" if here is None else in_words(self.forecast.left(elapsed, here))
+        left = in_words(self.forecast.left(elapsed, here)) if self.forecast and here is not None else ""
+        return f"{elapsed:.0f} s" + (f", {left}" if left else "")
 
 
 def last_step(file: Path) -> dict | None:
@@ -143,14 +130,12 @@ def _outcome(data: RunData) -> str:
     """The last held-out loss and, if the baseline has its own beside it, the gap to it; "" if nothing was evaluated."""
     if not (own := heldout_of(data)):
         return ""
-    text = f", held-out loss {own[max(own)]:.4f}"
-    for folder in sorted(data.path.parent.iterdir()):
-        other = find_run(folder) if folder != data.path else None
-        if other and other.training.role == "baseline":
-            pairs = gaps_of(own, [heldout_of(other)])
-            if late := [gap for step, gap in pairs if step > pairs[-1][0] // 2]:
-                text += f", {sum(late) / len(late):+.3f} % from the baseline's so far"
-    return text
+    beside = (find_run(folder) for folder in sorted(data.path.parent.iterdir()) if folder != data.path)
+    baselines = [heldout_of(run) for run in beside if run and run.training.role == "baseline"]
+    pairs = gaps_of(own, baselines)
+    late = [gap for step, gap in pairs if step > pairs[-1][0] // 2]
+    gap = f", {sum(late) / len(late):+.3f} % from the baseline's so far" if late else ""
+    return f", held-out loss {own[max(own)]:.4f}{gap}"
 
 
 def overview(out: Path, console: Console) -> int:
@@ -161,13 +146,13 @@ def overview(out: Path, console: Console) -> int:
     going = background.going(out)
     if not going and report_death(out, console):
         return 1
-    if going or (run.status != "finished" and not run.comparison.results.verdict):
+    if not going and (run.status == "finished" or run.comparison.results.verdict):
+        show(out, console)
+    else:
         unfinished = f"{out} has not come to an end ({run.status}); the same command goes on:"
         say(console, f"{out} is running{_since(out, run.comparison.call)}." if going else unfinished, fold=False)
         for text in filter(None, (line(*arm) for arm in arms(out))):
             say(console, f"  {text}")
-    else:
-        show(out, console)
     return 0 if going else {"finished": 0, "failed": 1}.get(run.status, 3)
 
 
@@ -228,12 +213,8 @@ def stop(out: Path, console: Console) -> int:
     with explained(f"in {out}"):
         (out / background.STOP).touch()
     say(console, "Asked to pause. It does so between two steps, which may take a minute while it compiles.")
-    try:
-        while background.going(out):
-            time.sleep(LOOK)
-    except KeyboardInterrupt:
-        say(console, "Left. It stops by itself.")
-        return LEFT
+    while background.going(out):
+        time.sleep(LOOK)
     overview(out, console)
     return 0
 

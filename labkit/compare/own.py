@@ -1,7 +1,4 @@
-"""A model of one's own in the place of the preset's: `lab compare --model FILE`.
-
-The file becomes settings, as `--set` would take them, put under those that were typed, and so stands in the record.
-"""
+"""`lab compare --model FILE`: the file becomes settings as of `--set`, put under those that were typed."""
 
 import json
 from collections.abc import Iterable
@@ -36,10 +33,14 @@ def settings(preset: str, path: Path, typed: Iterable[str] = ()) -> list[str]:
     # What is typed of the model holds in both parts: the file's settings of the speed part give way to it.
     written = {each.partition("=")[0] for each in out}
     out += [f"speed.{each}" for each in typed if any(f"speed.{each}".startswith((f"{k}=", f"{k}.")) for k in written)]
-    whole = load_preset(preset, [*out, *typed])
-    parts = ("speed", "safety") if whole.speed else ("safety",)
+    whole, parts = load_preset(preset, [*out, *typed]), ("speed", "safety") if base.speed else ("safety",)
     load_decoder(path, max(whole.config_of(part, whole.baseline(), None, 1).seq_len for part in parts))
-    out += _rates(base, whole)
+    # The rates that the preset expects of its arms, as those of a model with so many more FLOPs a token.
+    for part in parts:
+        both = [each.config_of(part, each.baseline(), None, 1) for each in (base, whole)]
+        before, after = (flops_per_token(each.resolved_model, each.seq_len, causal=True) for each in both)
+        rates = {name: getattr(arm.expect, part) for name, arm in base.arms.items() if not arm.of}
+        out += [f"arms.{name}.expect.{part}={rate * before / after:.4g}" for name, rate in rates.items() if rate]
     world, have = check_device(whole), gpu_memory_gib(whole)
     return [*out, *batches(whole, have, world)] if have else out
 
@@ -80,17 +81,6 @@ def shapes(before: TrainConfig, own: ModelConfig, table: str) -> list[str]:
     shape = ", ".join(f"{key} = {_toml(value)}" for key, value in own.model_dump().items())
     length, vocabulary = min(before.seq_len, own.max_seq_len), min(before.data.vocab_size, own.vocab_size)
     return [f"{table}.model={{{shape}}}", f"{table}.seq_len={length}", f"{table}.data.vocab_size={vocabulary}"]
-
-
-def _rates(base: Preset, whole: Preset) -> list[str]:
-    """Settings for the rates that the preset expects of its arms."""
-    out = []
-    for part in ("speed", "safety") if base.speed else ("safety",):
-        both = [preset.config_of(part, preset.baseline(), None, 1) for preset in (base, whole)]
-        before, after = (flops_per_token(each.resolved_model, each.seq_len, causal=True) for each in both)
-        rates = {name: getattr(arm.expect, part) for name, arm in base.arms.items() if not arm.of}
-        out += [f"arms.{name}.expect.{part}={rate * before / after:.4g}" for name, rate in rates.items() if rate]
-    return out
 
 
 def _toml(value: object) -> str:

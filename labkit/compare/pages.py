@@ -1,7 +1,6 @@
 """`lab results`: pages NAME.md made from NAME.md.j2 beside them, every number, table and figure from a record.
 
-The first line may name modules whose public names fill blanks, beside those of `Page`:
-`{# numbers: week16_fp8.given.findings #}`.
+`{# numbers: week16_fp8.given.findings #}` in the first line names modules whose names fill blanks, beside `Page`'s.
 """
 
 import html
@@ -73,12 +72,12 @@ class Page:
 
     def figure(self, name: str, what: str) -> str:
         """A comparison's "gap" or "milliseconds", drawn into figures/."""
-        data, picture = self.run(name), None
+        data = self.run(name)
         results = data.comparison.results
         if what == "gap":
             picture = loss.gap(arm_rows(data), results.verdict or Verdict(), self.scratch)
-        elif results.speed:
-            picture = rates.milliseconds(results.speed.arms.values(), self.scratch)
+        else:
+            picture = rates.milliseconds(results.timed.values(), self.scratch)
         return self.show(picture, f"figures/{name}-{what}")
 
     def show(self, picture: Picture | None, name: str) -> str:
@@ -88,17 +87,11 @@ class Page:
         self.figures[self.folder / f"{name}.png"] = small(picture)
         return f"![{picture.alt}]({name}.png)" + (f"\n\n*{picture.note}*" if picture.note else "")
 
-    def picture(self, name: str, width: int = 0) -> str:
-        """A PNG or SVG that is there, with the alt text inside it; shown as wide as it is, or `width` pixels."""
-        from PIL import Image
-
-        if name.endswith(".svg"):
-            title = re.search(r"<title>(.*?)</title>", (self.folder / name).read_text(encoding="utf-8"), re.DOTALL)
-            alt = html.unescape(title[1]) if title else ""
-        else:
-            with Image.open(self.folder / name) as image:
-                alt = str(image.info["Description"])
-        return f'<img src="{name}" width="{width}" alt="{html.escape(alt)}">' if width else f"![{alt}]({name})"
+    def picture(self, name: str, width: int) -> str:
+        """An SVG that is there, `width` pixels wide, with the alt text inside it."""
+        title = re.search(r"<title>(.*?)</title>", (self.folder / name).read_text(encoding="utf-8"), re.DOTALL)
+        alt = html.unescape(title[1]) if title else ""
+        return f'<img src="{name}" width="{width}" alt="{html.escape(alt)}">'
 
     @staticmethod
     def table(heads: list[str], rows: list[list[Any]]) -> str:

@@ -1,11 +1,12 @@
 """What a comparison will do: parts, arms, ranks, what is finished, and what this machine cannot run and why.
 
-A gate stands between two arms: the second is trained only if the first passed, in a comparison whose negative control
-was rejected. A gate, like the second interim analysis, is judged when its arm is due, from the records alone.
+An arm behind a gate is trained only if the gate's arm passed, where a negative control was rejected. Gates and second
+looks are judged when their arms are due, from the records alone.
 """
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import rows_per_micro_batch
 
 PARTS = ("speed", "safety")
+PREDICTS = re.compile(r"(startup|again|ahead)_seconds|without_fp8|\.expect\b")  # settings that change no training
 
 
 @dataclass
@@ -71,15 +73,13 @@ class Plan:
         gate = self.preset.arms[arm].gate
         if not gate or part == "speed":
             return ""
-        finished, label = self.heldouts(), self.preset.arms[gate].label
+        finished, where = self.heldouts(), f"its gate, {self.preset.arms[gate].label},"
         if gate not in finished:
-            controls = [name for name, about in self.preset.arms.items() if about.role in CONTROLS]
-            why = f"its gate, {label}, has no finished result yet: train that arm first"
-            return f"{why} (`--arms {','.join([*controls, gate])}`)"
+            first = [name for name, about in self.preset.arms.items() if about.role in CONTROLS or name == gate]
+            return f"{where} has no finished result yet: train that arm first (`--arms {','.join(first)}`)"
         verdict = repeats.judge(finished, self.preset, [gate])
-        if verdict.word == "pass" and verdict.arms[gate].word == "same":
-            return ""
-        return f"its gate, {label}, is closed. {verdict.sentence}".rstrip(".")
+        opened = verdict.word == "pass" and verdict.arms[gate].word == "same"
+        return "" if opened else f"{where} is closed. {verdict.sentence}".rstrip(".")
 
     def second_look(self, part: str, arm: str) -> str:
         """ "" for an arm that is no run of a second look; else what becomes of it, as `repeats.second_look` says."""
@@ -89,12 +89,11 @@ class Plan:
 
     def baselines(self) -> list[dict[int, float]]:
         """{step: held-out loss} of each finished BF16 run; none in a preset without `[repeat]`."""
-        base = repeats.families(self.preset.arms)[self.preset.baseline()].runs if self.preset.repeat else []
-        return [losses for run, losses in self.heldouts().items() if run in base]
+        base, runs = self.preset.baseline(), self.heldouts() if self.preset.repeat else {}
+        return [losses for run, losses in runs.items() if base in (run, self.preset.arms[run].of)]
 
     def items(self) -> list[Item]:
-        """In order; a further run of an arm right after another of it has its processes, and other arms' were started
-        ahead while one before them trained for its loss, or the corpus was cut."""
+        """In order, with what it takes to start each: see `Session._on_ranks`."""
         found, before = [], ("safety", "")
         for part, arm in self.todo:
             of = self.preset.arms[arm].of or arm
@@ -162,11 +161,8 @@ def make_plan(
                 raise LabError(f"arm {arm} ({preset.arms[arm].label}) cannot run: {error}") from None
             missing[arm] = str(error)
     prepare_folder(preset, out, fresh)
-    tries = {
-        arm: kept
-        for arm, found in CompareRun.model_validate(load_run(out)).results.tries.items()
-        if (kept := [each for each in found if each.gib == memory])
-    }
+    known = CompareRun.model_validate(load_run(out)).results.tries
+    tries = {arm: [each for each in found if each.gib == memory] for arm, found in known.items()}
     plan = Plan(preset, out, world, missing=missing, memory_gib=memory, tries=tries)
     plan.done = [each for each in every if is_done(plan, *each)]
     begun = {arm for part, arm in [*plan.done, *requested] if part == "safety"}
@@ -177,30 +173,23 @@ def make_plan(
     return plan
 
 
-def runs_of_decision(preset: Preset, candidate: str) -> set[str]:
-    """The runs that a candidate's first verdict needs: its own, the baseline's, and the control's."""
-    families = {name: arm.of or name for name, arm in preset.arms.items() if arm.look == 1}
-    return {name for name, of in families.items() if of == candidate or preset.arms[of].role in ("baseline", "broken")}
-
-
 def decisive_first(plan: Plan) -> list[tuple[str, str]]:
     """What is to do: speed and loss of the candidate that [repeat] judges first, then of the next one; after these the
     second looks, then what is timed beside them. In the preset's order where it has gates, or no loss to judge."""
     arms, judged = plan.preset.arms, plan.preset.judged
     if not plan.preset.repeat or any(arm.gate for arm in arms.values()):
         return plan.todo
-    places = {name: place for place, name in enumerate(sorted(plan.requested, key=[*judged, *arms].index))}
+    places = sorted(plan.requested, key=[*judged, *arms].index)
 
-    def place(each: tuple[str, str]) -> tuple[float, float]:
+    def place(each: tuple[str, str]) -> tuple[int, int]:
         part, name = each
-        of = arms[name].of or name
+        of, last = arms[name].of or name, len(places)
         if arms[of].role in ("baseline", "broken"):
             return (0, 0) if part == "speed" else (0, 2)
         if arms[name].look > 1:
-            return len(places), 0
-        if of not in places:
-            return (len(places), 1) if part == "speed" else (len(places), 2)
-        return places[of], 1 if part == "speed" else 3
+            return last, 0
+        at = places.index(of) if of in places else last
+        return (at, 1) if part == "speed" else (at, 3)
 
     return sorted(plan.todo, key=place)
 
@@ -216,24 +205,21 @@ def check_device(preset: Preset) -> int:
     """The number of ranks; LabError if the machine lacks what the preset asks for."""
     import torch
 
-    if preset.device == "cpu":
-        return int(os.environ["WORLD_SIZE"]) if under_torchrun() else preset.world_size or 1
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not gpus:
+    gpus = torch.cuda.device_count() if preset.device == "cuda" and torch.cuda.is_available() else 0
+    if preset.device == "cuda" and not gpus:
         why = "needs a CUDA GPU and this machine shows none: `lab doctor` says why; the preset cpu-tiny runs anywhere"
         raise LabError(f"preset {preset.name} {why}")
     if under_torchrun():
         return int(os.environ["WORLD_SIZE"])
-    if preset.world_size > gpus:
+    if preset.device == "cuda" and preset.world_size > gpus:
         why = f"needs {preset.world_size} GPUs and this machine has {gpus}: add --set world_size={gpus}"
         raise LabError(f"preset {preset.name} {why}")
-    return preset.world_size or gpus
+    return preset.world_size or max(1, gpus)
 
 
 def refuse_too_large(config: TrainConfig, world: int, have: float) -> None:
     """LabError where what each step leaves behind is more than a GPU of `have` GiB holds, whatever the batch."""
-    held = needed.held(config, world) / needed.GIB
-    if held > have:
+    if (held := needed.held(config, world) / needed.GIB) > have:
         raise LabError(
             f"the model's weights, gradients and AdamW states take {held:.0f} GiB of each of {world} GPUs, and a GPU "
             f"here has {have:.0f}: take more GPUs (--set world_size=N), or a smaller model"
@@ -272,10 +258,10 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
             record = RunRecord.open(out)
             record.update(config=settings)
             record.close()
-        return
-    if out.exists() and any(out.iterdir()):
+    elif out.exists() and any(out.iterdir()):
         raise LabError(f"{out} holds files but no run: choose another folder with --out")
-    RunRecord.create(out, kind="compare", config=settings, seeds={"run": preset.train.get("seed", 0)}).close()
+    else:
+        RunRecord.create(out, kind="compare", config=settings, seeds={"run": preset.train.get("seed", 0)}).close()
 
 
 def other_settings(out: Path, preset: Preset) -> str:
@@ -283,15 +269,10 @@ def other_settings(out: Path, preset: Preset) -> str:
     there, here = load_run(out).get("config", {}), jsonable(preset.model_dump())
     with suppress(LabError):  # settings that there were not yet when it was made get their defaults
         there = jsonable(strict_validate(Preset, there, "the record").model_dump())
-
-    def without(settings: dict[str, Any]) -> dict[str, Any]:
-        """What neither predicts nor came later."""
-        known = there.get("arms", {})
-        arms = {name: {**arm, "expect": None} for name, arm in settings.get("arms", {}).items() if name in known}
-        predicts = dict.fromkeys(("startup_seconds", "again_seconds", "ahead_seconds", "without_fp8"))
-        return {**settings, **predicts, "arms": arms}
-
-    return first_difference(without(there), without(here))
+    known = there.get("arms", {})  # others came later
+    ours = {**here, "arms": {name: arm for name, arm in here["arms"].items() if name in known}}
+    a, b = _flat(there), _flat(ours)
+    return next((name for name in sorted(a | b) if a.get(name) != b.get(name) and not PREDICTS.search(name)), "")
 
 
 def folder_of(out: Path, part: str, arm: str) -> Path:
@@ -311,12 +292,9 @@ def is_done(plan: Plan, part: str, arm: str) -> bool:
     return run.status == "finished" and same and timed and (run.world or World()).size == plan.world_size
 
 
-def first_difference(a: Any, b: Any, where: str = "") -> str:
-    """Dotted name of the first setting in which two nested tables differ; "" if they are equal."""
-    if not (isinstance(a, dict) and isinstance(b, dict)):
-        return "" if a == b else where
-    for key in sorted(set(a) | set(b)):
-        name = f"{where}.{key}" if where else key
-        if found := first_difference(a[key], b[key], name) if key in a and key in b else name:
-            return found
-    return ""
+def _flat(table: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """The values of nested tables by their dotted names."""
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        out |= _flat(value, f"{where}{key}.") if isinstance(value, dict) and value else {f"{where}{key}": value}
+    return out

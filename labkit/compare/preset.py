@@ -1,15 +1,13 @@
 """Presets: what `lab compare` trains, as TOML files in labkit/compare/presets/ or of your own.
 
-Their keys are the fields of `Preset`, `ArmConfig`, `Repeat` and `Speed`. An arm is the same training with a few
-settings changed: whatever it does not name is equal by construction.
+Their keys are the fields of these classes. An arm is the same training with a few settings changed.
 """
 
-import itertools
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -22,12 +20,12 @@ PRESETS = Path(__file__).parent / "presets"
 ROUNDING = 2.0**-9  # half a unit in bf16's last place, relative: what rounding the weights once may have done
 ALONE = 3  # runs of a candidate where no record tells the spread
 HARMLESS = ("train.checkpoint_every", "train.checkpoint_at_end", "train.probe_every")  # they change no training
+Gib = Annotated[str, Field(pattern=r"^\d+\.?\d*$")]  # a key, as in { "70" = 8 }
 UNENDING = 10**6  # steps of a timed training: the window ends it, and the schedule stays flat
 
 
 class Expect(Config):
-    """Tokens/s expected of one rank in each part, seconds of start-up and of all probes, steps until a control is
-    expected to be rejected."""
+    """Tokens/s of one rank in each part, seconds of start-up and of all probes, steps until a control is rejected."""
 
     speed: float | None = Field(default=None, gt=0, strict=False)
     safety: float | None = Field(default=None, gt=0, strict=False)
@@ -45,7 +43,7 @@ class Speed(Config):
     warmup: int = Field(default=8, ge=3)  # steps before it
     profile: int = Field(default=2, ge=0)  # steps after it
     train: dict[str, Any] = Field(default_factory=dict)  # put over [train]; the arm's own settings go on top
-    batch_by_memory: dict[str, int] = Field(default_factory=dict)  # {GiB of a GPU at least: sequences a micro-batch}
+    batch_by_memory: dict[Gib, int] = Field(default_factory=dict)  # {GiB of a GPU at least: sequences a micro-batch}
     batch: Literal["largest"] | None = None  # from these on, the most that fit: labkit.compare.batches
 
 
@@ -167,9 +165,8 @@ def available() -> list[str]:
 def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
     """A preset by name or TOML file, with `KEY=VALUE` settings put over it. LabError: no such preset, or a wrong one."""
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
-    if not path.is_file():
-        others = f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)"
-        raise LabError(f"no file {path}" if name.endswith(".toml") else others)
+    if not path.is_file() and not name.endswith(".toml"):
+        raise LabError(f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)")
     raw, settings = read_file(path, tomllib.loads, "TOML"), list(settings)
     for setting in settings:
         _put(raw, setting)
@@ -180,12 +177,12 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
     preset = with_runs(preset, [setting.partition("=")[0].strip() for setting in settings])
     for arm in preset.arms:
         preset.config(arm)
-    if wrong := next(itertools.chain(wrong_gates(preset), wrong_speed(preset), wrong_repeat(preset)), ""):
+    if wrong := next(mistakes(preset), ""):
         raise LabError(wrong)
     return preset
 
 
-def with_runs(preset: Preset, changed: Iterable[str] = ()) -> Preset:
+def with_runs(preset: Preset, changed: Sequence[str] = ()) -> Preset:
     """The preset with an arm for each further run; changed: settings put over it, which void the records' spread."""
     if not (repeat := preset.repeat):
         return preset
@@ -197,85 +194,67 @@ def with_runs(preset: Preset, changed: Iterable[str] = ()) -> Preset:
     second: dict[str, ArmConfig] = {}
     for name, arm in preset.arms.items():
         runs_of_it = {"baseline": repeat.baseline, "candidate": repeat.candidate, "fine": repeat.candidate}
+        own, more = runs_of_it.get(arm.role, 1), repeat.more if arm.role == "candidate" else 0
         # BF16's and the candidates' draws are independent, and so are those of another seed.
         seed = 2000 * repeat.seed + (0 if arm.role == "baseline" else 1000)
         if arm.gate:
             first, second = {**first, **second}, {}
-        for run in range(runs_of_it.get(arm.role, 1) + (repeat.more if arm.role == "candidate" else 0)):
+        for run in range(own + more):
             moved = {"perturb": ROUNDING, "perturb_seed": seed + run} if arm.role in runs_of_it else {}
-            look = 2 if run >= runs_of_it.get(arm.role, 1) else 1
             given: dict[str, Any] = {"train": {**moved, **arm.train}}
             if run:
                 given["train"]["probe_every"] = 0  # what the format does to a tensor is seen in the first run
-                given |= {"label": f"{arm.label}, run {run + 1}", "role": "repeat", "of": name, "look": look}
-            (second if look == 2 else first)[f"{name}-{run + 1}" if run else name] = arm.model_copy(update=given)
+                label, look = f"{arm.label}, run {run + 1}", 1 if run < own else 2
+                given |= {"label": label, "role": "repeat", "of": name, "look": look}
+            (first if run < own else second)[f"{name}-{run + 1}" if run else name] = arm.model_copy(update=given)
     return preset.model_copy(update={"repeat": repeat, "arms": {**first, **second}})
 
 
-def wrong_repeat(preset: Preset) -> Iterator[str]:
-    """[repeat] judges an arm that is no candidate, or is missing where losses are to be judged."""
+def mistakes(preset: Preset) -> Iterator[str]:
+    """What is wrong between a preset's tables, a sentence each."""
+    names, roles, base = list(preset.arms), {name: arm.role for name, arm in preset.arms.items()}, preset.baseline()
     if preset.repeat is None and not preset.check and "safety" in preset.parts:
         yield (
             f"preset {preset.name} has no [repeat]: one run of an arm cannot tell whether its loss is another's. Add "
             "[repeat], empty for the usual number of runs; or check = true, to know only whether the arms run, convert "
             'and learn; or parts = ["speed"]'
         )
-    candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
     for name in preset.repeat.judged if preset.repeat else ():
-        if name not in candidates:
-            why = f"[repeat] of preset {preset.name} judges '{name}', which is no candidate"
-            yield f"{why}; there are: {', '.join(candidates)}"
-
-
-def wrong_speed(preset: Preset) -> Iterator[str]:
-    """[speed] names an arm that is not there, leaves out the baseline, or has settings that do not fit."""
+        if roles.get(name) != "candidate":
+            there = ", ".join(other for other in names if roles[other] == "candidate")
+            yield f"[repeat] of preset {preset.name} judges '{name}', which is no candidate; there are: {there}"
+    gated = {name: arm.gate for name, arm in preset.arms.items() if arm.gate}
+    for name, gate in gated.items():
+        where = f"arm {name} of preset {preset.name} has the gate '{gate}'"
+        if preset.repeat is None:
+            yield f"{where}, and without [repeat] nothing is judged that could open it"
+        if roles.get(gate) != "candidate":
+            yield f'{where}, which must be an arm with role = "candidate"'
+        if "broken" not in roles.values():
+            yield f'{where}, and no arm of role "broken" shows that it could have stayed closed'
+        for other in (gate, *(n for n in names if roles[n] in CONTROLS)):
+            if other not in names[: names.index(name)]:
+                yield f"{where} and stands before {other}, by which that is decided: put [arms.{name}] behind it"
     where = f"[speed] of preset {preset.name}"
-    for gib in preset.speed.batch_by_memory if preset.speed else ():
-        if not gib.replace(".", "", 1).isdigit():
-            yield f"[speed] batch_by_memory takes GiB as keys, as in {{ \"70\" = 8 }}, not '{gib}'"
     # Where the GPU's memory decides the batch, the one of [train] is none that anybody times.
     smallest = min(map(float, preset.speed.batch_by_memory), default=None) if preset.speed else None
-    for arm in preset.timed:
-        named = f"{where} names '{arm}', which"
-        if arm not in preset.arms:
-            yield f"{named} is no arm; there are: {', '.join(preset.arms)}"
-        schedule = preset.speed_config(arm, smallest).precision.schedule
-        if preset.arms[arm].gate:
-            yield f"{named} has a gate, which the safety part decides later; take it out of [speed]"
-        if schedule:
-            yield f"{named} has a precision schedule: a window would time its first phase alone; take it out of [speed]"
-    base = preset.baseline()
+    for name in preset.timed:
+        if name not in names:
+            yield f"{where} names '{name}', which is no arm; there are: {', '.join(names)}"
+        elif preset.speed_config(name, smallest).precision.schedule:
+            yield f"{where} names '{name}', which has a precision schedule: a window would time its first phase alone"
+        elif name in gated:
+            yield f"{where} names '{name}', which has a gate: the safety part decides about it later"
     if preset.speed and base not in preset.timed:
         yield f"{where} must name the baseline, {base}: without it no arm is faster or slower than anything"
 
 
-def wrong_gates(preset: Preset) -> Iterator[str]:
-    """A gate is no candidate arm, or cannot be decided before the arm behind it is due."""
-    names, roles = list(preset.arms), {name: arm.role for name, arm in preset.arms.items()}
-    for i, (name, arm) in enumerate(preset.arms.items()):
-        where = f"arm {name} of preset {preset.name}"
-        if arm.gate is None:
-            continue
-        if preset.repeat is None:
-            yield f"{where} has a gate, and without [repeat] nothing is judged that could open it"
-        if roles.get(arm.gate) != "candidate":
-            yield f"{where} has the gate '{arm.gate}', which must be an arm with role = \"candidate\""
-        for other in (arm.gate, *(n for n in names if roles[n] in CONTROLS)):
-            if other not in names[:i]:
-                yield f"{where} stands before {other}, by which its gate is decided: put [arms.{name}] behind it"
-        if "broken" not in (roles[before] for before in names[:i]):
-            why = "shows that the gate could have stayed closed: add one before it"
-            yield f'{where} has a gate, and no arm of role "broken" {why}'
-
-
 def print_list() -> None:
     """Print every preset with its arms."""
-    for name in available():
-        preset = load_preset(name)
-        print(f"{name}: {preset.title}")
+    for preset in map(load_preset, available()):
+        print(f"{preset.name}: {preset.title}")
         for key, arm in preset.arms.items():
-            timed = ", timed" if key in preset.timed else ""
-            gate = f", only if {arm.gate} passes" if arm.gate else ""
+            timed, gate = ", timed" if key in preset.timed else "", f", only if {arm.gate} passes" if arm.gate else ""
             if not arm.of:
                 print(f"    {key:<12} {arm.label} ({arm.role}{timed}{gate})")
 
@@ -290,16 +269,15 @@ def _merge(base: dict, over: dict) -> dict:
 
 def _put(raw: dict, setting: str) -> None:
     """Set `a.b.c=VALUE` in nested tables. VALUE is read as TOML, and as plain text where it is no TOML."""
-    key, equals, text = setting.partition("=")
-    if not equals or not key.strip():
+    key, equals, text = (part.strip() for part in setting.partition("="))
+    if not equals or not key:
         raise LabError(f"--set takes KEY=VALUE, for example train.steps=50; got '{setting}'")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    *tables, last = key.strip().split(".")
+    *tables, last = key.split(".")
     for table in tables:
         raw = raw.setdefault(table, {})
         if not isinstance(raw, dict):
             raise LabError(f"--set {key}: '{table}' is a value, not a table")
-    raw[last] = value
+    try:
+        raw[last] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        raw[last] = text

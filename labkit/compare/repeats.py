@@ -1,19 +1,18 @@
 """The verdict from repeated runs: is a candidate's loss the same as the baseline's, and how sure is that?
 
-    first look     all first runs of BF16 and of the candidates are there: same, different or undecided
-    second look    an undecided candidate gets `more` runs and is judged once more; who was decided stays decided
-    control        FP8 that is broken on purpose must differ from BF16, or the comparison has no power
-
-A candidate is judged when all its runs of a look are there, never in between: each analysis has a share of the error
-rates (labkit.compare.statistic).
+first look     all first runs of BF16 and of a candidate are there: same, different or undecided
+second look    an undecided candidate gets `more` runs and is judged once more, when all of them are there
+control        FP8 that is broken on purpose must differ from BF16, or the comparison has no power
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from labkit.compare.arms import Arm
 from labkit.compare.preset import ArmConfig, Preset, Repeat
 from labkit.compare.statistic import ACCEPTED, Answer, Spread, answers, tail
+from labkit.precision.config import PLAIN
 from labkit.record.schema import Band, Judged, Verdict
 
 GROSS = 10 * ACCEPTED  # per cent; a control stops after two evaluations in a row further than this from every BF16 run
@@ -23,6 +22,7 @@ STATISTIC = (
     "gap of the mean logarithm of the held-out loss over the second half of the run, mean over runs, in per cent; its "
     "error from repeated runs; same: its interval lies within 0.25 %; different: zero is excluded at 1 %"
 )
+CHECK = f"an arm learns if its last held-out loss is at least {LEARNED:.0%} below its first training loss"
 
 
 @dataclass
@@ -41,16 +41,13 @@ class Family:
 
 Families = Mapping[str, Family]
 Means = Mapping[str, float]  # of each run: the mean logarithm of its judged losses
-Answers = dict[str, Answer]
 
 
 def families(arms: Mapping[str, ArmConfig]) -> dict[str, Family]:
     """The arms with their runs."""
-    out: dict[str, Family] = {}
+    out = {name: Family(arm.label, arm.role) for name, arm in arms.items() if not arm.of}
     for name, arm in arms.items():
-        of = arm.of or name
-        family = out.setdefault(of, Family(arms[of].label, arms[of].role))
-        (family.second if arm.look > 1 else family.first).append(name)
+        (out[arm.of or name].second if arm.look > 1 else out[arm.of or name].first).append(name)
     return out
 
 
@@ -79,10 +76,10 @@ def judge(
     requested: Sequence[str],
     missing: Mapping[str, str] = {},
 ) -> Verdict:
-    """The verdict over finished runs: pass (all are the same), fail (one is different), undecided, no-power, incomplete.
+    """The verdict over finished runs, with each one's gap by step against the mean of BF16's.
 
-    heldout: run -> {step: val_loss in nats}; requested: the candidates to be judged, finished or not; missing: arm -> why it
-    can have no result here. Every run gets its gap by step, against the mean of BF16's runs.
+    heldout: run -> {step: val_loss in nats}; requested: candidates to be judged, finished or not; missing: arm -> why
+    it can have no result here.
     """
     assert preset.repeat
     all_of = families(preset.arms)
@@ -93,11 +90,9 @@ def judge(
     band = Band(low=-ACCEPTED, high=ACCEPTED, threshold=ACCEPTED, name="what is accepted")
     out = Verdict(statistic=STATISTIC, asked=len(requested), candidates=requested, band=band)
     have = [heldout[run] for run in base.first if run in heldout]
-    if not have:
-        out.sentence = f"No verdict: the {preset.yardstick} baseline has no result to hold the others against."
-        return out
-    if not all(run and all(map(_finite, run.values())) for run in have):
-        out.sentence = f"No verdict: a run of the {preset.yardstick} baseline has no finite held-out loss."
+    if not have or not all(run and all(map(_finite, run.values())) for run in have):
+        why = "has no finite held-out loss in one of its runs" if have else "has no result to hold the others against"
+        out.sentence = f"No verdict: the {preset.yardstick} baseline {why}."
         return out
     half = out.from_step = max(max(run) for run in have) // 2 + 1
     ys = {run: tail(losses, half) for run, losses in heldout.items()}
@@ -142,20 +137,49 @@ def judge(
     return out
 
 
+def judge_check(
+    arms: Mapping[str, Arm], preset: Preset, missing: Mapping[str, str], waiting: Collection[str]
+) -> Verdict:
+    """The verdict over trained arms: pass, fail, incomplete. missing: arm -> why; waiting: for another call."""
+    out, wrong, label = Verdict(statistic=CHECK), [], {name: arm.label for name, arm in preset.arms.items()}
+    for name, arm in arms.items():
+        if arm.role in ("broken", "fine"):
+            continue  # it need not learn
+        if arm.status == "finished" and arm.data:
+            # The first training loss is that of the first weights, and there is one whenever the first evaluation is.
+            began, ended = next((loss for _, loss in arm.data.series("loss")), math.nan), arm.val_loss
+            if preset.config(name).precision.backend not in PLAIN and not arm.converted:
+                wrong.append(f"{arm.label} converted nothing")
+            if ended is None or not math.isfinite(ended):
+                wrong.append(f"{arm.label} has no finite held-out loss")
+            elif ended > began * (1 - LEARNED):
+                wrong.append(f"{arm.label} did not learn, its loss went from {began:.3f} to {ended:.3f}")
+            loss = "not measured" if ended is None else f"from {began:.4f} to {ended:.4f}"
+            out.reasons.append(f"{arm.label}: {arm.converted or 0} linears converted, loss {loss}.")
+        elif arm.status == "failed":
+            wrong.append(f"{arm.label} failed")
+    done = sum(arm.status == "finished" for arm in arms.values())
+    open_ = [name for name, arm in arms.items() if name in waiting or arm.status in ("paused", "interrupted")]
+    out.word = "fail" if wrong else "incomplete" if open_ or not done else "pass"
+    out.sentence = f"{done} of {len(arms)} arms run, convert and learn."
+    if wrong:
+        out.sentence = f"Not all arms work here: {'; '.join(wrong)}."
+    elif out.word == "incomplete":
+        names = ", ".join(label[name] for name in open_) or "any arm"
+        out.sentence = f"No verdict: no result yet from {names}."
+    out.reasons += [f"{label[name]}: no result, {why}." for name, why in missing.items()]
+    return out
+
+
 def second_look(heldout: Mapping[str, Mapping[int, float]], preset: Preset, arm: str, requested: Sequence[str]) -> str:
     """What becomes of a run of the second look: "due" (its arm is undecided), "decided", or "waits"."""
-    assert preset.repeat
     all_of, of = families(preset.arms), preset.arms[arm].of or arm
     base = next(family for family in all_of.values() if family.role == "baseline")
     if not all(run in heldout for run in (*base.first, *all_of[of].first)):
         return "waits"
-    half = max(heldout[base.first[0]]) // 2 + 1
-    ys = {run: tail(losses, half) for run, losses in heldout.items()}
-    ours = [ys[run] for run in base.first]
-    if not all(map(math.isfinite, ours)):
-        return "decided"
-    first = _first(ours, list(dict.fromkeys((*requested, of))), all_of, ys, preset.repeat)
-    return "due" if first[of].word == "undecided" else "decided"
+    first = {run: losses for run, losses in heldout.items() if preset.arms[run].look == 1}
+    judged = judge(first, preset, list(dict.fromkeys((*requested, of)))).arms.get(of)
+    return "due" if judged and judged.word == "undecided" else "decided"
 
 
 def gaps_of(losses: Mapping[int, float], baseline: Sequence[Mapping[int, float]]) -> list[tuple[int, float]]:
@@ -205,27 +229,22 @@ def _signed(value: float) -> str:
     return f"{0.0 if abs(value) < 0.5 * 10**-digits else value:+.{digits}f}"
 
 
-def _first(ours: Sequence[float], requested: Sequence[str], all_of: Families, ys: Means, repeat: Repeat) -> Answers:
-    """The answers at the first look, of those requested for whose runs are all there; the others count all the same."""
-    complete = [name for name in requested if ys.keys() >= {*all_of[name].first}]
-    runs = {name: [ys[run] for run in all_of[name].first] if name in complete else [] for name in requested}
-    found = answers(ours, runs, spread_of(repeat), 2 if repeat.more else 1)
-    return {name: found[name] for name in complete}
-
-
 def _looks(
     ours: Sequence[float], requested: Sequence[str], all_of: Families, ys: Means, repeat: Repeat
 ) -> dict[str, tuple[Answer, int]]:
-    """(answer, at which look) for each candidate whose first look is complete."""
-    first = _first(ours, requested, all_of, ys, repeat)
-    undecided = [name for name, answer in first.items() if answer.word == "undecided"]
+    """(answer, at which look) for each candidate whose first look is complete; the others count all the same."""
+    names = {name: all_of[name].first if ys.keys() >= {*all_of[name].first} else [] for name in requested}
+
+    def judged(looks: int) -> dict[str, Answer]:
+        runs = {name: [ys[run] for run in of] for name, of in names.items()}
+        return answers(ours, runs, spread_of(repeat), looks)
+
+    found = {name: (answer, 1) for name, answer in judged(2 if repeat.more else 1).items() if names[name]}
+    undecided = [name for name, (answer, _) in found.items() if answer.word == "undecided"]
     again = [name for name in undecided if all_of[name].second and ys.keys() >= {*all_of[name].second}]
-    if not again:
-        return {name: (answer, 1) for name, answer in first.items()}
-    names = {name: all_of[name].runs if name in again else all_of[name].first for name in first}
-    runs = {name: [ys[run] for run in names.get(name, ())] for name in requested}
-    second = answers(ours, runs, spread_of(repeat), 2)
-    return {name: (second[name], 2) if name in again else (answer, 1) for name, answer in first.items()}
+    names |= {name: all_of[name].runs for name in again}
+    second = judged(2) if again else {}
+    return found | {name: (second[name], 2) for name in again}
 
 
 def _judged(family: Family, answer: Answer, look: int) -> Judged:
@@ -245,23 +264,20 @@ def _word(
     out: Verdict, requested: Sequence[str], found: list[str], all_of: Families, lost: list[str], form: str
 ) -> tuple[str, str]:
     """The one word and the one sentence."""
-    entries = {name: out.arms[name] for name in found}
-
-    def named(word: str) -> str:
-        there = {name: judged for name, judged in entries.items() if judged.word == word}
-        return "; ".join(f"{all_of[n].label} {interval(e.value, e.low, e.high)}" for n, e in there.items())
-
     if not requested:
         return "incomplete", f"No verdict: no {form} arm was to be judged."
     if not found:
         return "incomplete", f"No verdict: no result yet from {', '.join(lost)}."
-    words = [judged.word for judged in entries.values()]
-    begins = (("same", "The loss is the same with "), ("different", "It is not with "), ("undecided", "Undecided: "))
-    said = f"{len(found)} of {len(requested)} {form} recipes judged. "
-    said += " ".join(f"{begin}{named(word)}." for word, begin in begins if word in words)
+    said = f"{len(found)} of {len(requested)} {form} recipes judged."
+    words = {name: out.arms[name].word for name in found}
+    begins = {"same": "The loss is the same with ", "different": "It is not with ", "undecided": "Undecided: "}
+    for word, begin in begins.items():
+        each = [(all_of[name].label, out.arms[name]) for name in found if words[name] == word]
+        named = "; ".join(f"{label} {interval(one.value, one.low, one.high)}" for label, one in each)
+        said += f" {begin}{named}." if each else ""
     if lost:
         said += f" No result yet from {', '.join(lost)}."
-    if "different" in words:
+    if "different" in words.values():
         return "fail", said
     firsts = [family.first[0] for family in all_of.values() if family.role == "broken"]
     controls = [out.arms[run].word for run in firsts if run in out.arms]
@@ -269,5 +285,5 @@ def _word(
     if "not rejected" in controls:
         why = f"{form} that is broken on purpose was not rejected"
     elif lost or "rejected" in controls:
-        return ("incomplete" if lost else "undecided" if "undecided" in words else "pass"), said
+        return "incomplete" if lost else "undecided" if "undecided" in words.values() else "pass", said
     return "no-power", f"This comparison has no power: {why}. {said}"

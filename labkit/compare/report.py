@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare import table
-from labkit.compare.arms import Arm, answers, arm_rows, efficiency_of, is_spared, measured_on, still_needed, timed_arms
+from labkit.compare.arms import Arm, answers, arm_rows, efficiency_of, is_spared, measured_on, still_needed
 from labkit.compare.budget import price_of, spent
 from labkit.compare.speed_verdict import cost_sentence
-from labkit.compare.terminal import parameters
 from labkit.errors import LabError
 from labkit.record.files import explained, replace_file
 from labkit.record.kernels import CLASSES
+from labkit.record.measure import Efficiency
 from labkit.record.plotting import Picture
 from labkit.record.read import RunData, read_run
 from labkit.record.schema import RunFile, TrainRun, World
@@ -66,10 +66,14 @@ CPU_FP8 = (
     "the products are computed in a wider format after the rounding, and that makes the FP8 arms slower here. Read "
     "tokens/s and memory as what this test cost, not as a comparison."
 )
+GPU = (
+    "Speed was measured on {gpu}, at this model size and batch. {form} gains with the size of the matrix products and "
+    "can lose on small ones, so the ratio does not carry over to other shapes or GPUs."
+)
+PASSED = "A pass means that in this run no difference larger than the band was found"
+SAME = "A recipe is the same when its interval lies within what is accepted"
+BEYOND = "that does not show that there is no difference in a longer run, a larger model or other data."
 SEEN = {"fp8_gemm": "FP8 products", "bf16_gemm": "BF16 products", "quantize": "casts"}
-# Keys of run.json that have their own place on the page.
-SHOWN = "schema kind status command config seeds versions hardware started finished results conversion evidence"
-SHOWN += " corpus label role arm call"
 
 
 def report(run_path: str | os.PathLike) -> Path:
@@ -96,39 +100,34 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
     arms = {name: arm for name, arm in every.items() if not arm.of}  # further runs stand in their arm's line
     both = [] if single else answers(every)
     tone = verdict.word if verdict and verdict.word in WORDS else "incomplete"
-    drawn = [(picture, base64.b64encode(picture.svg.read_bytes()).decode()) for picture in pictures]
     default = f"Training run: {arms['run'].label}" if single else "Comparison of number formats"
     return environment.get_template("report.html.j2").render(
         css=(HERE / "report.css").read_text(encoding="utf-8"),
         title=record.config.title or record.title or default,
         run=record,
-        status=data.status,
+        data=data,
         on_gpu=_on_gpu(data),
         measured_on=_measured_on(data, arms),
         single=single,
         answers=table.as_html(table.of_answers(both, baseline), both) if both else "",
         recommended=recommended(both, form, baseline),
         assumed=table.assumed(both, baseline),
-        form=form,
         spent="" if single else spent(results.calls),
         one_run=not single and bool(verdict and verdict.band) and not record.config.repeat,
         arms=arms,
         losses=table.as_html(table.on_page_losses([*arms.values()], _on_gpu(data)), arms.values()),
-        verdict=verdict,
         tone=tone,
         words=WORDS[tone],
         efficiencies=[line for arm in arms.values() if (line := _efficiency(arm))],
         missing=missing(data, every, trouble),
-        speed=_speed(data, timed_arms(data, every)) if results.speed else {},
+        speed=_speed(data, [every[name] for name in results.timed]) if results.speed else {},
         calls=[call for call in results.calls if call.items or not call.ended],
-        pictures=[shown for shown in drawn if shown[0].name != "answer"],
-        seen_first=next((shown for shown in drawn if shown[0].name == "answer"), None),
+        pictures=[(picture, base64.b64encode(picture.svg.read_bytes()).decode()) for picture in pictures],
         limits=limits(data, arms),
         events=_events(every, data),
         conversions=[a for a in arms.values() if a.conversion.converted or a.conversion.skipped or a.evidence],
         environment=_environment(record, next((arm.training for arm in data.arms.values()), TrainRun())),
-        config=_pretty(data.config),
-        more=_pretty({k: v for k, v in data.run.items() if k not in SHOWN.split()}),
+        config=json.dumps(data.config, indent=2, ensure_ascii=False),
     )
 
 
@@ -149,30 +148,25 @@ def recommended(rows: Sequence[Arm], form: str, baseline: str) -> str:
     word, interval = f"{best.word} in one run" if best.one_run else best.word, table.gap_interval(best)
     gap = f", the loss {word} ({interval})" if interval else ""
     equal = f", {table.at_equal_loss(best.at_equal_loss)} at equal loss" if best.at_equal_loss else ""
+    others = [arm for arm in faster if timed[arm.name] > timed[best.name]]
+    why = "; ".join(f"{a.timed_label} is faster ({a.times:.2f}), its loss {a.word or 'not judged'}" for a in others)
     advice = f"Recommended here: {best.timed_label}, {best.times:.2f} times {baseline}'s speed{gap}{equal}."
-    why = "; ".join(
-        f"{arm.timed_label} is faster ({arm.times:.2f}), its loss {arm.word or 'not judged'}"
-        for arm in faster
-        if timed[arm.name] > timed[best.name]
-    )
     return advice + (f" {why}." if why else "")
 
 
 def missing(data: RunData, arms: dict[str, Arm], trouble: Sequence[str] = ()) -> list[str]:
     """What a reader would look for and this record does not have, one sentence each."""
-    out, single, verdict = [], not data.is_comparison, data.comparison.results.verdict
+    out, single, record = [], not data.is_comparison, data.comparison
     if data.status != "finished":
         out.append(UNFINISHED.get(data.status, f"The run's status is {data.status}."))
-    calls = data.comparison.results.calls
-    needed = {item.arm for item in still_needed(calls[-1], arms)} if calls and calls[-1].ended else None
+    calls, verdict = record.results.calls, record.results.verdict
+    needed = {item.arm for item in still_needed(calls[-1], arms)} if calls and calls[-1].ended else set(arms)
     for arm in arms.values():
-        if not single and arm.status == "pending" and needed is not None and arm.name not in needed:
+        if (arm.status == "pending" and arm.name not in needed) or (arm.status != "finished" and is_spared(arm, arms)):
             continue  # nobody requested it, or it is not needed
         far = f"{arm.steps} of {arm.planned} steps" if arm.planned else f"{arm.steps} steps"
         who = "The record" if single else arm.label
         if not single and arm.status != "finished":
-            if is_spared(arm, arms):
-                continue
             what = ARM_UNFINISHED.get(arm.status, "is {status}").format(far=far, status=arm.status)
             out.append(f"{arm.label} {what}{': ' + arm.note if arm.note else ''}".rstrip(".") + ".")
         elif arm.planned and arm.steps < arm.planned and not (arm.data and arm.data.training.results.stopped):
@@ -187,7 +181,7 @@ def missing(data: RunData, arms: dict[str, Arm], trouble: Sequence[str] = ()) ->
     if verdict and not any(arm.role == "broken" and arm.steps for arm in arms.values()):
         out.append("No broken arm ran, so nothing shows that this comparison could have failed.")
     if arms and not any(arm.scales() for arm in arms.values()):
-        out.append(f"No scales were recorded (probe_every is 0, or no {data.comparison.config.format} arm ran).")
+        out.append(f"No scales were recorded (probe_every is 0, or no {record.config.format} arm ran).")
     return [*out, *trouble]
 
 
@@ -198,24 +192,16 @@ def limits(data: RunData, arms: dict[str, Arm]) -> list[str]:
         compared = data.is_comparison or any(arm.converted for arm in arms.values())
         out.append((CPU_FP8 if form == "FP8" else CPU_OTHER.format(form=form)) if compared else CPU)
     elif data.is_comparison:
-        out.append(
-            f"Speed was measured on {_gpu_name(data) or 'this GPU'}, at this model size and batch. {form} gains "
-            "with the size of the matrix products and can lose on small ones, so the ratio does not carry over "
-            "to other shapes or GPUs."
-        )
+        out.append(GPU.format(gpu=_gpu_name(data) or "this GPU", form=form))
     if data.is_comparison:
         tokens = max((arm.tokens or 0 for arm in arms.values()), default=0)
-        same = "A pass means that in this run no difference larger than the band was found"
-        if data.comparison.config.repeat:
-            same = "A recipe is the same when its interval lies within what is accepted"
         seen = f"Each arm saw {tokens:,.0f} tokens at most. " if tokens else ""
-        other = "that does not show that there is no difference in a longer run, a larger model or other data."
-        out.append(f"{seen}{same}; {other}")
+        out.append(f"{seen}{SAME if data.comparison.config.repeat else PASSED}; {BEYOND}")
     return out
 
 
-def _efficiency(arm: Arm) -> dict | None:
-    """FLOP/s and MFU of an arm on a known GPU, under both conventions and against both peaks; None elsewhere."""
+def _efficiency(arm: Arm) -> tuple[str, Efficiency] | None:
+    """(label, FLOP/s and MFU) of an arm on a known GPU, by both conventions and against both peaks; None elsewhere."""
     if arm.data is None or not arm.speed.tokens_per_s or not _on_gpu(arm.data):
         return None
     try:
@@ -223,10 +209,7 @@ def _efficiency(arm: Arm) -> dict | None:
     except LabError:
         return None
     ranks = (arm.data.training.world or World()).size or 1
-    found = efficiency_of(config, arm.speed.tokens_per_s, _gpu_name(arm.data), ranks)
-    rates = {k: v / 1e12 for k, v in found.flops_per_s.items()}
-    shares = {key.replace(" FLOPs /", ","): share for key, share in found.mfu.items()}
-    return {"label": arm.label, "rates": rates, "note": found.note, "mfu": shares}
+    return arm.label, efficiency_of(config, arm.speed.tokens_per_s, _gpu_name(arm.data), ranks)
 
 
 def _speed(data: RunData, timed: list[Arm]) -> dict[str, Any]:
@@ -235,57 +218,51 @@ def _speed(data: RunData, timed: list[Arm]) -> dict[str, Any]:
     assert results.speed is not None
     rows, verdict, price = results.speed.arms, results.speed.verdict, price_of(results.calls)
     word, tone = SPEED_WORDS.get(verdict.word, SPEED_WORDS["incomplete"])
-    share = next((key for row in rows.values() for key in row.mfu if key.startswith(MFU)), "")
-    return {
-        "word": word,
-        "tone": tone,
-        "verdict": verdict,
-        "table": table.as_html(table.on_page_speed(timed, data.comparison.config.yardstick, price, share), timed),
-        "rows": rows,
-        "categories": CATEGORIES,
+    shares = next((list(row.mfu) for row in rows.values() if row.mfu), [])
+    share = next((key for key in shares if key.startswith(MFU)), "")
+    columns = table.on_page_speed(timed, data.comparison.config.yardstick, price, share)
+    shown: dict[str, Any] = {"word": word, "tone": tone, "verdict": verdict, "cost": cost_sentence(rows, price)}
+    shown |= {"rows": rows, "table": table.as_html(columns, timed), "share": share, "shares": shares}
+    shown |= {"categories": CATEGORIES, "classes": CLASSES, "seen": SEEN, "unit": table.PER_THOUSAND}
+    return shown | {
         "used": any(row.device_used_bytes for row in rows.values()),
-        "unit": table.PER_THOUSAND,
-        "share": share,
-        "shares": next((list(row.mfu) for row in rows.values() if row.mfu), []),
         "metered": [row for row in rows.values() if row.meter],
-        "note": next((row.mfu_note for row in rows.values()), ""),
-        "cost": cost_sentence(rows, price),
-        "classes": CLASSES,
         "profiled": [row for row in rows.values() if row.kernels and row.kernels.span_ms],
-        "seen": SEEN,
+        "note": next((row.mfu_note for row in rows.values()), ""),
     }
 
 
 def _events(arms: dict[str, Arm], data: RunData) -> list[dict]:
     """Events of all arms in time order; a row of like events of one arm (a hundred skipped steps) becomes one line."""
     every = [(event, "") for event in data.happened]
-    for arm in arms.values() if data.is_comparison else ():
-        every += [(event, arm.label) for event in (arm.data.happened if arm.data else ())]
+    if data.is_comparison:
+        every += [(event, arm.label) for arm in arms.values() if arm.data for event in arm.data.happened]
     every.sort(key=lambda pair: pair[0].time)
     out: list[dict] = []
     for (label, kind, message), like in groupby(every, key=lambda pair: (pair[1], pair[0].kind, pair[0].message)):
-        first, *others = [event for event, _ in like]
-        about = {"time": first.time[:19].replace("T", " "), "arm": label, "kind": kind, "message": message}
-        last = others[-1] if others else first
-        out.append({**about, "first": first.step, "last": last.step, "count": 1 + len(others)})
+        events = [event for event, _ in like]
+        time = events[0].time[:19].replace("T", " ")
+        steps = {"first": events[0].step, "last": events[-1].step, "count": len(events)}
+        out.append({"time": time, "arm": label, "kind": kind, "message": message, **steps})
     return out
 
 
 def _environment(run: RunFile, first: TrainRun) -> dict[str, str]:
     """When, versions, hardware, seeds, corpus, ranks. first: the first arm, which fills in what a comparison lacks."""
-    hardware, world = run.hardware or first.hardware, run.world or first.world
+    hardware, world, count = (
+        run.hardware or first.hardware,
+        run.world or first.world,
+        run.parameters or first.parameters,
+    )
     rows = {what: _time(getattr(run, what)) or "not recorded" for what in ("started", "finished")}
     rows["ranks"] = _flat(world.model_dump(exclude_none=True)) if world else ""
     if hardware:
-        cpu = hardware.cpu
-        if cpu.model or cpu.architecture:
-            named = f"{cpu.model or cpu.architecture}, {cpu.cores} cores, {cpu.usable_threads} threads usable"
-            rows["processor"] = named
+        cpu, named = hardware.cpu, hardware.cpu.model or hardware.cpu.architecture
+        rows["processor"] = f"{named}, {cpu.cores} cores, {cpu.usable_threads} threads usable" if named else ""
         rows["memory"] = f"{hardware.memory_bytes / 2**30:.1f} GiB" if hardware.memory_bytes else ""
         names = [f"{gpu.name} (driver {gpu.driver}, compute capability {gpu.capability})" for gpu in hardware.gpus]
         rows["GPU"] = "; ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or "none"
         rows["system"] = hardware.os or ""
-    count = run.parameters or first.parameters
     rows |= {"versions": _flat(run.versions), "seeds": _flat(run.seeds or {})}
     rows |= {"corpus": _flat(run.corpus or first.corpus), "parameters": f"{count:,.0f}" if count else ""}
     return {what: text for what, text in rows.items() if text or what == "versions"}
@@ -299,8 +276,7 @@ def _on_gpu(data: RunData) -> bool:
     for run in (data.training, *(arm.training for arm in data.arms.values())):
         if device := run.config.device or run.device or (run.world and run.world.device):
             return device.startswith("cuda")
-    hardware = data.training.hardware
-    return bool(hardware and hardware.gpus)
+    return _gpu_name(data) is not None
 
 
 def _gpu_name(data: RunData) -> str | None:
@@ -310,19 +286,14 @@ def _gpu_name(data: RunData) -> str | None:
 
 def _measured_on(data: RunData, arms: dict[str, Arm]) -> str:
     """The machine and the models, for the top of the page: "1 x NVIDIA H200. Losses of a model of 124 M parameters"."""
-    ranks, *counted = measured_on(data, arms)
+    ranks, sizes = measured_on(data, arms)
     machine = f"{ranks} x {_gpu_name(data)}" if ranks and _on_gpu(data) and _gpu_name(data) else ""
-    counts = zip(("speed", "losses"), counted)
-    models = "; ".join(f"{what} of a model of {parameters(count)}" for what, count in counts if count)
+    models = "; ".join(f"{what} of a model of {size}" for what, size in sizes.items())
     return ". ".join(filter(None, (machine, models[:1].upper() + models[1:])))
 
 
 def _time(value: str | None) -> str:
     return f"{value[:16].replace('T', ' ')} UTC" if value and value.endswith("Z") else value or ""
-
-
-def _pretty(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) if value else ""
 
 
 def _flat(value: Any) -> str:

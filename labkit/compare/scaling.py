@@ -1,10 +1,11 @@
 """`lab scaling`: does each GPU train as fast among eight as alone? Weak scaling, a table from run records.
 
-For each number of GPUs the speed part runs in a folder of its own, RUN/1, RUN/2, ..., every rank with the batch that
-one GPU has alone. `--each` times every GPU alone, all at once, in RUN/each/0/run, ...
+For each number of GPUs the speed part runs in RUN/1, RUN/2, ..., every rank with the batch that one GPU has alone.
+`--each` times every GPU alone, all at once, in RUN/each/0/run, ...
 """
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from labkit.compare.session import UNFINISHED
 from labkit.compare.table import Column, as_markdown, on_terminal
 from labkit.compare.terminal import say
 from labkit.errors import LabError
-from labkit.record.read import RunData, read_run
+from labkit.record.read import read_run
 from labkit.record.run import NCCL
 from labkit.record.schema import TimedRow
 
@@ -51,8 +52,6 @@ def scaling(request: Request, counts: str, *, each: bool = False, console: Conso
     cuda, there = whole.device == "cuda", check_device(whole.model_copy(update={"world_size": 0}))
     if cuda and max(numbers) > there:
         raise LabError(f"--gpus names {max(numbers)} GPUs and this machine has {there}")
-    if each and max(numbers) == 1:
-        raise LabError("--each tells what GPUs lose together, and --gpus names no more than one")
     memory = gpu_memory_gib(whole)
     wanted = list(request.arms) if request.arms is not None else runnable(whole, memory, console)
     out = Path(request.out or Path("runs") / f"{whole.name}-scaling")
@@ -91,13 +90,9 @@ def scaling(request: Request, counts: str, *, each: bool = False, console: Conso
 
 def parse(counts: str) -> list[int]:
     """ "1,2,4" as numbers, in order; LabError for anything else."""
-    try:
-        numbers = sorted({int(word) for word in counts.split(",")})
-    except ValueError:
-        numbers = []
-    if not numbers or numbers[0] < 1:
+    if not re.fullmatch(r"[1-9]\d*( *, *[1-9]\d*)*", counts):
         raise LabError(f"--gpus takes numbers of GPUs by comma, as in 1,2,4,8; got '{counts}'")
-    return numbers
+    return sorted({int(word) for word in counts.split(",")})
 
 
 def runnable(preset: Preset, memory_gib: float | None, console: Console) -> list[str]:
@@ -133,7 +128,7 @@ def refuse_other(folder: Path, preset: Preset) -> None:
 def measured(folder: Path, arms: Iterable[str]) -> bool:
     """Whether this folder's record has a result for each of these arms."""
     run = find_run(folder)
-    return run is not None and set(arms) <= timed_of(run).keys()
+    return run is not None and set(arms) <= run.comparison.results.timed.keys()
 
 
 # ---- every GPU alone, all at once
@@ -145,42 +140,39 @@ def place(out: Path, i: int) -> Path:
 
 
 def time_each(request: Request, folders: list[Path], *, cuda: bool, console: Console) -> int:
-    """Time the request's arms in a process for each folder, all at once; its output goes to LOG beside the folder.
-
-    cuda: process i sees the i-th GPU; else as many threads as are its share. Returns 0, or 3 as `scaling`. LabError: one failed.
-    """
+    """Time the request's arms in a process for each folder, all at once, whose output goes to LOG beside the folder.
+    cuda: process i sees the i-th GPU, else its share of threads. Returns 0, or 3 as `scaling`. LabError: one failed."""
     arms = list(request.arms or ())
     left = request.budget_minutes and max(0.01, round(request.budget_minutes, 2))
     request = replace(request, part="speed", budget_minutes=left)
-    gpus, said = visible(len(folders)) if cuda else [], (began := time.monotonic())
-    running: dict[int, psutil.Popen] = {}
+    names = visible(len(folders)) if cuda else [str(i) for i in range(len(folders))]
+    said = began = time.monotonic()
+    running: dict[psutil.Popen, int] = {}
     try:
         for i, folder in enumerate(folders):
             if not measured(folder, arms):
                 # On a CPU each would start a thread on every core, and they would wait for one another.
                 threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(folders)))}
-                running[i] = start(request, folder, {"CUDA_VISIBLE_DEVICES": gpus[i]} if cuda else threads)
-        while True:
-            codes = {i: process.poll() for i, process in running.items()}
-            ended = [code for code in codes.values() if code is not None]
-            for i, code in codes.items():
-                if code not in (None, 0):
-                    name = gpus[i] if cuda else i
-                    raise LabError(f"GPU {name} alone failed (status {code}): {last_words(folders[i].parent, 1)}")
-            if len(ended) == len(running):
-                return 0 if all(measured(folder, arms) for folder in folders) else UNFINISHED
-            time.sleep(0.1)
+                running[start(request, folder, {"CUDA_VISIBLE_DEVICES": names[i]} if cuda else threads)] = i
+        alive = list(running)
+        while alive:
+            ended, alive = psutil.wait_procs(alive, 0.1)
+            for process in ended:
+                if status := process.poll():
+                    i = running[process]
+                    raise LabError(f"GPU {names[i]} alone failed (status {status}): {last_words(folders[i].parent, 1)}")
             if time.monotonic() - said >= SAY_EVERY:
                 said = time.monotonic()
                 say(console, f"{len(running)} GPUs, each alone, at once: {said - began:.0f} s")
+        return 0 if all(measured(folder, arms) for folder in folders) else UNFINISHED
     except KeyboardInterrupt:
-        psutil.wait_procs(running.values(), PAUSE_SECONDS)  # Ctrl-C has reached them too, and they pause by themselves
+        psutil.wait_procs(running, PAUSE_SECONDS)  # Ctrl-C has reached them too, and they pause by themselves
         raise
     finally:
-        for process in running.values():
+        for process in running:
             if process.poll() is None:
                 process.terminate()
-        psutil.wait_procs(running.values())
+        psutil.wait_procs(running)
 
 
 def start(request: Request, folder: Path, own: dict[str, str]) -> psutil.Popen:
@@ -193,8 +185,8 @@ def start(request: Request, folder: Path, own: dict[str, str]) -> psutil.Popen:
 
 def visible(count: int) -> list[str]:
     """What CUDA_VISIBLE_DEVICES must say for each of the first `count` GPUs that this process sees."""
-    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return given[:count] if given else [str(i) for i in range(count)]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+    return [name.strip() for name in given.split(",")][:count]
 
 
 # ---- what the records say
@@ -222,18 +214,13 @@ COLUMNS = [
 ]
 
 
-def timed_of(run: RunData) -> dict[str, TimedRow]:
-    speed = run.comparison.results.speed
-    return speed.arms if speed else {}
-
-
 def points_of(out: Path, inner: str = ".") -> list[Point]:
     """A point for each arm and number of ranks that the records below `out`, N/inner/run.json, hold, arm by arm."""
     by_arm: dict[str, list[Point]] = {}
     records = {file.parts[len(Path(out).parts)]: file for file in Path(out).glob(f"[0-9]*/{inner}/run.json")}
     for folder in sorted(records, key=int):
         run = read_run(records[folder].parent)
-        for arm, timed in timed_of(run).items():
+        for arm, timed in run.comparison.results.timed.items():
             by_arm.setdefault(arm, []).append(Point(folder, arm, timed, run.comparison.config.speed.seconds))
     for points in by_arm.values():
         points.sort(key=lambda point: point.timed.ranks)
@@ -246,14 +233,12 @@ def unequal(points: list[Point]) -> str:
     """A sentence if a GPU's work or window was not the same everywhere, so that this is no weak scaling; else ""."""
     for arm in dict.fromkeys(point.arm for point in points):
         ours = [point for point in points if point.arm == arm]
-        sizes = sorted({(point.timed.tokens_step, point.timed.seq_len) for point in ours})
-        windows = sorted({point.window for point in ours if point.window})
-        if len(sizes) > 1:
-            had = " and ".join(f"{tokens:,} tokens of {length:,}" for tokens, length in sizes)
-            return f"These shares are no weak scaling: in {arm} a GPU had {had} a step."
-        if len(windows) > 1:
-            why = f"timed for {' and '.join(f'{seconds:g}' for seconds in windows)} s, and a GPU slows as it warms"
-            return f"These shares are no weak scaling: {arm} was {why}. Take the same speed.seconds for all."
+        works = {f"{point.timed.tokens_step:,} tokens of {point.timed.seq_len:,} a step" for point in ours}
+        windows = {f"a window of {point.window:g} s" for point in ours if point.window}  # a GPU slows as it warms
+        for different in (works, windows):
+            if len(different) > 1:
+                had = " and ".join(sorted(different))
+                return f"These shares are no weak scaling: in {arm} a GPU had {had}. Take the same settings for all."
     return ""
 
 

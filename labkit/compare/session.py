@@ -4,7 +4,7 @@ import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -13,11 +13,10 @@ from labkit.comm.autopsy import RanksFailed
 from labkit.comm.group import Group
 from labkit.comm.ranks import RankPool, run_ranks, under_torchrun
 from labkit.compare import background, batches, follow, memory, own
-from labkit.compare.announce import announce, prepare_corpus
 from labkit.compare.budget import Budget, Forecast
 from labkit.compare.plan import Plan, decisive_first, folder_of, is_done
 from labkit.compare.speed import ANOTHER, OVER, Control, Deadline, Window
-from labkit.compare.summary import note_call, summarise
+from labkit.compare.summary import announce, note_call, prepare_corpus, summarise
 from labkit.compare.terminal import say
 from labkit.errors import LabError
 from labkit.record.read import load_run
@@ -30,14 +29,6 @@ UNFINISHED = 3  # exit status: the budget ended it, the same command goes on
 # Devices whose processes train an arm's further runs, too: nothing is imported or compiled twice. A CPU's peak memory
 # belongs to its process, so there each run has fresh ones.
 KEPT_ON = ("cuda",)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What becomes of an arm: "run", "closed" by its gate, "decided" already, or "later" in another call."""
-
-    word: str
-    baselines: list[dict[int, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -66,15 +57,14 @@ class Session:
         # Ranks for the next arm that needs fresh ones: they start while the corpus is cut or an arm trains for its
         # loss, never beside one that is timed.
         self.spare: Future[RankPool] | None = None
-        self.following: Item | None = None
+        self.later: list[Item] = []  # after the one at work
 
     def run(self, *, few: bool) -> int:
         """Train what there is to train, judge, print; few: arms or a part were named. Returns every rank's exit status."""
         plan, budget, record = self.plan, self.budget, self.record
         if record:
-            sure = plan.sure()
-            call = {"began": budget.began, "minutes": budget.minutes, "items": [item.model_dump() for item in sure]}
-            call["predicted_s"] = sum(item.predicted_s for item in sure)
+            call = {"began": budget.began, "minutes": budget.minutes, "items": [i.model_dump() for i in plan.sure()]}
+            call["predicted_s"] = sum(item.predicted_s for item in plan.sure())
             record.update(status="running", finished=None, call=call)
         try:
             with record if record else nullcontext():
@@ -87,12 +77,10 @@ class Session:
                     prepare_corpus(plan, self.console)
                 items = plan.items()
                 for number, item in enumerate(items):
-                    self.following = next(iter(items[number + 1 :]), None)
-                    decision = self.decide(item)
-                    if decision.word == "run":
-                        later = [one for one in items[number + 1 :] if plan.preset.arms[one.arm].look == 1]
-                        forecast = Forecast(budget.done, item, later, budget.deadline)
-                        self._train(item, decision, forecast, f"{number + 1} of {len(items)}")
+                    self.later = items[number + 1 :]
+                    baselines = self.decide(item)
+                    if baselines is not None:
+                        self._train(item, baselines, f"{number + 1} of {len(items)}")
                 return self._everywhere(self._end(few) if record else 0)
         except KeyboardInterrupt:
             say(self.console, f"Interrupted. The same command goes on with the arms it has: {plan.out}")
@@ -107,36 +95,11 @@ class Session:
                 # A request that came too late is not for the next call.
                 (plan.out / background.STOP).unlink(missing_ok=True)
 
-    def decide(self, item: Item) -> Decision:
-        """What becomes of this arm, from the records and the clock of the leader: the same on every rank."""
-        return self._everywhere(self._decide(item) if self.leader else None)
-
-    def _decide(self, item: Item) -> Decision:
-        plan, budget = self.plan, self.budget
-        if closed := plan.gate_closed(item.part, item.arm):
-            plan.missing[item.arm] = closed
-            if not plan.preset.arms[item.arm].of:
-                say(self.console, f"{item.label}: refused, {closed}")
-            return Decision("closed")
-        look = plan.second_look(item.part, item.arm)
-        if look == "decided":
-            say(self.console, f"{item.label}: not needed, its first runs decided")
-            return Decision("decided")
-        # Without its first run it would start the processes that this one had no time for.
-        first = (item.part, plan.preset.arms[item.arm].of)
-        waits = look == "waits" or first in [(one.part, one.arm) for one in budget.left]
-        if waits:
-            budget.left.append(item)
-        if waits or not budget.fits(item):
-            return Decision("later")
-        broken = item.part == "safety" and plan.preset.arms[item.arm].role == "broken"
-        return Decision("run", baselines=plan.baselines() if broken else [])
-
-    def _train(self, item: Item, decision: Decision, forecast: Forecast, which: str) -> None:
+    def _train(self, item: Item, baselines: list[dict[int, float]], which: str) -> None:
         if self.record:
             note_call(self.record, self.budget)
         begin = time.time()
-        why = self.train(item, decision, forecast, which)
+        why = self.train(item, baselines, which)
         self.budget.took(item, time.time() - begin)
         if why:
             self.failed[item.key] = why
@@ -144,14 +107,39 @@ class Session:
         elif self.leader:
             say(self.console, follow.line(item.part, item.label, folder_of(self.plan.out, item.part, item.arm)))
 
-    def train(self, item: Item, decision: Decision, forecast: Forecast, which: str) -> str:
+    def decide(self, item: Item) -> list[dict[int, float]] | None:
+        """Of an arm to be trained now, by the leader's clock, the baseline's losses that may end it; else None."""
+        return self._everywhere(self._decide(item) if self.leader else None)
+
+    def _decide(self, item: Item) -> list[dict[int, float]] | None:
+        plan, budget = self.plan, self.budget
+        if closed := plan.gate_closed(item.part, item.arm):
+            plan.missing[item.arm] = closed
+            if not plan.preset.arms[item.arm].of:
+                say(self.console, f"{item.label}: refused, {closed}")
+            return None
+        look = plan.second_look(item.part, item.arm)
+        if look == "decided":
+            say(self.console, f"{item.label}: not needed, its first runs decided")
+            return None
+        # Without its first run it would start the processes that this one had no time for.
+        first = (item.part, plan.preset.arms[item.arm].of)
+        if look == "waits" or first in [(one.part, one.arm) for one in budget.left]:
+            budget.left.append(item)
+            return None
+        if not budget.fits(item):
+            return None
+        broken = item.part == "safety" and plan.preset.arms[item.arm].role == "broken"
+        return plan.baselines() if broken else []
+
+    def train(self, item: Item, baselines: list[dict[int, float]], which: str) -> str:
         """Train one arm of one part, a timed one also with other batches. Returns "" or, in a sentence, why it failed."""
         if item.part == "safety" or under_torchrun():  # torchrun's ranks are no fresh processes
-            return self._train_once(item, decision, forecast, which)[0]
+            return self._train_once(item, baselines, which)[0]
         plan, budget = self.plan, self.budget
         tries = plan.tries.setdefault(item.arm, [])
         while size := plan.search(item.arm).micro_batch_size:
-            why, tried = self._train_once(item, decision, forecast, which)
+            why, tried = self._train_once(item, baselines, which)
             if tried is None:
                 return why
             before = [one for one in tries if one.micro_batch_size != size]  # one that was paused has been tried before
@@ -169,7 +157,7 @@ class Session:
                     return ""  # left for another call
         return f"it fits into no GPU here: {batches.describe(tries)}"
 
-    def _train_once(self, item: Item, decision: Decision, forecast: Forecast, which: str) -> tuple[str, Try | None]:
+    def _train_once(self, item: Item, baselines: list[dict[int, float]], which: str) -> tuple[str, Try | None]:
         """Train one arm of one part on its ranks. Returns ("" or why it failed, what was learned of its batch)."""
         plan, preset = self.plan, self.plan.preset
         config, folder = plan.config(item.part, item.arm), folder_of(plan.out, item.part, item.arm)
@@ -185,10 +173,12 @@ class Session:
             if self.leader and folder.exists():
                 shutil.rmtree(folder)  # a window is not resumed: it starts anew
         pause = (self.budget.deadline, str(self.budget.stop))
-        task = Task(config.model_dump(), str(folder), about, window, *pause, decision.baselines)
-        shown = follow.TrainingProgress(self.console, label, folder, steps, forecast) if self.leader else nullcontext()
+        task = Task(config.model_dump(), str(folder), about, window, *pause, baselines)
+        sure = [one for one in self.later if preset.arms[one.arm].look == 1]
+        forecast = Forecast(self.budget.done, item, sure, self.budget.deadline)
+        progress = follow.TrainingProgress(self.console, label, folder, steps, forecast)
         try:
-            with shown:
+            with progress if self.leader else nullcontext():
                 tried = self._on_ranks(item, task)
             if self.leader and is_done(plan, item.part, item.arm):
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # they were for going on after a pause
@@ -199,7 +189,7 @@ class Session:
 
     def _on_ranks(self, item: Item, task: Task) -> Try | None:
         """Train on fresh ranks, or on those of the run before if that was one of the same arm."""
-        preset, of, after = self.plan.preset, self._arm_of(item), self.following
+        preset, of, after = self.plan.preset, self._arm_of(item), next(iter(self.later), None)
         if item.part == "speed" or preset.device not in KEPT_ON or under_torchrun():
             self._release()
             if self.spare:

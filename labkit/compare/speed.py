@@ -1,8 +1,5 @@
-"""The speed part of a training: tokens a second of a window of steps, then where each millisecond of some steps goes.
-
-The whole trainer is timed on real text, on fresh ranks: `warmup` steps, a window in which every step counts, then
-`profile` steps.
-"""
+"""The speed part of a training, on fresh ranks: `warmup` steps, a window in which every step counts as tokens a second,
+then `profile` steps, of which each millisecond is accounted for."""
 
 from __future__ import annotations
 

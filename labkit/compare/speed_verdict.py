@@ -40,18 +40,14 @@ SUMS = 0.03  # by so much profiled steps may differ before it is said
 ODD = 0.05  # by so much a profiled step may differ before its gaps tell nothing of the others: kernels keep their times
 
 
-def speed_results(
-    preset: Preset, out: Path, missing: Mapping[str, str], left: Mapping[str, str], tries: Mapping[str, list[Try]]
-) -> SpeedResults:
-    """Rows and verdict from the folders speed/NAME; missing, left: arm -> why it has no result."""
-    runs = {name: find_run(out / "speed" / name) for name in preset.timed}
-    rows = {
-        name: timed_row(run, preset.arms[name].label, preset.arms[name].role)
-        for name, run in runs.items()
-        if run and run.status == "finished" and run.training.results.speed
-    }
-    lost = [name for name in (*missing, *left) if name in preset.timed and name not in rows]
-    why = {preset.arms[name].label: {**missing, **left}[name] for name in lost}
+def speed_results(preset: Preset, out: Path, lost: Mapping[str, str], tries: Mapping[str, list[Try]]) -> SpeedResults:
+    """Rows and verdict from the folders speed/NAME; lost: arm -> why it has no result."""
+    rows = {}
+    for name in preset.timed:
+        run, arm = find_run(out / "speed" / name), preset.arms[name]
+        if run and run.status == "finished" and run.training.results.speed:
+            rows[name] = timed_row(run, arm.label, arm.role)
+    why = {preset.arms[name].label: why for name, why in lost.items() if name in preset.timed and name not in rows}
     notes = [f"{preset.arms[name].label}: {describe(tries[name])}." for name in rows if tries.get(name)]
     notes += [SHORT.format(label=row.label, shortages=row.shortages) for row in rows.values() if row.shortages]
     basis = name_batches(rows, largest=bool(preset.window().batch))
@@ -105,40 +101,39 @@ def compare_rates(row: TimedRow, baseline: TimedRow) -> tuple[float, str]:
 def judge_speed(
     rows: Mapping[str, TimedRow], missing: Mapping[str, str] | None = None, form: str = "FP8", baseline: str = "BF16"
 ) -> SpeedVerdict:
-    """The verdict over timed arms. missing: label -> why it has no result; form, yardstick: the two sides' names."""
-    out = SpeedVerdict()
+    """The verdict over timed arms. missing: label -> why it has no result; form, baseline: the two sides' names."""
+    out, words, against = SpeedVerdict(), {}, {}
     base = next((row for row in rows.values() if row.role == "baseline"), None)
     candidates = {arm: row for arm, row in rows.items() if row.role == "candidate"}
+    unsteady = [row for row in rows.values() if row.half_spread > SCATTERED]
     out.reasons += [f"{label}: no result, {why}." for label, why in (missing or {}).items()]
     out.reasons += unlike_window(rows)
-    unsteady = {arm: row for arm, row in rows.items() if row.half_spread > SCATTERED}
     out.reasons += [
         f"{row.label}: the steps of its {'second ' if row.windows > 1 else ''}window scattered by {row.half_spread:.0%} "
         "either way, and its tokens/s are no surer than that."
-        for row in unsteady.values()
+        for row in unsteady
     ]
     if base is None:
         name = "compiled BF16" if baseline == "BF16" else baseline
         out.sentence = f"No verdict on speed: {name} was not timed, and nothing is fast or slow without it."
         return out
     of_library = {row.library: row for row in rows.values() if row.role == "reference"}
-    words, against = {}, {}
     for arm, row in rows.items():
         if row is base:
             continue
         ratio, words[arm] = compare_rates(row, base)
         own = of_library.get(row.library) if arm in candidates else None
-        by_library = compare_rates(row, own)[0] if own else None
+        by_library = row.tokens_per_s / own.tokens_per_s if own else None
         error = None if row.error is None or base.error is None else ratio * math.hypot(row.error, base.error)
         out.ratios[arm] = Ratio(baseline=ratio, error=error, library=by_library)
-        times = f"{ratio:.2f}{'' if error is None else f' [{ratio - error:.2f}, {ratio + error:.2f}]'} times"
-        reason = f"{row.label}: {row.of_one:,.0f} {row.unit}, {times} {base.label}"
-        against[arm] = f"{times} {base.label} ({base.of_one:,.0f})"
-        if own:
-            reason += f" and {by_library:.2f} times {own.label}"
-            against[arm] += f" and {by_library:.2f} times {own.label} ({own.of_one:,.0f})"
-        reason += {"same": ", no more than the noise of the steps", "slower": ": slower", "faster": ""}[words[arm]]
-        out.reasons.append(reason + "." + (_kernel_words(row) if form == "FP8" else ""))
+        times = (
+            f"{ratio:.2f}{'' if error is None else f' [{ratio - error:.2f}, {ratio + error:.2f}]'} times {base.label}"
+        )
+        of_own = f" and {by_library:.2f} times {own.label}" if own else ""
+        against[arm] = f"{times} ({base.of_one:,.0f}){of_own}" + (f" ({own.of_one:,.0f})" if own else "")
+        end = {"same": ", no more than the noise of the steps", "slower": ": slower", "faster": ""}[words[arm]]
+        seen = _kernel_words(row) if form == "FP8" else ""
+        out.reasons.append(f"{row.label}: {row.of_one:,.0f} {row.unit}, {times}{of_own}{end}.{seen}")
     if not candidates:
         trains = f"{base.label} trains {base.of_one:,.0f} {base.unit}"
         out.sentence = f"No verdict on speed: no {form} arm was timed; {trains}."
@@ -152,7 +147,7 @@ def judge_speed(
         "same": f"{form} is not faster here: {here}; the steps scatter as much.",
         "slower": f"{form} is slower here: {here}.",
     }[out.word]
-    if shaky := [one.label for one in (base, row) if one in unsteady.values()]:
+    if shaky := [one.label for one in (base, row) if one in unsteady]:
         out.sentence += f" The window of {' and that of '.join(shaky)} scattered by more than {SCATTERED:.0%}."
     out.next = advice(row, out.ratios[best].baseline or 0.0, out.word) if form == "FP8" else []
     return out

@@ -4,15 +4,13 @@ One run has one number: the mean of its held-out loss over the second half of it
 
     y = 100 * mean over steps > from_step of ln(loss)                        a difference of y is a gap in per cent
 
-Evaluations inside one run tell next to nothing about its error: a run that stands high at one stands high at the next,
-and eight late ones are worth fewer than two. So the standard error comes from runs alone. BF16 is trained several
-times, each from weights moved by a rounding error of their own, and so is every candidate:
+A run that stands high at one evaluation stands high at the next, so the standard error comes from runs alone. BF16 is
+trained several times, each from weights moved by a rounding error of their own, and so is every candidate:
 
     gap = mean(y of the candidate) - mean(y of BF16)          error^2 = s_c^2 / n_c + s_b^2 / n_b
 
-With two runs of a candidate s_c would be nearly unknown. Two things help. Candidates share one s_c: all are FP8 with
-the same data and steps. And records of the same training tell how far its runs scatter: a spread s0 that counts like v0
-further deviations (the moderated t of Smyth 2004, doi:10.2202/1544-6115.1027):
+Candidates share one s_c: all are FP8 with the same data and steps. Records of the same training tell how far its runs
+scatter: a spread s0 that counts like v0 further deviations (the moderated t of Smyth 2004, doi:10.2202/1544-6115.1027):
 
     s^2 = (v0 s0^2 + sum of squared deviations) / (v0 + v),   v = sum over arms of (runs - 1)
 
@@ -25,9 +23,8 @@ gap / error is held against Student's t with Welch's degrees of freedom (Welch 1
 0.25 % is DeepSeek-V3's published FP8 gap (arXiv:2412.19437, section 3.3). "same" comes first: a gap of 0.1 % known to a
 hundredth is a difference, and an accepted one. Better by more than 0.25 % is as different as worse.
 
-**Two looks.** Whoever is undecided is trained again and judged again, and gets a second chance to be wrong. So each of
-`looks` looks has its share of both error rates; the interval printed is the wider one that belongs to it, and covers
-the true gap at least nine times in ten however many looks it took.
+Whoever is undecided is trained and judged again, so each of `looks` looks has its share of both error rates. The
+interval that belongs to it covers the true gap at least nine times in ten however many looks it took.
 """
 
 import math
@@ -42,8 +39,7 @@ MOST = 64  # runs of each arm: nobody trains more to decide
 
 @dataclass(frozen=True)
 class Spread:
-    """What records say of this training: standard deviations of one run's y, per cent, and what they count for, in
-    deviations."""
+    """What records say of this training: standard deviations of y, per cent, and how many deviations they count for."""
 
     baseline: float
     candidate: float
@@ -66,9 +62,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one candidate. word: same, different, undecided. gap, error and the interval from low to high in per cent;
-    freedom: Welch's. What one run without a record leaves unknown is infinite. A run whose loss is not finite makes gap
-    infinite, and the word different."""
+    """Of one candidate. word: same, different, undecided; gap, error, low, high in per cent, infinite if unknown, gap
+    if a loss is not finite; freedom: Welch's."""
 
     word: str
     gap: float
@@ -98,15 +93,14 @@ def answers(
     *,
     plan: bool = True,
 ) -> dict[str, Answer]:
-    """The answer for each candidate. baseline, candidates: y of each run (`tail`); prior: from records; looks: how many
-    this comparison allows itself in all. plan: find `needed` too, the runs of each arm that would decide an undecided
-    one if its gap and both spreads are what they seem; None where more than MOST would not.
+    """The answer for each candidate. baseline, candidates: y of each run (`tail`); looks: how many there are in all;
+    plan: find `needed` too, the runs of each arm that would decide an undecided one, if all is as it seems.
 
-    ValueError: no run of the baseline, or one whose loss is not finite. A candidate without a run, or with one that has
-    no tail (NaN), is undecided.
+    ValueError: no run of the baseline, or one whose loss is not finite.
     """
     if not baseline or not all(map(math.isfinite, baseline)):
         raise ValueError("the baseline has no run, or one without a finite loss")
+    # A candidate without a run, or with one that has no tail (NaN), is undecided.
     sound = {name: ys for name, ys in candidates.items() if ys and all(map(math.isfinite, ys))}
     weight, before = (prior.weight, (prior.baseline, prior.candidate)) if prior else (0.0, (0.0, 0.0))
     base = _variance([baseline], before[0], weight)

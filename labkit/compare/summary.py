@@ -1,30 +1,90 @@
-"""What a comparison says at its end: `summarise` judges and writes the record; `show` prints what a record says."""
+"""What a comparison says: `announce` before it starts; at its end `summarise`, which judges and writes the record, and
+`show`, which prints what a record says."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from labkit.compare import repeats, table
-from labkit.compare.arms import Arm, answers, arm_rows, heldout_of, still_needed, timed_arms
-from labkit.compare.budget import Budget, predict, price_of
-from labkit.compare.check import judge_check
+from labkit.compare import memory, repeats, table
+from labkit.compare.arms import Arm, answers, arm_rows, heldout_of, still_needed
+from labkit.compare.budget import Budget, price_of, spent
 from labkit.compare.plan import Plan
 from labkit.compare.report import recommended, report
 from labkit.compare.speed_verdict import cost_sentence, speed_results, unlike_window
 from labkit.compare.statistic import ACCEPTED, MOST
 from labkit.compare.terminal import say
 from labkit.errors import LabError
+from labkit.precision.products import this_cpu
 from labkit.record.read import RunData, read_run
 from labkit.record.run import RunRecord
 from labkit.record.schema import Call, TrainRun, Verdict
+from labkit.train.data.corpus import build_corpus
 
-# What must be equal in all arms, or a gap between them says nothing.
-SAME = {
-    "text": lambda run: run.corpus.get("hash"),
-    "number of ranks": lambda run: run.world and run.world.size,
-    "torch version": lambda run: run.versions.get("torch"),
-}
+Printed = list[tuple[list[table.Column], list[Arm]]]  # tables: columns, rows
+
+
+# ---- before it starts
+
+
+def announce(plan: Plan, console: Console, budget: Budget) -> None:
+    """Say what will run, what will not and why, and what it is predicted to take."""
+    preset, items, sure = plan.preset, plan.items(), plan.sure()
+    say(console, "", head=preset.title)
+    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
+    steps = preset.config(preset.baseline()).steps
+    say(console, f"{ranks} on {preset.device}, {steps} steps an arm; folder {plan.out}")
+    if (repeat := preset.repeat) and repeat.spread is None and any(part == "safety" for part, _ in plan.todo):
+        say(console, f"No record tells how far runs of this training scatter: {repeat.candidate} runs a candidate")
+    for part, arm in plan.done:
+        say(console, f"  {preset.arms[arm].label}: finished already, kept" + (f" ({part})" if preset.speed else ""))
+    for arm, why in plan.missing.items():
+        if preset.arms[arm].of is None:
+            say(console, f"  {preset.arms[arm].label}: skipped, {why}")
+    if preset.device == "cpu":
+        say(console, f"BF16 products: {this_cpu()}")
+    parts = dict.fromkeys(item.part for item in items)
+    if preset.speed or budget.minutes:
+        for part in parts:
+            ours = [item for item in sure if item.part == part]
+            runs = Counter(preset.arms[item.arm].of or item.arm for item in ours)
+            first = {preset.arms[item.arm].of or item.arm: item.predicted_s / 60 for item in reversed(ours)}
+            each = [f"{preset.arms[n].label} {f'{k} x ' if k > 1 else ''}{first[n]:.1f}" for n, k in runs.items()]
+            say(console, f"  {part}, minutes predicted: {', '.join(each)}")
+        limit = f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""
+        say(console, f"Predicted: {predicted(plan, budget)}{limit}")
+    if preset.device == "cuda" and plan.memory_gib and preset.yardstick == "BF16":  # what memory.predict knows
+        for part in parts:
+            config = plan.config(part, preset.baseline())
+            need = memory.predict(config, plan.world_size)["peak"] / memory.GIB
+            warning = "; that may not fit: take a smaller batch" if need > 0.95 * plan.memory_gib else ""
+            again = ", each block computed again in the backward" if config.activation_checkpointing == "block" else ""
+            what = f"{part}, memory predicted for {preset.yardstick}{again}"
+            say(console, f"  {what}: {need:.0f} of {plan.memory_gib:.0f} GiB a GPU{warning}")
+    if not plan.todo:
+        say(console, "Nothing left to train: this is the finished run. --fresh trains it again.")
+
+
+def predicted(plan: Plan, budget: Budget) -> str:
+    """What the call is predicted to take, and what comes on top if every candidate needs its second look."""
+    sure, every = (sum(item.predicted_s for item in items) for items in (plan.sure(), plan.items()))
+    more = f", {budget.describe(every)} if every candidate needs its second look" if every > sure else ""
+    return budget.describe(sure) + more
+
+
+def prepare_corpus(plan: Plan, console: Console) -> None:
+    """Build the tokens once, here, so that the ranks find them in the cache and nobody waits without a word."""
+    configs = [plan.config(part, arm).data for part, arm in plan.todo]
+    for data in {config.model_dump_json(): config for config in configs}.values():
+        with console.status("corpus: looking for text") as status:
+            corpus = build_corpus(data, progress=lambda what, share: status.update(f"corpus: {what} ({share:.0%})"))
+        files = len(corpus.files["train"]) + len(corpus.files["heldout"])
+        size = f"{len(corpus.train):,} train and {len(corpus.heldout):,} held-out tokens from {files:,} files"
+        say(console, f"corpus: {size}, hash {corpus.hash[:12]}", fold=False)
+
+
+# ---- at its end
 
 
 def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: RunRecord, budget: Budget) -> str:
@@ -33,17 +93,13 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     failed: arms that broke down, and why, by "<part> <arm>": without them there is no pass. budget: this call's.
     """
     out, preset, skipped = plan.out, plan.preset, plan.missing
-    of_speed, of_safety = (
-        {key.removeprefix(part): why for key, why in failed.items() if key.startswith(part)}
-        for part in ("speed ", "safety ")
-    )
     run = read_run(out)
     run.comparison.results.arms.clear()  # an earlier call's: the folders say what became of the arms since
     found, arms = arm_rows(run), {}
     for name in preset.arms:
         arm = found[name]
-        if name in of_safety:
-            arm.status, arm.note = "failed", of_safety[name]  # also where it failed before its record began
+        if why := failed.get(f"safety {name}"):
+            arm.status, arm.note = "failed", why  # also where it failed before its record began
         elif name in skipped:
             arm.status, arm.note = "failed" if arm.data else "skipped", skipped[name]
         # Neither those that nobody asked for, nor a recipe that is only timed.
@@ -54,8 +110,11 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     if preset.repeat:
         verdict = repeats.judge(finished, preset, plan.requested, skipped)
     else:
-        verdict = judge_check(arms, preset, skipped, {item.arm for item in budget.left if item.part == "safety"})
-    verdict.reasons += [f"{preset.arms[name].label}: failed, {why}" for name, why in of_safety.items()]
+        waiting = {item.arm for item in budget.left if item.part == "safety"}
+        verdict = repeats.judge_check(arms, preset, skipped, waiting)
+    for name, about in preset.arms.items():
+        if why := failed.get(f"safety {name}"):
+            verdict.reasons.append(f"{about.label}: failed, {why}")
     if different := differing([run.arms[name].training for name in finished]):
         why = f"the arms differ in more than precision ({different})"
         verdict.word, verdict.sentence = "incomplete", f"No verdict: {why}. Train them again with --fresh."
@@ -64,9 +123,10 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     why = "it was asked to stop" if budget.stop_requested() else "the budget is spent"
     left = {item.arm: f"left for another call, {why}" for item in budget.left if item.part == "speed"}
     if preset.speed:
-        record.results(speed=speed_results(preset, out, {**skipped, **of_speed}, left, results.tries))
+        lost = {**skipped, **{name: why for name in preset.timed if (why := failed.get(f"speed {name}"))}, **left}
+        record.results(speed=speed_results(preset, out, lost, results.tries))
     if preset.repeat:
-        verdict.next = to_decide(verdict, plan, results.calls, budget)
+        verdict.next = to_decide(verdict, plan, budget)
     record.results(arms={name: arm.row() for name, arm in arms.items()}, verdict=verdict)
     # Before the page is drawn, which describes the record.
     record.finish("failed" if failed else "paused" if budget.left else "finished")
@@ -77,37 +137,36 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     return verdict.word
 
 
-def to_decide(verdict: Verdict, plan: Plan, calls: Sequence[Call], budget: Budget) -> list[str]:
+def to_decide(verdict: Verdict, plan: Plan, budget: Budget) -> list[str]:
     """For each undecided recipe a sentence: what would decide it, in runs, steps, minutes and money."""
-    preset, out = plan.preset, []
-    items = {(item.part, item.arm): item for call in calls for item in call.items}
-    took = {arm: item.measured_s for (part, arm), item in items.items() if part == "safety" and item.measured_s}
+    preset, base, out = plan.preset, plan.preset.baseline(), []
 
-    def seconds(arm: str) -> float:
-        """Of one run: as measured here, else as predicted."""
-        known = [s for name, s in took.items() if arm in (name, preset.arms[name].of)]
-        return sum(known) / len(known) if known else predict(preset, "safety", arm, None, plan.world_size).predicted_s
+    def seconds_of(arm: str) -> float:
+        """Of one run, as predicted, scaled by how long this call's took."""
+        return plan.item("safety", arm).predicted_s * budget.factor("safety")
 
     for name, judged in verdict.arms.items():
         if judged.word != "undecided" or preset.arms[name].role != "candidate":
             continue
-        base, steps, label = preset.baseline(), preset.config(name).steps, preset.arms[name].label
+        label, needed = preset.arms[name].label, judged.needed
         later = [run for run, arm in preset.arms.items() if arm.of == name and arm.look > 1]
         if later and judged.look == 1:
-            runs, all_of = len(later), len(later) * seconds(name)
+            runs, seconds = len(later), len(later) * seconds_of(name)
             advice = f"{label}: the same command goes on with {runs} more runs of it and judges once more"
-        elif not (needed := judged.needed):
+        elif needed:
+            runs, seconds = 2 * needed, needed * (seconds_of(base) + seconds_of(name))
+            both = f"a comparison of {needed} runs of it and {needed} of {preset.yardstick} would decide"
+            sets = f"--set repeat.baseline={needed} --set repeat.candidate={needed}"
+            broken = [arm for arm, about in preset.arms.items() if about.role == "broken"]
+            names = ",".join([base, name, *broken])
+            call = f"`--arms {names} --part safety {sets}`, in another folder with --out"
+            advice = f"{label}: {both}, if gap and scatter are what they seem ({call})"
+        else:
             why = f"it lies about at the {ACCEPTED} % that is accepted, or its runs scatter too far"
             out.append(f"{label}: no number of runs up to {MOST} would decide it, if its gap is what it seems: {why}.")
             continue
-        else:
-            runs, all_of = 2 * needed, needed * (seconds(base) + seconds(name))
-            broken = next((arm for arm, about in preset.arms.items() if about.role == "broken"), "broken")
-            sets = f"--set repeat.baseline={needed} --set repeat.candidate={needed}"
-            both = f"a comparison of {needed} runs of it and {needed} of {preset.yardstick} would decide"
-            call = f"`--arms {base},{name},{broken} --part safety {sets}`, in another folder with --out"
-            advice = f"{label}: {both}, if gap and scatter are what they seem ({call})"
-        out.append(f"{advice}: {runs * steps:,} steps, about {budget.describe(all_of)}.")
+        steps = runs * preset.config(name).steps
+        out.append(f"{advice}: {steps:,} steps, about {budget.describe(seconds)}.")
     return out
 
 
@@ -124,6 +183,7 @@ def show(out: Path, console: Console) -> None:
     run = read_run(out)
     record, arms = run.comparison, arm_rows(run)
     form, baseline, speed = record.config.format, record.config.yardstick, record.results.speed
+    timed, trained = tables(run, arms)
     if both := answers(arms):
         console.print(table.on_terminal(table.of_answers(both, baseline), both))
         console.print()
@@ -134,7 +194,7 @@ def show(out: Path, console: Console) -> None:
             say(console, recipe, style="bold")
             console.print()
     if speed:
-        for columns, rows in speed_tables(timed_arms(run, arms), baseline):
+        for columns, rows in timed:
             console.print(table.on_terminal(columns, rows))
             console.print()
         for reason in unlike_window(speed.arms):
@@ -146,8 +206,8 @@ def show(out: Path, console: Console) -> None:
             say(console, f"  To try next: {tip}")
         console.print()
     verdict = record.results.verdict or Verdict()
-    if trained := loss_rows(run, arms):
-        console.print(table.on_terminal(table.of_losses([*arms.values()], verdict.band), trained))
+    for columns, rows in trained:
+        console.print(table.on_terminal(columns, rows))
     if trained or not speed:
         one = " (one run of each arm)" if verdict.band and not record.config.repeat else ""
         say(console, f"{one}: {verdict.sentence}", head=("SAFETY, " if speed else "") + verdict.word.upper())
@@ -155,11 +215,9 @@ def show(out: Path, console: Console) -> None:
             say(console, f"  To decide: {advice}")
     *earlier, call = record.results.calls or [Call()]
     if call.items and (speed or call.minutes):
-        predicted = sum(item.predicted_s for item in call.done)
-        cost = "" if call.cost is None else f", {call.cost:.2f} at {call.price_per_hour:.2f} an hour"
-        least = "" if call.ended else "at least "
-        measured = f"Measured: {least}{call.seconds / 60:.1f} minutes{cost}; predicted for these arms: "
-        say(console, f"{measured}{predicted / 60:.1f} minutes.{together(earlier, call)}")
+        minutes = sum(item.predicted_s for item in call.done) / 60
+        measured = f"Measured: {spent([call])}; predicted for these arms: {minutes:.1f} minutes."
+        say(console, f"{measured}{together(earlier, call)}")
     if needed := still_needed(call, arms):
         left = ", ".join(f"{item.label} ({item.part})" for item in needed)
         say(console, f"Left for another call, the same command goes on: {left}")
@@ -179,34 +237,34 @@ def together(earlier: Sequence[Call], call: Call) -> str:
     return f" With the calls before it {least}{sum(one.seconds for one in calls) / 60:.1f} minutes{cost}."
 
 
-def differing(arms: Iterable[TrainRun]) -> str:
-    """Names of what is not the same in all arms and should be; "" if they may be held against each other."""
-    values = {name: {value_of(arm) for arm in arms} - {None} for name, value_of in SAME.items()}
-    return "; ".join(f"{name}: {', '.join(sorted(map(str, seen)))}" for name, seen in values.items() if len(seen) > 1)
+def differing(arms: Sequence[TrainRun]) -> str:
+    """Names of what is not the same in all arms, without which a gap between them says nothing; "" if all of it is."""
+    values = {"text": {run.corpus.get("hash") for run in arms}}
+    values["number of ranks"] = {run.world.size for run in arms if run.world}
+    values["torch version"] = {run.versions.get("torch") for run in arms}
+    known = {name: sorted(map(str, seen - {None})) for name, seen in values.items()}
+    return "; ".join(f"{name}: {', '.join(seen)}" for name, seen in known.items() if seen[1:])
 
 
 # ---- the tables
 
 
-def speed_tables(timed: list[Arm], baseline: str) -> list[tuple[list[table.Column], list[Arm]]]:
-    """(columns, rows): the rates, and the milliseconds if any arm was profiled; none if nothing was timed."""
+def tables(run: RunData, arms: Mapping[str, Arm]) -> tuple[Printed, Printed]:
+    """Of the speed part: rates, and milliseconds where arms were profiled; of the loss's: arms with a result or why
+    they have none, further runs in their arm's line. A table without rows is none."""
+    results, baseline = run.comparison.results, run.comparison.config.yardstick
+    timed = [arms[name] for name in results.timed]
     profiled = [arm for arm in timed if arm.timed and arm.timed.kernels]
-    both = [(table.of_speed(timed, baseline), timed), (table.of_milliseconds(), profiled)]
-    return [(columns, rows) for columns, rows in both if rows]
-
-
-def loss_rows(run: RunData, arms: Mapping[str, Arm]) -> list[Arm]:
-    """The arms that the record has a result of, or says why it has none: further runs of an arm stand in its line."""
-    return [arms[name] for name in run.comparison.results.arms if arms[name].role != "repeat"]
+    trained = [arms[name] for name in results.arms if arms[name].role != "repeat"]
+    speed = [(table.of_speed(timed, baseline), timed), (table.of_milliseconds(), profiled)]
+    losses = [(table.of_losses([*arms.values()], (results.verdict or Verdict()).band), trained)]
+    return [each for each in speed if each[1]], [each for each in losses if each[1]]
 
 
 def markdown(path: str | Path) -> str:
     """The same tables as Markdown, from a finished comparison's record; a part that was not measured has no table."""
     run = read_run(path)
-    record, arms = run.comparison, arm_rows(run)
-    if not run.is_comparison or not record.results.verdict:
+    if not run.is_comparison or not run.comparison.results.verdict:
         raise LabError(f"{path} holds no finished comparison: only a comparison has this table")
-    parts = speed_tables(timed_arms(run, arms), record.config.yardstick)
-    if trained := loss_rows(run, arms):
-        parts.append((table.of_losses([*arms.values()], record.results.verdict.band), trained))
-    return "\n\n".join(table.as_markdown(columns, rows) for columns, rows in parts)
+    timed, trained = tables(run, arm_rows(run))
+    return "\n\n".join(table.as_markdown(columns, rows) for columns, rows in (*timed, *trained))

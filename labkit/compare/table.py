@@ -69,19 +69,18 @@ def as_markdown(columns: Sequence[Column], rows: Iterable[Any]) -> str:
     return markdown_table([column.head for column in columns], lines)
 
 
-def as_html(columns: Sequence[Column], rows: Iterable[Any], css: str = "arms") -> Markup:
+def as_html(columns: Sequence[Column], rows: Iterable[Any]) -> Markup:
     """A cell that is Markup stays as it is; all other text is escaped."""
     heads = Markup("").join(Markup('<th scope="col">{}</th>').format(column.head) for column in columns)
-    first, *others = columns
+    cell, (first, *others) = Markup('<td data-head="{}">{}</td>'), columns
     lines = [
         Markup('<tr><th scope="row">{}</th>{}</tr>\n').format(
-            first.cell(row) or DASH,
-            Markup("").join(Markup('<td data-head="{}">{}</td>').format(c.head, c.cell(row) or DASH) for c in others),
+            first.cell(row) or DASH, Markup("").join(cell.format(c.head, c.cell(row) or DASH) for c in others)
         )
         for row in rows
     ]
-    frame = Markup('<table class="{}">\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody>\n</table>')
-    return frame.format(css, heads, Markup("").join(lines))
+    frame = Markup('<table class="arms">\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody>\n</table>')
+    return frame.format(heads, Markup("").join(lines))
 
 
 def filled(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
@@ -93,10 +92,10 @@ def filled(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
 
 
 def number(value: Any, form: str) -> str:
-    """A value in this form; words for a number that is not finite."""
+    """A value in this form; words for a number that is not finite, "" for None."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "infinite"
-    return form.format(value)
+    return "" if value is None else form.format(value)
 
 
 def percent(value: float) -> str:
@@ -180,9 +179,8 @@ def of_all(arms: Iterable[Arm]) -> str:
 
 def of_losses(arms: Sequence[Arm], band: Band | None) -> list[Column]:
     """Rows are arms of the loss's part. The terminal does not show repeated runs' gaps again: the answers have them."""
-    repeated = any(arm.judged and arm.judged.runs for arm in arms)
     gap = Column("gap %", _gap)
-    if repeated:
+    if any(arm.judged and arm.judged.runs for arm in arms):
         gap = Column("gap % [interval]", _gap, narrow=None)
     elif band and band.threshold is not None:
         gap = Column(f"gap % (band {band.threshold:.2g})", _gap, narrow=f"gap %,\nband {band.threshold:.2g}")
@@ -190,9 +188,8 @@ def of_losses(arms: Sequence[Arm], band: Band | None) -> list[Column]:
     def done(value: Callable[[Arm], Any]) -> Callable[[Arm], Any]:
         return lambda arm: value(arm) if arm.status == "finished" else None
 
-    def rate(arm: Arm) -> str | None:
-        rate = arm.speed.tokens_per_s
-        return arm.status if arm.status != "finished" else None if rate is None else f"{rate:,.0f}"
+    def rate(arm: Arm) -> str:
+        return arm.status if arm.status != "finished" else number(arm.speed.tokens_per_s, "{:,.0f}")
 
     speed = of_all(arms)
     return [
@@ -213,11 +210,9 @@ def gap_interval(arm: Arm) -> str:
     return interval(arm.gap, arm.low, arm.high)
 
 
-def _gap(arm: Arm) -> str:
-    if arm.status != "finished":
-        return ""
-    if arm.role == "baseline" or arm.judged is None:
-        return "baseline" if arm.role == "baseline" else ""
+def _gap(arm: Arm) -> str | None:
+    if arm.status != "finished" or arm.role == "baseline" or arm.judged is None:
+        return "baseline" if arm.status == "finished" and arm.role == "baseline" else None
     if arm.judged.runs:
         return f"{gap_interval(arm).replace(' %', '')} {arm.judged.word}"
     value = "" if arm.judged.value is None else number(arm.judged.value, "{:.3f}")
@@ -263,7 +258,7 @@ def on_page_losses(arms: Sequence[Arm], against_baseline: bool) -> list[Column]:
         return with_small(value or DASH, word) if word else value
 
     def val_loss(arm: Arm) -> str | Markup:
-        value = "" if arm.val_loss is None else number(arm.val_loss, "{:.4f}")
+        value = number(arm.val_loss, "{:.4f}")
         early = value and arm.val_step is not None and arm.planned and arm.val_step < arm.planned
         return with_small(value, f"at step {arm.val_step:,}") if early else value
 
@@ -273,31 +268,27 @@ def on_page_losses(arms: Sequence[Arm], against_baseline: bool) -> list[Column]:
     def role(arm: Arm) -> Markup:
         return with_small(arm.label, arm.role if arm.status == "finished" else f"{arm.role}, {arm.status}")
 
-    def linears(arm: Arm) -> str | None:
-        return None if arm.converted is None else f"{arm.converted} / {arm.left}"
-
-    columns = [
+    known = [Column("against baseline", "speedup", "{:.2f} \N{MULTIPLICATION SIGN}")] if against_baseline else []
+    return [
         Column("arm", role),
         Column(of_all(arms), "speed.tokens_per_s", "{:,.0f}"),
-        Column("against baseline", "speedup", "{:.2f} \N{MULTIPLICATION SIGN}"),
+        *known,
         Column("peak memory of a rank", lambda arm: arm.peak_bytes and arm.peak_bytes / GIB, IN_GIB),
         Column("held-out loss", val_loss),
         Column("gap of the loss", gap),
         Column("lowest SQNR", sqnr),
-        Column("linears converted / left", linears),
+        Column("linears converted / left", lambda a: None if a.converted is None else f"{a.converted} / {a.left}"),
         Column("steps not finite / skipped", lambda a: f"{a.nonfinite} / {a.skipped_steps}" if a.steps else None),
     ]
-    return [column for column in columns if against_baseline or column.value != "speedup"]
 
 
 def gap_word(arm: Arm) -> str:
     """How the arm was judged, in words."""
-    if arm.role == "baseline":
-        return "the baseline"
-    word, runs = (arm.judged.word, arm.judged.runs) if arm.judged else ("", None)
-    if runs and word:
-        return f"{word}, {runs} run{'s' if runs > 1 else ''}"
-    return (BROKEN_WORDS if arm.role == "broken" else GAP_WORDS).get(word, "no data") if word else ""
+    if arm.role == "baseline" or not (arm.judged and arm.judged.word):
+        return "the baseline" if arm.role == "baseline" else ""
+    if runs := arm.judged.runs:
+        return f"{arm.judged.word}, {runs} run{'s' if runs > 1 else ''}"
+    return (BROKEN_WORDS if arm.role == "broken" else GAP_WORDS).get(arm.judged.word, "no data")
 
 
 def with_small(text: object, below: object) -> Markup:

@@ -422,6 +422,10 @@ class CompareResults(Record):
     calls: list[Call] = []
     tries: dict[str, list[Try]] = {}
 
+    @property
+    def timed(self) -> dict[str, TimedRow]:
+        return self.speed.arms if self.speed else {}
+
 
 class CompareRun(RunFile):
     results: CompareResults = Field(default_factory=CompareResults)

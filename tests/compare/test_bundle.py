@@ -63,7 +63,7 @@ def test_there_and_back(run, tmp_path):
     path, made = bundle.pack(run)
     assert path == run.parent / "h100.tar.gz"
     found = bundle.read(path)
-    assert found.files == made.files and found.manifest == made.manifest and found.manifest["state"] == "whole"
+    assert found.files == made.files and found.manifest == made.manifest and found.manifest.state == "whole"
     record = ("run.json", "steps.jsonl", "events.jsonl")
     assert set(found.files) == {*record, "report.html", "compare.log", "figures/loss.png"} | {
         f"arms/{arm}/{name}" for arm in ("bf16", "fp8") for name in record
@@ -85,7 +85,7 @@ def test_checkpoints_large_files_and_links_stay(run, tmp_path, monkeypatch):
     (run / "link.txt").symlink_to(tmp_path / "secret")
     (run / "folder").symlink_to(tmp_path)
     _, made = bundle.pack(run)
-    assert made.manifest["left_out"] == {"arms/fp8/checkpoints": 5000, "trace.bin": 2001}
+    assert made.manifest.left_out == {"arms/fp8/checkpoints": 5000, "trace.bin": 2001}
     assert "left behind: arms/fp8/checkpoints" in made.sentence and "trace.bin" not in made.files
     assert not [name for name in made.files if "link" in name or "folder" in name]
 
@@ -115,7 +115,7 @@ def test_nothing_of_the_machine_travels(run, monkeypatch):
         _, made = bundle.pack(run)
     finally:
         clean._places.cache_clear()
-    whole = b"\n".join(made.files.values()) + json.dumps(made.manifest).encode()
+    whole = b"\n".join(made.files.values()) + made.manifest.model_dump_json().encode()
     for word in (b"gpu-box-17", b"/srv/secret", str(run.parent).encode(), f"{Path.home()}/".encode()):
         assert word not in whole, word
     assert made.files["compare.log"] == b"on <host>: ~/data/a.txt and .../b.txt\n"
@@ -152,7 +152,7 @@ def test_a_paused_comparison_travels_and_says_how_many_arms_it_has(run):
     a_train_run(run / "arms" / "later", steps=2, planned=9, status="paused")
     RunRecord.open(run).finish("paused")
     path, made = bundle.pack(run)
-    assert made.manifest["state"] == "paused (2 arms finished); the same command goes on with it"
+    assert made.manifest.state == "paused (2 arms finished); the same command goes on with it"
     assert "arms/later/steps.jsonl" in made.files
     assert bundle.command(None, None, path, None, False) == 0
 
@@ -264,10 +264,10 @@ def test_altered_missing_and_added(run, tmp_path):
     without = [m for m in original if not m[0].endswith("fp8/run.json")]
     for files, why in (
         (altered, "was altered: 'arms/bf16/steps.jsonl' is not what was packed"),
-        (without, "is not complete: arms/fp8/run.json is missing"),
+        (without, "is not complete: 'arms/fp8/run.json' is missing"),
         ([*original, ("h100/extra.py", b"print()")], "'extra.py', of which its manifest does not speak"),
         ([*original, ("other/run.json", b"{}")], "'other/run.json', of which its manifest does not speak"),
-        (original[1:], "no readable BUNDLE.json"),
+        (original[1:], "no BUNDLE.json that this labkit can read"),
         ([*original, original[-1]], "which no bundle has"),
     ):
         with pytest.raises(LabError, match=why):
@@ -306,7 +306,7 @@ def test_a_bomb_is_not_read_to_its_end(tmp_path, monkeypatch):
 )
 def test_manifests_that_are_none(tmp_path, head):
     head = head.replace('{"files"', '{"kind": "labkit bundle", "files"')
-    with pytest.raises(LabError, match="no readable BUNDLE.json"):
+    with pytest.raises(LabError, match="no BUNDLE.json that this labkit can read"):
         bundle.read(packed(tmp_path / "x.tar.gz", [("h100/BUNDLE.json", head.encode()), ("h100/run.json", b"{}")]))
 
 
@@ -318,20 +318,15 @@ def test_other_schemas_and_bundles_without_a_run(tmp_path):
     with pytest.raises(LabError, match="holds no run.json"):
         bundle.read(packed(tmp_path / "x.tar.gz", files))
     newer = (files[0][0], json.dumps({**head, "schema": 2}).encode())
-    with pytest.raises(LabError, match="schema 2"):
+    with pytest.raises(LabError, match="no BUNDLE.json that this labkit can read"):
         bundle.read(packed(tmp_path / "x.tar.gz", [newer, files[1]]))
 
 
 def test_files_that_are_no_archive(tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "zip").write_bytes(b"PK\x03\x04zip")
-    no_archive = "is no bundle: it is no gzip archive"
-    for name, why in (
-        ("empty", no_archive),
-        ("zip", no_archive),
-        ("none", "there is no file"),
-        (".", "could not read"),
-    ):
+    said = {"empty": "is no bundle", "zip": "is no bundle", "none": "there is no file", ".": "could not read"}
+    for name, why in said.items():
         with pytest.raises(LabError, match=why):
             bundle.read(tmp_path / name)
 

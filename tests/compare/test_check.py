@@ -5,7 +5,7 @@ import math
 import pytest
 
 from labkit.compare.arms import arm_rows
-from labkit.compare.check import judge_check
+from labkit.compare.repeats import judge_check
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
 from tests.compare.comparing import BASELINE, BROKEN, TINY, loaded, training

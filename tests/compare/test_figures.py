@@ -165,7 +165,7 @@ def test_an_arm_that_presets_share_looks_the_same_beside_whichever_others():
 
 
 def test_an_odd_record_costs_its_picture_and_not_the_report(tmp_path, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise ValueError("odd")
 
     monkeypatch.setattr(loss, "losses", fail)

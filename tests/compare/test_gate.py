@@ -104,8 +104,8 @@ def test_a_gate_that_is_not_finished_is_shown(tmp_path, out, status):
     [
         *((('gate = "block"', f'gate = "{arm}"'), f"has the gate '{arm}', which must be") for arm in ("blok", "bf16")),
         ((HEAD, "check = true" + HEAD[: HEAD.index("[repeat]")]), "without [repeat] nothing is judged"),
-        (('role = "broken"', 'role = "fine"'), 'no arm of role "broken" shows that the gate could have stayed closed'),
-        (('label = "FP8 block"', 'label = "x"\ngate = "params"'), "block of preset micro stands before params"),
+        (('role = "broken"', 'role = "fine"'), 'no arm of role "broken" shows that it could have stayed closed'),
+        (('label = "FP8 block"', 'label = "x"\ngate = "params"'), "has the gate 'params' and stands before params"),
         (("[arms.params]", '[speed]\narms = ["bf16", "params"]\n[arms.params]'), "names 'params', which has a gate"),
         (("}\n[arms.params]", SCHEDULED), "[speed] of preset micro names 'block', which has a precision schedule"),
     ],

@@ -48,7 +48,7 @@ def said(name: str, folder: Path) -> str:
             parts.append(markdown(place))
         except LabError as error:
             parts.append(str(error).replace(str(place), "RUN"))
-    settings = r"<details><summary>(?:Configuration|Further fields of run.json)</summary>.*?</details>"
+    settings = r"<details><summary>Configuration</summary>.*?</details>"
     page = re.sub(rf"(?s)<style>.*?</style>|<wbr>|{settings}", "", report._render(run, [], []))
     lines = html.unescape(re.sub(r"<(?:/?(?:strong|small|code|span|td|th)\b[^>]*)>", " ", page))
     lines = re.sub(r"<[^>]+>", "\n", lines)

@@ -68,7 +68,7 @@ def pools(monkeypatch):
     one = session.Session(plan, None, Console(quiet=True), leader=False)
 
     def ask(part, arm, task="task", following=None):
-        one.following = following and Item(part=following[0], arm=following[1])
+        one.later = [Item(part=following[0], arm=following[1])] if following else []
         return one._on_ranks(Item(part=part, arm=arm), task)
 
     return ask, fresh, one

@@ -83,7 +83,7 @@ def test_the_share_is_of_the_fewest_and_in_order(tmp_path):
 def test_unequal_work_is_no_weak_scaling(tmp_path):
     record(tmp_path, 1, 100)
     record(tmp_path, 2, 190, tokens=2048)
-    with pytest.raises(LabError, match="no weak scaling: in bf16 a GPU had 2,048 tokens of 1,024 and 4,096"):
+    with pytest.raises(LabError, match="no weak scaling: in bf16 a GPU had 2,048 tokens of 1,024 a step and 4,096"):
         scaling.markdown(tmp_path)
     with pytest.raises(LabError, match="holds no records of lab scaling"):
         scaling.markdown(tmp_path / "none")
@@ -110,7 +110,7 @@ def test_another_window_is_no_baseline(tmp_path):
     for gpu in "01":
         record(tmp_path / "each", 1, 100, window=15, folder=f"{gpu}/run")
     (shown,) = against_each(tmp_path)
-    assert shown.startswith("These shares are no weak scaling: bf16 was timed for 15 and 60 s,")
+    assert shown.startswith("These shares are no weak scaling: in bf16 a GPU had a window of 15 s and a window of 60 s")
 
 
 def stand_in(folder: Path, monkeypatch, script: str) -> None:

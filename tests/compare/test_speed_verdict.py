@@ -162,7 +162,7 @@ def test_a_timed_training_does_nothing_else():
     [
         ('speed.arms=["bf16", "nope"]', "names 'nope', which is no arm"),
         ('speed.arms=["te-delayed"]', "must name the baseline, bf16"),
-        ("speed.batch_by_memory={ big = 4 }", "takes GiB as keys"),
+        ("speed.batch_by_memory={ big = 4 }", "big is wrong .String should match pattern"),
         ("speed.train.seq_len=100_000", "must not exceed the model's max_seq_len"),
         ("speed.second=3", "second"),
     ],

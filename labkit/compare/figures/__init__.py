@@ -1,11 +1,10 @@
 """The pictures of a comparison or of one run, each with its alt text; None where there is nothing to draw."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from labkit.compare.arms import answers, arm_rows, measured_on
 from labkit.compare.figures import answer, loss, rates, rounding
-from labkit.compare.terminal import parameters
 from labkit.record.plotting import Picture, styles
 from labkit.record.read import RunData
 from labkit.record.schema import Verdict
@@ -19,24 +18,20 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
     folder = Path(folder or data.path / "figures")
     folder.mkdir(parents=True, exist_ok=True)
     every, record = arm_rows(data), data.comparison
-    timed = list(record.results.speed.arms.values()) if record.results.speed else []
     arms = {name: arm for name, arm in every.items() if not arm.of}  # of an arm trained several times, the first run
-    probed = {name: arm for name, arm in arms.items() if arm.scales()}
-    look_of = styles({name: arm.role for name, arm in arms.items()})
-    todo: list[tuple[Any, ...]] = []
-    if data.is_comparison:
-        _, *counts = measured_on(data, every)
-        sizes = tuple(parameters(count).replace(" parameters", "") if count else "" for count in counts)
-        todo.append(("the answer", answer.answer, answers(every), folder, "answer", "", record.config.yardstick, sizes))
-    todo.append(("the losses", loss.losses, arms, folder))
-    todo.append(("the milliseconds", rates.milliseconds, timed, folder))
-    if data.is_comparison:
-        todo.append(("the paired gap", loss.gap, every, record.results.verdict or Verdict(), folder))
-    todo.append(("SQNR", rounding.sqnr, probed, look_of, folder))
+    look = styles({name: arm.role for name, arm in arms.items()})
+    sizes = [measured_on(data, every)[1].get(part, "").removesuffix(" parameters") for part in ("speed", "losses")]
+    ready = {
+        "the answer": partial(answer.answer, answers(every), baseline=record.config.yardstick, sizes=sizes),
+        "the losses": partial(loss.losses, arms),
+        "the milliseconds": partial(rates.milliseconds, record.results.timed.values()),
+        "the paired gap": partial(loss.gap, every, record.results.verdict or Verdict()),
+        "SQNR": partial(rounding.sqnr, {name: arm for name, arm in arms.items() if arm.scales()}, look),
+    }
     pictures: list[Picture | None] = []
-    for what, draw, *given in todo:
+    for what, draw in ready.items():
         try:
-            pictures.append(draw(*given))
+            pictures.append(draw(folder=folder))
         except Exception as error:
             if trouble is None or isinstance(error, OSError):
                 raise

@@ -1,6 +1,7 @@
 """The picture that a comparison is read from: by arm its speed, and the gap of its loss, against the baseline."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.compare.arms import Arm
@@ -12,39 +13,30 @@ FARTHEST = 1.0  # per cent, either side: what lies beyond stands at the edge, wi
 
 
 def answer(
-    rows: list[Arm],
-    folder: Path,
-    name: str = "answer",
-    note: str = "",
-    baseline: str = "BF16",
-    sizes: tuple[str, str] = ("", ""),
+    rows: list[Arm], folder: Path, name: str = "answer", baseline: str = "BF16", sizes: Sequence[str] = ("", "")
 ) -> plot.Picture | None:
-    """Draw a row for each arm. None if nothing was timed nor judged beside the baseline.
-
-    sizes   of the timed and of the trained model ("1.14B", "124M"), for the panels' titles
-    """
+    """Draw a row for each arm. sizes: of the timed and the trained model, "1.14B". None for a baseline alone."""
     timed_at, trained_at = (f" at {size}" if size else "" for size in sizes)
     drawn = [row for row in rows if row.times or row.gap is not None]
-    speeds, gaps = [row for row in drawn if row.times], [row for row in drawn if row.gap is not None]
-    judged = [row for row in gaps if row.role != "baseline"]
+    speeds, judged = (
+        [row for row in drawn if row.times],
+        [r for r in drawn if r.gap is not None and r.role != "baseline"],
+    )
     if not judged and not [row for row in speeds if row.role != "baseline"]:
         return None
     look_of = plot.styles({row.name: row.role for row in drawn})
-    panels = [bool(speeds), bool(judged)]
     with plot.look() as figure:
         fig = figure(plot.WIDTH, 1.0 + 0.36 * len(drawn))
-        shares = [share for share, there in zip((1, 1.6), panels) if there]
+        shares = [share for share, there in ((1, speeds), (1.6, judged)) if there]
         axes = list(fig.subplots(1, len(shares), sharey=True, squeeze=False, width_ratios=shares)[0])
         plot.margins(fig, 0.34, 0.3, left=0.205, right=0.985, wspace=0.06)
-        ax = axes[0]
         if speeds:
-            most = max(row.times or 0 for row in speeds)
+            ax, further = axes[0], any(row.at_equal_loss for row in drawn)
             for y, row in enumerate(drawn):
-                if row.times:
-                    look = look_of[row.name]
-                    paint = {"color": plot.PAPER, "edgecolor": look.color, "hatch": look.hatch}
-                    ax.barh(y, row.times, height=0.6, linewidth=1.3, **paint)
                 said = f"{row.times:.2f}" if row.times else "not timed"
+                if row.times:
+                    paint = {"edgecolor": look_of[row.name].color, "hatch": look_of[row.name].hatch}
+                    ax.barh(y, row.times, height=0.6, linewidth=1.3, color=plot.PAPER, **paint)
                 if row.at_equal_loss and row.role != "baseline":
                     value, *ends = row.at_equal_loss
                     ax.plot(ends, [y, y], color=plot.INK, linewidth=1.6, solid_capstyle="butt")
@@ -54,7 +46,7 @@ def answer(
                 beside = {"textcoords": "offset points", "va": "center", "fontsize": 8.5}
                 ax.annotate(said, (end, y), xytext=(4, 0), color=plot.INK, **beside)
             ax.axvline(1, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
-            ax.set_xlim(0, most * (1.8 if any(row.at_equal_loss for row in drawn) else 1.25))
+            ax.set_xlim(0, max(row.times or 0 for row in speeds) * (1.8 if further else 1.25))
             ax.xaxis.set_major_locator(plot.ticks(4))
             ax.set_title(f"speed{timed_at}, times {baseline}")
         if judged:
@@ -82,9 +74,8 @@ def answer(
             below += " Bars: the interval of the gap."
         if any(row.at_equal_loss for row in drawn):
             below += f" Below a speed, and as a line on its bar: the speed at equal loss. {assumed(drawn, baseline)}"
-        title = "Speed and loss" if all(panels) else "Speed" if speeds else "Loss"
-        heading, below = f"The answer: {title.lower()} by arm", f"{below} {note}".strip()
-        return plot.save(fig, folder, name, heading, _alt(drawn, baseline), below)
+        title = "speed and loss" if speeds and judged else "speed" if speeds else "loss"
+        return plot.save(fig, folder, name, f"The answer: {title} by arm", _alt(drawn, baseline), below)
 
 
 def _gap(ax, y: int, row: Arm, look: plot.Style, reach: float) -> None:

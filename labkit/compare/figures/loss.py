@@ -12,6 +12,10 @@ from labkit.record.schema import Band, Judged, Verdict
 Points = list[tuple[int, float]]
 # Drawn in this order: the arms nearly coincide, so the baseline lies broad at the bottom, dashes on top of solid lines.
 LAYERS = {"baseline": 0, "single": 1, "twin": 3, "broken": 4}  # all others: 2
+SAME = (
+    " The arms see the same data from the same weights, so their wiggles are the same; what differs is in the next "
+    "picture."
+)
 BESIDE = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
 
 
@@ -27,8 +31,8 @@ def losses(arms: dict[str, Arm], folder: Path) -> plot.Picture | None:
         fig.subplots_adjust(left=0.075, right=0.755, top=0.89, bottom=0.15, wspace=0.07)
         low, high = _loss_limits(drawn)
         last_step = max([1, *(s for arm in drawn.values() for key in ("loss", "heldout") for s, _ in arm.series(key))])
-        for ax in (left, right):
-            ax.set_xlim(0, last_step * 1.02)
+        for ax, title in ((left, "training"), (right, "held-out")):
+            ax.set(title=title, xlabel="step", xlim=(0, last_step * 1.02))
         ends = []
         for shift, name in enumerate(sorted(drawn, key=lambda n: LAYERS.get(drawn[n].role, 2))):
             arm, style = drawn[name], look_of[name]
@@ -46,18 +50,10 @@ def losses(arms: dict[str, Arm], folder: Path) -> plot.Picture | None:
                 step, value = shown[-1]
                 early = f" (step {step})" if step < last_step else ""
                 ends.append((step, value, f"{plot.lines(arm.label)}  {value:.4f}{early}", style.color))
-        left.set_ylim(low, high)
-        left.set_title("training")
-        right.set_title("held-out")
-        left.set_ylabel("loss (nats per token)")
-        for ax in (left, right):
-            ax.set_xlabel("step")
+        left.set(ylim=(low, high), ylabel="loss (nats per token)")
         plot.label_ends(right, ends)
         note = "Thin: every step. Thick: running median of 9 steps."
-        if len(drawn) > 1:
-            note += " The arms see the same data from the same weights, so their wiggles are the same; "
-            note += "what differs is in the next picture."
-        return plot.save(fig, folder, "loss", "Loss", _losses_alt(drawn), note)
+        return plot.save(fig, folder, "loss", "Loss", _losses_alt(drawn), note + (SAME if len(drawn) > 1 else ""))
 
 
 def gap(arms: dict[str, Arm], verdict: Verdict, folder: Path) -> plot.Picture | None:
@@ -105,11 +101,10 @@ def gap(arms: dict[str, Arm], verdict: Verdict, folder: Path) -> plot.Picture | 
         ends = []
         for name, arm in drawn.items():
             points = plot.thin(arm.gaps)
+            style = look_of[arm.of or name]
             if arm.of or (several and arm.role == "baseline"):  # a further run: thin, in its arm's colour
-                style = look_of[arm.of or name]
                 ax.plot(*plot.xy(points), **style.line(linewidth=0.7, alpha=0.6))
                 continue
-            style = look_of[name]
             ax.plot(*plot.xy(points), **style.marks(len(points)))
             _mark_lost(ax, arm.gaps, math.inf, style, arm.label)
             if not _lost(arm.gaps, math.inf):
@@ -152,12 +147,11 @@ def _loss_limits(arms: dict[str, Arm]) -> tuple[float, float]:
 
 def _lost(points: Points, top: float) -> tuple[float, str] | None:
     """(where, how) the values stop being numbers, or leave the picture at the top for good."""
-    for (s, v), before in zip(points, [None, *points]):
-        if not math.isfinite(v):
-            return s, f"not finite from step {s}"
-        if v > top and before is not None and points[-1][1] > top:
-            t, u = before  # where the line crosses the upper edge
-            return t + (s - t) * (top - u) / (v - u), f"up to {plot.number(max(plot.finite([v for _, v in points])))}"
+    for step, value in points:
+        if not math.isfinite(value):
+            return step, f"not finite from step {step}"
+        if value > top and points[-1][1] > top and step > points[0][0]:
+            return step, f"up to {plot.number(max(plot.finite([v for _, v in points])))}"
     return None
 
 
@@ -205,15 +199,13 @@ def _gap_alt(arms: dict[str, Arm], drawn: dict[str, Arm], edges: list[float], st
     for arm in drawn.values():
         if arm.of or arm.role == "baseline":
             continue
-        values = [g for _, g in arm.gaps]
+        values, judged = [g for _, g in arm.gaps], arm.judged or Judged()
         if len(plot.finite(values)) < len(values):
             clauses.append(f"{arm.label} becomes not finite")
             continue
-        judged = arm.judged or Judged()
         where = f", judged {judged.word} the band" if judged.word in ("inside", "outside") else ""
         where = f", {judged.word}" if judged.runs else where
         clauses.append(f"{arm.label} lies between {min(values):+.2g} and {max(values):+.2g} percent{where}")
     band = f" The band is {edges[0]:+.2g} to {edges[1]:+.2g} percent." if len(edges) == 2 else ""
-    if band and start is not None:
-        band += f" Gaps are judged from step {start:g} on."
+    band += f" Gaps are judged from step {start:g} on." if band and start is not None else ""
     return f"Gap of the held-out loss against {_baseline(arms)} over the steps: {plot.join(clauses)}.{band}"

@@ -22,17 +22,16 @@ def milliseconds(rows: Iterable[TimedRow], folder: Path) -> plot.Picture | None:
     }
     if not drawn:
         return None
-    widest = max(sum(part.values()) for part in drawn.values())
+    widest, clauses = max(sum(part.values()) for part in drawn.values()), []
     shown = [kind for kind in CLASSES if any(part.get(kind, 0) > 0.002 * widest for part in drawn.values())]
     with plot.look() as figure:
         fig = figure(plot.WIDTH, 1.12 + 0.42 * len(drawn))
         ax = fig.subplots()
         plot.margins(fig, 0.62, 0.45, left=0.2, right=0.97)
-        for y, part in enumerate(drawn.values()):
+        for y, (label, part) in enumerate(drawn.items()):
             at = 0.0
             for kind in shown:
-                color, hatch = PAINT[kind]
-                wide = part.get(kind, 0.0)
+                (color, hatch), wide = PAINT[kind], part.get(kind, 0.0)
                 paint = {"color": plot.PAPER if hatch else color, "edgecolor": color, "hatch": hatch, "linewidth": 1.0}
                 ax.barh(y, wide, left=at, height=0.66, label=kind if y == 0 else None, **paint)
                 if wide > NARROW * widest:
@@ -42,19 +41,16 @@ def milliseconds(rows: Iterable[TimedRow], folder: Path) -> plot.Picture | None:
                     ax.text(at + wide / 2, y, f"{wide:.2f}", ha="center", va="center", **words)
                 at += wide
             ax.text(at + 0.008 * widest, y, f"{at:.2f}", va="center", fontsize=8.5, color=plot.INK)
+            largest = [f"{kind} {part[kind]:.2f}" for kind in sorted(part, key=lambda k: -part[k])[:3]]
+            clauses.append(f"{label} {sum(part.values()):.2f} ms, most of it {plot.join(largest)}")
         ax.set_yticks(range(len(drawn)), [plot.lines(label, 22) for label in drawn], color=plot.INK)
         ax.invert_yaxis()  # bars from the top down
-        ax.set_xlim(0, widest * 1.09)
-        ax.set_xlabel("milliseconds of the GPU per 1,000 tokens")
+        ax.set(xlim=(0, widest * 1.09), xlabel="milliseconds of the GPU per 1,000 tokens")
         ax.grid(axis="y", visible=False)
         ax.tick_params(axis="y", length=0)
         ax.xaxis.set_major_locator(plot.ticks(7))
         place = {"loc": "upper left", "bbox_to_anchor": (0.01, 1.0), "ncols": 5}
         fig.legend(*ax.get_legend_handles_labels(), columnspacing=1.0, handlelength=1.3, fontsize=8, **place)
-        clauses = []
-        for label, part in drawn.items():
-            largest = [f"{kind} {part[kind]:.2f}" for kind in sorted(part, key=lambda k: -part[k])[:3]]
-            clauses.append(f"{label} {sum(part.values()):.2f} ms, most of it {plot.join(largest)}")
         alt = f"Bars of device time per 1,000 tokens by class of kernel: {'; '.join(clauses)}."
         note = (
             "Kernels on the device only, by class; every moment counts once. Communication: computing waited for it; "
