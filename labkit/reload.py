@@ -38,9 +38,8 @@ class Reloader:
             self._anew(imported, changed, files)
 
     def _imported(self, files: dict[str, Path]) -> dict[str, ModuleType]:
-        """The modules that came from these files, in the order of import."""
-        loaded = [(name, module) for name, module in list(sys.modules.items()) if name in files]
-        return {name: module for name, module in loaded if Path(module.__file__ or "").resolve() == files[name]}
+        """The modules of these names that are imported, in the order of import."""
+        return {name: module for name, module in list(sys.modules.items()) if name in files}
 
     def _anew(self, old: dict[str, ModuleType], changed: list[str], files: dict[str, Path]) -> None:
         for name in old:
