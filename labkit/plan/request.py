@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labkit.errors import LabError
 from labkit.model.shape_file import Model
@@ -61,7 +62,7 @@ def find_cluster(request: Request) -> Cluster:
                 "`lab plan --calibrate` writes a file for --gpu"
             )
         chip = described(peak, fp8_peak, memory, hbm * G)
-    own = {"tflops": request.peak, "fp8_tflops": request.fp8_peak, "fp4_tflops": request.fp4_peak}
+    own: dict[str, Any] = {"tflops": request.peak, "fp8_tflops": request.fp8_peak, "fp4_tflops": request.fp4_peak}
     own |= {"memory_gb": request.memory, "hbm": request.hbm * G if request.hbm else None}
     chip = chip._replace(**{name: value for name, value in own.items() if value is not None})
     nvlink = chip.nvlink if request.nvlink is None else request.nvlink

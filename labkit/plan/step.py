@@ -56,7 +56,7 @@ def repeated(c: Cases, one: Layer) -> tuple[Array, ...]:
     half = (c.recompute == OPERATIONS).astype(float)
     core = all_of + (c.recompute == SELECTIVE)
     again = all_of + half / 2, core, all_of + half, all_of
-    return tuple(times * kind[0] for times, kind in zip(again, one))
+    return tuple(times * kind[0] for times, kind in zip(again, one[:4]))
 
 
 def step(c: Cases, k: Constants) -> Step:

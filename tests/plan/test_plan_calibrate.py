@@ -72,7 +72,7 @@ def test_this_cpu_is_measured_and_planned_with(tmp_path, monkeypatch):
     found = load_toml(path, Machine)
     assert found.per_node == 2 and found.fp8_tflops == 0 and not found.recent and found.network_gbs is None
     rates = found.rates
-    assert rates.gemm_older and rates.flash_older and rates.wire == pytest.approx(1) and rates.alpha
+    assert rates.gemm_older and 1e-4 < rates.flash_older < 10 and rates.wire == pytest.approx(1) and rates.alpha
     assert "float32" in found.measured and any("gemm_older" in line for line in lines)
     model = tmp_path / "tiny.toml"
     model.write_text("layers = 2\nhidden = 256\nheads = 4\nkv_heads = 4\nffn = 688\nvocab = 512\nseq = 128\n")
