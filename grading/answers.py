@@ -29,6 +29,7 @@ SETTINGS = (".toml", ".cfg", ".ini", ".lock", ".yml")
 ABOUT = (".egg-info", ".dist-info")  # how a folder is called that tells of a package
 OF_RUN = ("run.json", "steps.jsonl", "events.jsonl")
 RECORD = "predictions.jsonl"
+MAX_CODE = 500_000  # characters of a notebook's cells that are looked at: to parse them takes seconds
 
 
 def unanswered(week: Week, files: Mapping[str, bytes]) -> list[str]:
@@ -42,6 +43,8 @@ def unanswered(week: Week, files: Mapping[str, bytes]) -> list[str]:
     if trouble and (theirs or _unreadable(files, notebook_of(week, files))):
         return []  # what is behind was not looked at, or nothing was
     known = {_words(cell.get("source")) for cell in course["cells"]} | {""}
+    if sum(len(inert.plain(cell.get("source"))) for cell in theirs) > MAX_CODE:
+        return []
     remarks = {remark for cell in course["cells"] for remark in _remarks(cell)}
     answered: set[str] = set()
     for cell, id in zip(theirs, places(week, course, theirs)):

@@ -18,6 +18,7 @@ import fcntl
 import os
 import pickle
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -139,6 +140,9 @@ def slot() -> Iterator[int]:
     """One of this machine's slots: as many as it has cores. Waits for a free one."""
     folder = Path(tempfile.gettempdir()) / f"grade-slots-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise LabError(f"{folder} is another account's: it could hold up grading. Remove it, or set TMPDIR.")
     number, held = len(os.sched_getaffinity(0)), None
     while held is None:
         for index in range(number):

@@ -17,7 +17,6 @@ the tasks that it does not belong to: the course's text lies ready for it (labki
 """
 
 import io
-import re
 import tokenize
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from grading.intake.extras import MAX_MODULE, lay_extras
 from grading.intake.names import is_notebook, other_week, shown, some
 from grading.intake.notebook import NO_NOTEBOOK, grade_cells
 from grading.intake.released import Released, plain, released_week
-from grading.intake.submission import Submission
+from grading.intake.submission import DEFINES, Submission
 from grading.intake.wrong_week import another_week
 from labkit.checks.remote import COURSE, TEXT
 from labkit.checks.tasks import Week
@@ -182,7 +181,7 @@ def _choose(
     path = released.modules[module]
     usable = [copy for copy in copies if not copy.fault]
     if not usable:
-        like = "" if copies else _lookalike(path, submission.files, released)
+        like = "" if copies else _lookalike(path, submission, released)
         package.missing[module], package.lookalikes[module] = _why_missing(path, copies, like), like
         return
     best = min(
@@ -198,16 +197,14 @@ def _choose(
     package.files[f"{week.package}/{path}"] = best.data
     package.course[f"{COURSE}/{week.package}/{path.removesuffix('.py')}{TEXT}"] = released.files[path]
     package.used[module] = best.path
-    if like := "" if best.worked else _lookalike(path, submission.files, released):
+    if like := "" if best.worked else _lookalike(path, submission, released):
         package.notes.append(f"{shown(best.path)} stands as it was handed out. {_looks_like_it(like)}")
     others = [c.path for c in copies if c is not best and (c.fault or plain(c.data) != plain(best.data))]
     if others:
         package.notes.append(f"There is more than one {path}: {shown(best.path)} is used, and not {some(others)}.")
 
 
-_DEFINES = re.compile(rb"^(?:async )?(?:def|class) (\w+)", re.M)
 HALF = 0.5  # of what a module defines: a file that does more is meant for it
-MAX_SCANNED = 1 << 20  # bytes of a file that are looked at for its functions
 NOWHERE = "in this submission."  # the end of the sentence, if nothing looks like the file
 
 
@@ -222,15 +219,15 @@ def _looks_like_it(like: str) -> str:
     return f"{shown(like)} looks like it: a file counts under its own name only."
 
 
-def _lookalike(path: str, files: Mapping[str, bytes], released: Released) -> str:
+def _lookalike(path: str, submission: Submission, released: Released) -> str:
     """The file that was probably meant, "collectives (1).py" or "topologie final.py": the one that defines most of what the
     module does; "" if none does. What is called as a file of the course, or stands as it was handed out, is not meant."""
-    wanted = set(_DEFINES.findall(released.files[path]))
+    wanted = set(DEFINES.findall(released.files[path]))
     best, most = "", HALF * len(wanted)
-    for name, data in files.items():
-        share = len(wanted & set(_DEFINES.findall(data[:MAX_SCANNED])))
+    for name, defined in submission.defines.items():
+        share = len(wanted & defined)
         known = any(f"/{name}".endswith(f"/{own}") for own in released.names)
-        if share > most and not known and plain(data) != plain(released.files[path]):
+        if share > most and not known and plain(submission.files[name]) != plain(released.files[path]):
             best, most = name, share
     return best
 

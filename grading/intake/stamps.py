@@ -59,16 +59,20 @@ def _zone(called: str, at: datetime, own: tzinfo | None) -> tzinfo:
     return timezone(timedelta(hours=ZONES[called]))
 
 
-def changed(path: Path) -> datetime | None:
-    """When a file, or anything in a folder, was last changed by whatever means; None if that cannot be read. Now, if
-    there is more than anybody looks at: what was changed last may be in the rest."""
+def changed(path: Path) -> datetime:
+    """When a file, or anything in a folder, was last changed by whatever means. Now, if part of it cannot be read (no
+    right to, or nested too deep) or it is more than anybody looks at: what was changed last may be there."""
+
+    def stop(error: OSError) -> None:  # os.walk would leave out what it cannot list
+        raise error
+
     try:
         latest, looked = os.lstat(path).st_ctime, 0
-        for folder, folders, files in os.walk(path):
+        for folder, folders, files in os.walk(path, onerror=stop):
             for name in (*folders, *files):
                 latest, looked = max(latest, os.lstat(os.path.join(folder, name)).st_ctime), looked + 1
                 if looked > MOST:
                     return datetime.now(UTC)
         return datetime.fromtimestamp(latest, UTC)
     except (OSError, ValueError, OverflowError):
-        return None
+        return datetime.now(UTC)

@@ -12,9 +12,12 @@ and proves nothing.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import socket
+import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -326,9 +329,12 @@ class Broker:
         endpoint.span = endpoint.ledger.begin("compute", blocking=False, where=where, label=label, seconds=seconds)
         if self.weigh is not None and endpoint.span is not None:
             # The rank stands still until it is answered, or a slow judge would read what it holds some blocks later.
-            endpoint.ledger.weighed[endpoint.span.index] = held = self.weigh(endpoint.rank)
+            held = self.weigh(endpoint.rank)
             if not held:  # it was read before; a process whose first thread has gone shows nothing
                 raise Broken("a process whose memory cannot be read")
+            # What it leaves unread here and in its socket is its own, too.
+            unread = int.from_bytes(fcntl.ioctl(endpoint.link, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+            endpoint.ledger.weighed[endpoint.span.index] = held + endpoint.queued + unread
             self.send(endpoint, "seen", {})
 
     def _started(self, endpoint: Endpoint, items: Sequence[Pending], call: _Call) -> None:

@@ -7,6 +7,7 @@ import gc
 import importlib
 import threading
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
@@ -72,7 +73,9 @@ def bring_libraries(folder: Path, *modules: str) -> None:
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
             for name in names:
-                if name.partition(".")[0] not in ("labkit", folder.name):
+                first = name.partition(".")[0]
+                # What lies beside the package is the student's: it would run, and hold memory, before the first reading.
+                if first != "labkit" and PathFinder.find_spec(first, [str(folder.parent)]) is None:
                     with contextlib.suppress(Exception):
                         importlib.import_module(name)
 

@@ -64,7 +64,7 @@ def answer(
         importlib.invalidate_caches()
     boundary.hold(job["task"], job["uses"], job["without"])
     written_in(root)
-    _Here.own = frozenset(f"{package}.{module}" for module in job["modules"])
+    _Here.own, _Here.given = frozenset(f"{package}.{module}" for module in job["modules"]), job["given"]
     try:
         _forget(package)
         parts = {}
@@ -122,9 +122,12 @@ def _find(root: str, package: str, name: str, parts: Mapping[str, Any] = {}) -> 
     _Here.package, _Here.root = package, root
     if _Here not in sys.meta_path:
         sys.meta_path.insert(0, _Here)
+    _Here.parts = {}
     for part, replacement in parts.items():
         module, _, function = part.rpartition(".")
-        setattr(_module(root, package, module), function, replacement)
+        _Here.parts.setdefault(f"{package}.{module}", {})[function] = replacement
+    for name_of in _Here.own & _Here.parts.keys():  # others run when they are needed, if at all
+        _module(root, package, name_of.removeprefix(f"{package}."))
     module, _, function = name.rpartition(".")
     found = getattr(_module(root, package, module), function, None)
     if not callable(found):
@@ -139,6 +142,8 @@ class _Here:
 
     package = root = ""
     own: frozenset[str] = frozenset()
+    given = False
+    parts: Mapping[str, Mapping[str, Any]] = {}
 
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
@@ -148,26 +153,34 @@ class _Here:
         if spec is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         text = Path(cls.root, COURSE, *name.split(".")).with_suffix(TEXT)
-        if name not in cls.own and text.is_file() and spec.origin is not None:
-            spec.loader = _OrCourse(name, spec.origin, text)
+        text = text if (cls.given or name not in cls.own) and text.is_file() else None
+        if spec.origin is not None and (text or name in cls.parts):
+            spec.loader = _Replaced(name, spec.origin, text, cls.given and text is not None, cls.parts.get(name, {}))
         return spec
 
 
-class _OrCourse(importlib.machinery.SourceFileLoader):
-    """Loads a module of another task than the one judged; if that fails, the course's text."""
+class _Replaced(importlib.machinery.SourceFileLoader):
+    """Loads a module of another task than the one judged, then puts `parts` in the place of its functions. `text` is the
+    course's, for where the student's fails, or is not to run at all (`given`)."""
 
-    def __init__(self, name: str, path: str, text: Path) -> None:
+    def __init__(self, name: str, path: str, text: Path | None, given: bool, parts: Mapping[str, Any]) -> None:
         super().__init__(name, path)
-        self.text = text
+        self.text, self.given, self.parts = text, given, parts
 
     def exec_module(self, module: ModuleType) -> None:
-        begun = dict(vars(module))
+        begun, failed = dict(vars(module)), False
         try:
-            super().exec_module(module)
+            if not self.given:
+                super().exec_module(module)
         except (Exception, SystemExit):
+            if self.text is None:
+                raise
+            failed = True
             vars(module).clear()
             vars(module).update(begun)
+        if self.text is not None and (failed or self.given):
             exec(compile(self.text.read_bytes(), str(self.text), "exec", dont_inherit=True), vars(module))
+        vars(module).update(self.parts)
 
 
 def _forget(package: str) -> None:

@@ -80,6 +80,8 @@ class Job(Setting):
     with_group  whether the function gets `group=`
     each        without a group: call it once with each of `inputs[0]`'s tuples; the value is the list of values
     weighed     whether its memory is read at every span of computing, where the runner can (see `call`)
+    given       whether in grading the course's text stands in for all modules of the student's: what comes back is
+                what others' answers must be
     """
 
     function: str
@@ -88,6 +90,7 @@ class Job(Setting):
     with_group: bool = True
     each: bool = False
     weighed: bool = False
+    given: bool = False
 
 
 def describe(job: Job, root: str) -> dict[str, Any]:
@@ -146,6 +149,7 @@ def call(
     *,
     timeout: float | None = None,
     weighed: bool = False,
+    given: bool = False,
     in_place: bool = False,
     **kwargs: Any,
 ) -> tuple[Answers, list[Ledger]]:
@@ -153,7 +157,7 @@ def call(
     if not isinstance(inputs, list) or not inputs:
         raise TypeError("inputs is a list with one entry for each rank")
     by_rank = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in inputs)
-    reply = _run(name, by_rank, timeout, in_place, kwargs=kwargs, weighed=weighed)
+    reply = _run(name, by_rank, timeout, in_place, kwargs=kwargs, weighed=weighed, given=given)
     answers = Answers(reply.values)
     answers.inputs = reply.inputs
     return answers, reply.ledgers
