@@ -79,7 +79,7 @@ def publish(
     """Write the platform's grades, a page for each student, upload.zip, the class's page and the term's table.
 
     Problems come first: what blocks is named with the command that ends it, and nothing is written. Pages wait until
-    nobody can hand in any more. Status 1: somebody is left out, and is named.
+    nobody can hand in any more. Status 1: somebody is left out, or pages wait; the text says which.
     """
     from rich.console import Console
 

@@ -1,9 +1,8 @@
 """`grade run --dask ADDRESS`: the same submissions on Dask workers, on this machine or on many.
 
-What travels to a worker is the submission's bytes, the seed and the week's name; what comes back is a mark. Everything
-else a worker has itself: a copy of this course in its working directory, of the same text (it is compared), and
-bubblewrap. Marks are kept here and only here, as they come; so a worker that dies loses what it was doing, Dask
-gives that to another, and what was done stays done.
+What travels to a worker is the submission's bytes, the seed and the week's name; what comes back is a mark, kept here
+as it comes. A worker has bubblewrap, and a copy of this course in its working directory, whose text is compared. What
+a worker was doing when it died Dask gives to another.
 
 A worker runs each submission in a process of its own. On one machine no more of them run at a time than it has cores,
 however many workers it has: a slot is a lock file, and the kernel frees it when its holder dies.

@@ -11,9 +11,8 @@ whose hash is among them is the course's and is upgraded; any other is the stude
     a text the course has given up     removed if unchanged, else it stays and that is reported
     any other file                     not looked at
 
-The record is written before the first file (as not complete) and after the last: a release that is killed leaves whole
-files, every one of which the next release knows, and that one puts the rest in place. The record is the student's to
-edit, so nothing is handed out because of it: weeks and solutions are released when the instructor names them.
+The record is written before the first file (as not complete) and after the last, so a release that was killed can be
+repeated. It is the student's to edit: weeks and solutions are released because the instructor names them.
 """
 
 import hashlib

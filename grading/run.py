@@ -1,12 +1,10 @@
 """`grade run`: all submissions of a week, by a pool of judges (grading.pool); marks in the class's store.
 
-    .work/week13/reference.json     how long the reference needs here, that it earns every point, and what of the
-                                    expected values is worth keeping (labkit.checks.expected)
+    .work/week13/reference.json     the reference's times here, and expected values worth keeping
     .work/week13/                   else: of the run that is going on
 
 Judges leave their marks here, and this process alone writes them into the store, each as it comes. A submission whose
-newest mark's key (content, tests, seed, environment) is still right is not judged again. So a rerun does what changed,
-and after a kill the next run goes on where it was.
+newest mark's key (content, tests, seed, environment) is still right is not judged again.
 """
 
 import gc

@@ -17,7 +17,7 @@ A list of what goes in, never of what stays out: a new file of the instructors' 
   - REWRITES changes the few lines that mean something else without grading/ and tests/.
   - AGENTS.md comes from student/AGENTS.md here.
 
-In a git checkout only files that git tracks are released, so that notes and gradebooks lying about are not.
+In a git checkout only files that git tracks are released.
 """
 
 import json

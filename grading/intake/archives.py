@@ -1,9 +1,7 @@
 """Zips that strangers made and folders that they may still own: the plain files in them.
 
-Nothing of a zip is unpacked to a disk. In a folder everything can be exchanged between two looks; so every step down,
-when listing and when opening a file later, starts from a folder that is open and follows no link.
-
-What a zip may hold against its reader, and what is done:
+Nothing of a zip is unpacked to a disk. In a folder everything can be exchanged at any time; so every step down starts
+from a folder that is open and follows no link. What a zip may hold against its reader, and what is done:
 
     names that lead elsewhere ("../x", "/etc/x", "C:\\x")      left out, and reported
     links and other things that are no plain files             left out, and reported

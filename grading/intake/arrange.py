@@ -10,10 +10,9 @@ Students hand in all kinds of layouts, so the modules are looked for:
                 unless it is still the unfinished one that the course handed out and another copy is not. Which copy is
                 used is reported wherever there was a choice
 
-A module that is missing, renamed or unreadable is replaced by the course's, with its blanks, so that nothing else breaks
-with it; `missing` says why what depends on it earns nothing. Where `lab handin` packed the files, each counts where its
-manifest has it, and nothing is looked for. One that cannot be imported is replaced where it runs, in
-the tasks that it does not belong to: the course's text lies ready for it (labkit.checks.remote).
+A module that is missing, renamed or unreadable is replaced by the course's, with its blanks; `missing` says why what
+depends on it earns nothing. What `lab handin` packed counts where its manifest has it. One that cannot be imported is
+replaced where it runs, in the tasks that it does not belong to (labkit.checks.remote).
 """
 
 import io

@@ -60,10 +60,10 @@ def _zone(called: str, at: datetime, own: tzinfo | None) -> tzinfo:
 
 
 def changed(path: Path) -> datetime:
-    """When a file, or anything in a folder, was last changed by whatever means. Now, if part of it cannot be read (no
-    right to, or nested too deep) or it is more than anybody looks at: what was changed last may be there."""
+    """When a file, or anything in a folder, was last changed by whatever means. Now, if part of it cannot be read or
+    it is more than anybody looks at: what was changed last may be there."""
 
-    def stop(error: OSError) -> None:  # os.walk would leave out what it cannot list
+    def stop(error: OSError) -> None:
         raise error
 
     try:

@@ -4,9 +4,8 @@ For each submission, in one transaction: its automatic scores and what a person 
 between any two steps, the next `grade mark` does what is left, since it compares and writes what differs. A submission
 that counts no more leaves the screen; what was given for it stays in class.db, and comes back if it counts again.
 
-  - A task that the grader itself failed on is left open, and formgrader asks a human for its points.
-  - Points by hand stay, also on an automatic task. Where what they were given for has changed since, formgrader asks to
-    look again.
+A task that the grader itself failed on is left open. Points by hand stay, also on an automatic task; where what they
+were given for has changed since, formgrader asks to look again.
 """
 
 from __future__ import annotations

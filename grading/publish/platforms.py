@@ -7,9 +7,8 @@ Canvas (instructor guide, "How do I import grades in the Gradebook?", and lib/gr
 instructure/canvas-lms, read 2026-11) takes its columns of names and ids, then a column for each assignment, called
 "Title (number)"; the second line holds "Points Possible". So:
 
-  - any other column would become a new assignment, or bring back grades of before: there is none, and where the table
-    has the week's column, its title is taken letter by letter, with the number;
-  - an empty cell takes a grade away that is there: who has no total yet gets no line at all, and Canvas leaves them be;
+  - any other column would become a new assignment: there is none, and the week's keeps its title letter by letter;
+  - an empty cell takes a grade away that is there: who has no total yet gets no line;
   - "EX" in place of a grade excuses a student;
   - a column to which Canvas gives other points than the week has is refused: 72 of 80 would be 72 of 100 there;
   - decimals have a point, and no thousands are set apart: Canvas takes the last "." or "," for the decimal sign.

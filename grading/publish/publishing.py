@@ -12,7 +12,7 @@ hand in, everything but the pages is written. What was published stands in class
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,6 +96,8 @@ def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
             refuse_while_open(cls, week.name, "feedback pages")
     except LabError as error:
         made.notes.append(f"no feedback pages: {error}")
+        (folder / "upload.zip").unlink(missing_ok=True)  # of `--anyway`, before something changed
+        _remove_pages(folder / FEEDBACK, week)
     else:
         comments = _comments(cls, week, here)
         made.pages = list(_pages(cls, made, called, comments, printed=wishes.printed))
@@ -150,8 +152,12 @@ def _pages(
         place = page.write(to / folder_name(called[one.person.id]) / f"{week.name}.html", text)
         written.add(place)
         yield one.person, one.mark.submission, place
+    _remove_pages(to, week, written)
+
+
+def _remove_pages(to: Path, week: Week, but: Collection[Path] = ()) -> None:
     for old in to.glob(f"*/{week.name}.*"):
-        if old.with_suffix(".html") not in written:
+        if old.with_suffix(".html") not in but:
             old.unlink()
             with contextlib.suppress(OSError):  # the folder of somebody who has other pages, or left their own there
                 old.parent.rmdir()
@@ -203,13 +209,11 @@ def _keep(cls: Class, week: Week, made: Published, zeros: bool) -> list[tuple[Pe
         for one in made.standings:
             id = one.person.id
             total = worth(one, zeros)
-            if id in before and before[id] != total:
-                changed.append((one.person, before[id], total))
-            if before.get(id) != total:
-                cls.db.execute(
-                    "INSERT INTO published (assignment, person, total, at) VALUES (?, ?, ?, ?)",
-                    (week.name, id, total, now),
-                )
+            if id in before and before[id] == total:
+                continue
+            changed += [(one.person, before[id], total)] if id in before else []
+            row = (week.name, id, total, now)
+            cls.db.execute("INSERT INTO published (assignment, person, total, at) VALUES (?, ?, ?, ?)", row)
     return changed
 
 

@@ -1,13 +1,9 @@
 """Feedback as a learning platform takes it back: one .zip, in which every file is named so that it finds its student.
 
-Moodle   NAME_NUMBER_assignsubmission_file_week13.html     the participant's number in this assignment decides. The
-         assignment: Grading action, Upload multiple feedback files in a zip (mod/assign/feedback/file/
-         importziplib.php, 3.1 to 5.1: parts between "_": a name without one, a number, plugin's type and name, the
-         file). The numbers come from the worksheet or from the download's names, so group members have theirs too
+Moodle   NAME_NUMBER_assignsubmission_file_week13.html     the participant's number in this assignment, from the
+         worksheet or the download's names (mod/assign/feedback/file/importziplib.php, 3.1 to 5.1)
 Canvas   USER_ATTACHMENT_week13.html                       a user's number, and that of a file which they submitted,
-         out of the download's names. The assignment: Re-upload submissions (app/models/assignment.rb,
-         infer_comment_context_from_filename: the first two parts between "_" that are numbers; what comes back is a
-         comment's attachment)
+         from the download's names (app/models/assignment.rb, infer_comment_context_from_filename)
 """
 
 from collections.abc import Mapping, Sequence

@@ -332,9 +332,8 @@ class Broker:
             held = self.weigh(endpoint.rank)
             if not held:  # it was read before; a process whose first thread has gone shows nothing
                 raise Broken("a process whose memory cannot be read")
-            # What it leaves unread here and in its socket is its own, too.
             unread = int.from_bytes(fcntl.ioctl(endpoint.link, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-            endpoint.ledger.weighed[endpoint.span.index] = held + endpoint.queued + unread
+            endpoint.ledger.weighed[endpoint.span.index] = held + endpoint.queued + unread  # all its own
             self.send(endpoint, "seen", {})
 
     def _started(self, endpoint: Endpoint, items: Sequence[Pending], call: _Call) -> None:

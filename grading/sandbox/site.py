@@ -4,8 +4,6 @@ In there is what the other sandbox has, all of labkit besides, and two folders: 
 network is a loopback of its own. **The ranks of one submission are not shut away from one another**: they need a port,
 a common disk, and signals; a rank could write what another one should. So what C.3 judges is the numbers of a training
 that nobody saw before, and asks nothing about who sent what.
-
-The judge reads what is left from outside, as a stranger's. Bubblewrap's processes die with the judge.
 """
 
 from __future__ import annotations

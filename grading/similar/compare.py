@@ -6,15 +6,12 @@ two submissions have in common, less what explains itself:
   - runs that stand in what was handed out;
   - runs that more than COMMON of all submissions have: with these tasks most people write some lines alike.
 
-The course's own solutions take part, as one more submission: who has them has seen them, also where many have. So does
-every attempt of a student, since any of them may be the one that counts; of two students their most alike attempts are
-shown. A habit is one of students, however often they hand it in.
+The course's own solutions take part, as one more submission: who has them has seen them. So does every attempt of a
+student; of two students their most alike attempts are shown.
 
-SHARE and ONE are measured. A test compares honest variants of two blanks of week 13, written for it from the task texts,
-and copies of them. Two honest submissions of 50 pairs share 0.13 of their nodes at most, and in no function as many as
-LEAST; a copy with other names 1.00, and one with two idle statements in each function besides 0.90 at least. The
-variants are one author's, who meant them to differ; a class is more alike. So the bounds stand between the two and far
-from the first, and a pair on the page is a reason to read, not a verdict.
+SHARE and ONE are measured on honest variants of two blanks of week 13, by one author, and copies of them. Two honest
+ones of 50 pairs share 0.13 of their nodes at most, and in no function as many as LEAST; a copy with other names 1.00,
+and one with two idle statements in each function besides 0.90 at least. A pair on the page is a reason to read.
 """
 
 import io

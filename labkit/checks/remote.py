@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit.checks import boundary, values
 from labkit.comm.callsite import frames_of, theirs, written_in
@@ -143,7 +143,7 @@ class _Here:
     package = root = ""
     own: frozenset[str] = frozenset()
     given = False
-    parts: Mapping[str, Mapping[str, Any]] = {}
+    parts: ClassVar[dict[str, dict[str, Any]]] = {}
 
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
@@ -152,8 +152,8 @@ class _Here:
         spec = importlib.machinery.PathFinder.find_spec(name, [cls.root] if path is None else path)
         if spec is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        text = Path(cls.root, COURSE, *name.split(".")).with_suffix(TEXT)
-        text = text if (cls.given or name not in cls.own) and text.is_file() else None
+        course = Path(cls.root, COURSE, *name.split(".")).with_suffix(TEXT)
+        text = course if (cls.given or name not in cls.own) and course.is_file() else None
         if spec.origin is not None and (text or name in cls.parts):
             spec.loader = _Replaced(name, spec.origin, text, cls.given and text is not None, cls.parts.get(name, {}))
         return spec
