@@ -136,14 +136,16 @@ def test_a_reading_at_another_moment_is_none(events):
 def test_libraries_come_and_the_students_module_does_not_run(tmp_path, monkeypatch):
     week = tmp_path / PACKAGE
     week.mkdir()
+    (tmp_path / "libraries").mkdir()
     for name in ("one", "two", "three"):
-        (tmp_path / f"lib91_{name}.py").write_text("")
+        (tmp_path / "libraries" / f"lib91_{name}.py").write_text("")
+    (tmp_path / "lib91_own.py").write_text("")  # the student's, beside the package: it runs when it is needed
     (week / "task.py").write_text(
-        f"import lib91_one as one, lib91_none\nimport labkit.no_such_part\nfrom {PACKAGE} import other\n"
+        f"import lib91_one as one, lib91_none, lib91_own\nimport labkit.no_such_part\nfrom {PACKAGE} import other\n"
         "from . import other\nraise SystemExit\n\ndef f():\n    from lib91_two import x\n"
     )
     (week / "broken.py").write_text("import lib91_three\n)")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "libraries"), *sys.path])
     bring_libraries(week, "task", "broken", "missing")
     assert {name for name in sys.modules if name.startswith("lib91_")} == {"lib91_one", "lib91_two"}
     assert PACKAGE not in sys.modules

@@ -35,11 +35,12 @@ def call(tmp_path, monkeypatch):
         (tmp_path / name / PACKAGE / "__init__.py").touch()
     (tmp_path / "whole" / PACKAGE / "ops.py").write_text("def seven():\n    return 7\n")
 
-    def ask(root, name, own=()):
-        job = Job(tmp_path / root, PACKAGE, name, ((),), with_group=False, modules=own)
+    def ask(root, name, own=(), given=False, parts=()):
+        job = Job(tmp_path / root, PACKAGE, name, ((),), with_group=False, modules=own, given=given, stands_on=parts)
+        reference = str(tmp_path / "whole") if parts else None
 
         def one(group):
-            return values.pack(remote.answer(group, describe(job, str(tmp_path / root)), (), {}))
+            return values.pack(remote.answer(group, describe(job, str(tmp_path / root)), (), {}, reference))
 
         try:
             return values.unpack(run_ranks(one, size=1, backend="threads")[0])[:2]
@@ -89,6 +90,25 @@ def test_a_module_that_cannot_be_imported_costs_its_own_task_alone(how, call, tm
             assert call("lacking", name, own=own)[0] in ("raised", "unfinished"), "its own task"
     (place / PACKAGE / "ops.py").write_text(whole)
     assert call("lacking", "next.read", own=("next",)) == ("ok", (77, None)), "the student's, where it can be imported"
+
+
+def test_a_module_of_another_task_runs_when_it_is_needed_and_in_a_given_run_never(call, tmp_path):
+    """Its lines could hold memory before the first reading, or change what the answers are compared with."""
+    place = tmp_path / "lacking"
+    (place / PACKAGE / "ops.py").write_text("import sys\nsys.ran91 = 1\ndef seven():\n    return 77\nOWN = 5\n")
+    (place / PACKAGE / "next.py").write_text("import sys\ndef ran():\n    return hasattr(sys, 'ran91')\n")
+    reads = "def read():\n    from . import ops\n    return ops.seven(), vars(ops).get('OWN')\n"
+    (place / PACKAGE / "scenes.py").write_text(reads)
+    (place / remote.COURSE / PACKAGE).mkdir(parents=True)
+    (place / remote.COURSE / PACKAGE / f"ops{remote.TEXT}").write_text("def seven():\n    raise NotImplementedError\n")
+    asked = {"own": ("next",), "parts": ("ops.seven",)}
+    try:
+        assert call("lacking", "next.ran", **asked) == ("ok", False)
+        assert call("lacking", "scenes.read", given=True, **asked) == ("ok", (7, None))
+        assert not hasattr(sys, "ran91")
+        assert call("lacking", "scenes.read", **asked) == ("ok", (7, 5)), "what they may lean on of another task"
+    finally:
+        vars(sys).pop("ran91", None)
 
 
 def test_of_a_course_that_holds_labkit_too_only_their_own_lines_are_reported():

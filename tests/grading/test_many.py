@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from grading import many
+from labkit.errors import LabError
 from tests.checks.miniweek import OPS
 from tests.grading.test_run import KILLED, Course
 
@@ -111,6 +112,13 @@ def test_local_workers_give_the_marks_that_this_machine_gives(tmp_path):
         with course.open() as cls, cls.writing():
             cls.db.execute("DELETE FROM mark")
     assert said[0] == said[1] and len(said[0]) == 2
+
+
+def test_slots_that_another_account_made_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(many.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(many.os, "getuid", lambda: 12345)
+    with pytest.raises(LabError, match="another account"), many.slot():
+        pass
 
 
 def test_a_machine_has_as_many_slots_as_cores(tmp_path, monkeypatch):

@@ -319,6 +319,18 @@ def test_a_change_does_not_hide_behind_many_files(tmp_path, monkeypatch):
     assert stamps.changed(tmp_path / "in") > early
 
 
+def test_nor_behind_a_path_that_is_too_long(tmp_path, monkeypatch):
+    inside = tmp_path / "in"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    for _ in range(20):
+        os.mkdir("n" * 250)
+        os.chdir("n" * 250)
+    begun = datetime.now(UTC)
+    assert stamps.changed(inside) >= begun
+    assert stamps.changed(tmp_path / "missing") >= begun
+
+
 def test_a_submission_in_somebody_elses_name_is_reported(tmp_path, inbound, read, monkeypatch):
     inbound("anna", MINE)
 

@@ -120,7 +120,11 @@ def test_a_checkpoint_of_nothing_and_a_run_that_is_made_up(capstone_week, monkey
     case, run = Case(week.folder, week.week.package, stands_on=names, modules=("checkpoint",)), runner.run
 
     def in_its_process(job):
-        return run(replace(job, function=job.function.replace("scenarios.without_save", "checkpoint.without_save")))
+        return run(
+            replace(
+                job, function=job.function.replace("scenarios.without_save", "checkpoint.without_save"), given=False
+            )
+        )
 
     with week.laid_out(files), use(runner, case):
         with pytest.raises(CheckFailed, match="must have a field 'tok_embed.weight'"):

@@ -16,7 +16,7 @@ from labkit.comm.autopsy import Evidence, RanksFailed
 from labkit.comm.diagnose import diagnose, examine
 from labkit.comm.group import Group, Recv, Send
 from labkit.comm.ledger import Ledger
-from labkit.comm.link import BrokerTransport
+from labkit.comm.link import BrokerTransport, frame_head
 from labkit.comm.transport import Collective, Op, as_bytes
 
 DTYPES = [
@@ -275,6 +275,24 @@ def test_a_rank_is_weighed_at_its_spans_while_it_stands_still(ranks):
         assert ledger.weighed == dict.fromkeys(spans, 100 + rank) and len(spans) == 10
     assert order.count("tidy") == 30 and order[0] == "tidy"
     assert not any(ledger.weighed for ledger in ranks(under_way, 2).ledgers), "nobody asked"
+
+
+@pytest.mark.parametrize("size", [1000, 60_000, 120_000])  # the largest result finds no room in the socket
+def test_what_a_rank_leaves_unread_counts_as_its_memory(size):
+    ends = [socket.socketpair() for _ in range(2)]
+    broker = Broker([mine for mine, _ in ends], weigh=lambda rank: 100)
+    call = {"group": 0, "kind": "all_gather", "op": None, "src": None, "where": "", "blocking": True}
+    whole = frame_head("coll", {**call, "dtype": "uint8", "shape": [size]}, size) + bytes(size)
+    for frame in (whole, frame_head("span", {"label": "kept", "seconds": 0, "where": ""})):
+        for endpoint, (mine, theirs) in zip(broker.endpoints, ends):
+            mine.setblocking(False)
+            theirs.sendall(frame)
+            for _ in range(10):
+                broker.read(endpoint)
+    for endpoint, pair in zip(broker.endpoints, ends):
+        assert 2 * size <= sum(endpoint.ledger.weighed.values()) < 3 * size + 20_000
+        for end in pair:
+            end.close()
 
 
 def reads_without_a_wait(group):
