@@ -2,8 +2,6 @@
 
     python -m grading.benchmarks.against_nbgrader --jobs 2,3 --out results/2026-11-21-grading-29.json
 
-`--only good01,hang-loop` takes fewer of them. nbgrader's half takes seven minutes.
-
 nbgrader is set up as its documentation says: a source notebook with locked test cells, `generate_assignment`, then
 `autograde`, which executes every submission's notebook in a kernel, one after the other. The test cells run this week's
 own checks (`check("13.4")`), so both judge the same behaviours. The notebook holds these cells alone: the lab's
