@@ -209,7 +209,7 @@ def _keep(cls: Class, week: Week, made: Published, zeros: bool) -> list[tuple[Pe
         for one in made.standings:
             id = one.person.id
             total = worth(one, zeros)
-            if id in before and before[id] == total:
+            if before.get(id) == total:  # a first total is no change
                 continue
             changed += [(one.person, before[id], total)] if id in before else []
             row = (week.name, id, total, now)

@@ -113,6 +113,10 @@ def test_pages_wait_while_anybody_may_hand_in_and_grades_do_not(cls):
         assert made.pages == [] and any("cleo" in one and "--anyway" in one for one in made.notes)
         assert below(opened.folder / "published") == ["term.csv", "week13/all.csv", "week13/class.html"]
         assert len(publish(opened, WEEK, Wishes(pages=True)).pages) == 2
+        assert publish(opened, WEEK, Wishes()).pages == []
+        assert not list((opened.folder / "published").rglob(f"{WEEK.name}.html")), (
+            "what has changed since is not in them"
+        )
 
 
 @pytest.mark.parametrize("wished", [False, True])
