@@ -68,7 +68,7 @@ def compare(request: Request, console: Console | None = None) -> int:
     whole = load_preset(request.preset, settings)
     if not named and (other := fitting(whole, settings)) is not whole:
         why = f"the GPUs here have no FP8 products, which {whole.name} compares"
-        say(console, f"{why}: this is {other.name}, {other.format} against {other.yardstick}")
+        say(console, f"{why}: this is {other.name}, {other.format} against {other.baseline_format}")
         whole = other
     wanted = list(whole.arms if request.arms is None else whole.only(request.arms).arms)
     parts = check_part(whole, request.part, wanted if named else ())

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from labkit.errors import LabError
+from labkit.record.schema import BASELINE_FORMAT
 from labkit.strict import Config, read_file, strict_validate
 from labkit.train.config import TrainConfig
 
@@ -90,7 +91,8 @@ class Preset(Config):
     check: bool = False  # without [repeat]: not whether losses are the same, only whether arms run, convert and learn
     note: str = ""
     format: str = Field(default="FP8", min_length=1)  # what the candidates are called in sentences
-    yardstick: str = Field(default="BF16", min_length=1)  # what the baseline is called
+    # What the baseline is called; "yardstick" in records and presets of before.
+    baseline_format: str = Field(default="BF16", min_length=1, validation_alias=BASELINE_FORMAT)
     without_fp8: str | None = None  # the preset that answers on a GPU without FP8 products
     startup_seconds: float = Field(default=20.0, ge=0, strict=False)
     again_seconds: float | None = Field(default=None, ge=0, strict=False)  # of a run in the processes of the last one

@@ -92,7 +92,7 @@ def judge(
     have = [heldout[run] for run in base.first if run in heldout]
     if not have or not all(run and all(map(_finite, run.values())) for run in have):
         why = "has no finite held-out loss in one of its runs" if have else "has no result to hold the others against"
-        out.sentence = f"No verdict: the {preset.yardstick} baseline {why}."
+        out.sentence = f"No verdict: the {preset.baseline_format} baseline {why}."
         return out
     half = out.from_step = max(max(run) for run in have) // 2 + 1
     ys = {run: tail(losses, half) for run, losses in heldout.items()}
@@ -101,7 +101,7 @@ def judge(
     if base.first[0] in ys:
         _put(out, base.first[0], Judged(word="baseline", runs=len(ours), value=0.0))
     if len(have) < len(base.first):
-        out.sentence = f"No verdict: {len(have)} of {len(base.first)} {preset.yardstick} runs are finished."
+        out.sentence = f"No verdict: {len(have)} of {len(base.first)} {preset.baseline_format} runs are finished."
         return out
 
     found = _looks(ours, requested, all_of, ys, preset.repeat)

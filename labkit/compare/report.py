@@ -95,7 +95,7 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(FILTERS)
     single, record, every = not data.is_comparison, data.comparison, arm_rows(data)
-    form, baseline = record.config.format, record.config.yardstick
+    form, baseline = record.config.format, record.config.baseline_format
     results, verdict = record.results, record.results.verdict
     arms = {name: arm for name, arm in every.items() if not arm.of}  # further runs stand in their arm's line
     both = [] if single else answers(every)
@@ -220,7 +220,7 @@ def _speed(data: RunData, timed: list[Arm]) -> dict[str, Any]:
     word, tone = SPEED_WORDS.get(verdict.word, SPEED_WORDS["incomplete"])
     shares = next((list(row.mfu) for row in rows.values() if row.mfu), [])
     share = next((key for key in shares if key.startswith(MFU)), "")
-    columns = table.on_page_speed(timed, data.comparison.config.yardstick, price, share)
+    columns = table.on_page_speed(timed, data.comparison.config.baseline_format, price, share)
     shown: dict[str, Any] = {"word": word, "tone": tone, "verdict": verdict, "cost": cost_sentence(rows, price)}
     shown |= {"rows": rows, "table": table.as_html(columns, timed), "share": share, "shares": shares}
     shown |= {"categories": CATEGORIES, "classes": CLASSES, "seen": SEEN, "unit": table.PER_THOUSAND}

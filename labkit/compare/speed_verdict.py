@@ -51,7 +51,7 @@ def speed_results(preset: Preset, out: Path, lost: Mapping[str, str], tries: Map
     notes = [f"{preset.arms[name].label}: {describe(tries[name])}." for name in rows if tries.get(name)]
     notes += [SHORT.format(label=row.label, shortages=row.shortages) for row in rows.values() if row.shortages]
     basis = name_batches(rows, largest=bool(preset.window().batch))
-    verdict = judge_speed(rows, why, preset.format, preset.yardstick)
+    verdict = judge_speed(rows, why, preset.format, preset.baseline_format)
     verdict.sentence, verdict.reasons = f"{verdict.sentence} {basis}".strip(), verdict.reasons + notes
     return SpeedResults(arms=rows, verdict=verdict)
 

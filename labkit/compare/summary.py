@@ -54,13 +54,13 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
             say(console, f"  {part}, minutes predicted: {', '.join(each)}")
         limit = f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""
         say(console, f"Predicted: {predicted(plan, budget)}{limit}")
-    if preset.device == "cuda" and plan.memory_gib and preset.yardstick == "BF16":  # what memory.predict knows
+    if preset.device == "cuda" and plan.memory_gib and preset.baseline_format == "BF16":  # what memory.predict knows
         for part in parts:
             config = plan.config(part, preset.baseline())
             need = memory.predict(config, plan.world_size)["peak"] / memory.GIB
             warning = "; that may not fit: take a smaller batch" if need > 0.95 * plan.memory_gib else ""
             again = ", each block computed again in the backward" if config.activation_checkpointing == "block" else ""
-            what = f"{part}, memory predicted for {preset.yardstick}{again}"
+            what = f"{part}, memory predicted for {preset.baseline_format}{again}"
             say(console, f"  {what}: {need:.0f} of {plan.memory_gib:.0f} GiB a GPU{warning}")
     if not plan.todo:
         say(console, "Nothing left to train: this is the finished run. --fresh trains it again.")
@@ -155,7 +155,7 @@ def to_decide(verdict: Verdict, plan: Plan, budget: Budget) -> list[str]:
             advice = f"{label}: the same command goes on with {runs} more runs of it and judges once more"
         elif needed:
             runs, seconds = 2 * needed, needed * (seconds_of(base) + seconds_of(name))
-            both = f"a comparison of {needed} runs of it and {needed} of {preset.yardstick} would decide"
+            both = f"a comparison of {needed} runs of it and {needed} of {preset.baseline_format} would decide"
             sets = f"--set repeat.baseline={needed} --set repeat.candidate={needed}"
             broken = [arm for arm, about in preset.arms.items() if about.role == "broken"]
             names = ",".join([base, name, *broken])
@@ -182,7 +182,7 @@ def show(out: Path, console: Console) -> None:
     """Print the tables and the verdicts of a comparison that has been judged: from its record alone."""
     run = read_run(out)
     record, arms = run.comparison, arm_rows(run)
-    form, baseline, speed = record.config.format, record.config.yardstick, record.results.speed
+    form, baseline, speed = record.config.format, record.config.baseline_format, record.results.speed
     timed, trained = tables(run, arms)
     if both := answers(arms):
         console.print(table.on_terminal(table.of_answers(both, baseline), both))
@@ -252,7 +252,7 @@ def differing(arms: Sequence[TrainRun]) -> str:
 def tables(run: RunData, arms: Mapping[str, Arm]) -> tuple[Printed, Printed]:
     """Of the speed part: rates, and milliseconds where arms were profiled; of the loss's: arms with a result or why
     they have none, further runs in their arm's line. A table without rows is none."""
-    results, baseline = run.comparison.results, run.comparison.config.yardstick
+    results, baseline = run.comparison.results, run.comparison.config.baseline_format
     timed = [arms[name] for name in results.timed]
     profiled = [arm for arm in timed if arm.timed and arm.timed.kernels]
     trained = [arms[name] for name in results.arms if arms[name].role != "repeat"]

@@ -7,7 +7,7 @@ import math
 from contextlib import suppress
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic import ValidationInfo as Info
 from pydantic import ValidatorFunctionWrapHandler as Handler
 
@@ -41,6 +41,9 @@ class Record(BaseModel):
 def on_disk(name: str, default: Any = None) -> Any:
     """A field that has this name in run.json."""
     return Field(default=default, validation_alias=name, serialization_alias=name)
+
+
+BASELINE_FORMAT = AliasChoices("baseline_format", "yardstick")  # the second in records of before
 
 
 # ---- every run
@@ -99,7 +102,7 @@ class Settings(Record):
     note: str = ""
     device: str | None = None
     format: str = "FP8"
-    yardstick: str = "BF16"
+    baseline_format: str = Field(default="BF16", validation_alias=BASELINE_FORMAT)
     parts: list[str] = ["speed", "safety"]
     repeat: dict[str, Any] | None = None
     arms: dict[str, PlannedArm] = {}

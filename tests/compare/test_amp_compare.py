@@ -52,7 +52,7 @@ def test_a_gpu_without_fp8_gets_the_comparison_that_it_can_answer(monkeypatch):
     for name in available():
         other = fitting(load_preset(name), [])
         assert other.name == ("amp" if other.device == "cuda" else name)
-    assert (other.format, other.yardstick) in (("FP8", "BF16"), ("AMP", "FP32"))
+    assert (other.format, other.baseline_format) in (("FP8", "BF16"), ("AMP", "FP32"))
 
 
 @pytest.mark.parametrize("gpu, refused", [((7, 0), {"amp-bf16"}), ((7, 5), {"amp-bf16"}), ((8, 0), set())])

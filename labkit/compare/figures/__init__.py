@@ -22,7 +22,7 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
     look = styles({name: arm.role for name, arm in arms.items()})
     sizes = [measured_on(data, every)[1].get(part, "").removesuffix(" parameters") for part in ("speed", "losses")]
     ready = {
-        "the answer": partial(answer.answer, answers(every), baseline=record.config.yardstick, sizes=sizes),
+        "the answer": partial(answer.answer, answers(every), baseline=record.config.baseline_format, sizes=sizes),
         "the losses": partial(loss.losses, arms),
         "the milliseconds": partial(rates.milliseconds, record.results.timed.values()),
         "the paired gap": partial(loss.gap, every, record.results.verdict or Verdict()),
