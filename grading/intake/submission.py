@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
-from grading.intake.archives import BadArchive, Member, members, open_plain
+from grading.intake.archives import MAX_DIRECTORY, BadArchive, Member, members, open_plain
 from grading.intake.names import PACKED, clean, harmless, is_notebook, noise, shown, some
 from labkit.checks.handin import MANIFEST, Manifest, read_manifest
 
@@ -98,7 +98,7 @@ class _Lister:
 
     def zip(self, file: IO[bytes], prefix: str, called: str, depth: int = 0) -> None:
         try:
-            for member in members(file):
+            for member in members(file, MAX_DIRECTORY >> 3 * depth):  # of folders alone, too
                 name = prefix + clean(member.name)
                 if noise(name[len(prefix) :]):
                     continue
@@ -158,13 +158,13 @@ def _read(result: Submission, listed: dict[str, Member]) -> None:
 def _take_manifest(result: Submission) -> None:
     """Put each file of a manifest under the path that it has there; of several manifests those of the newest. One that
     does not fit its files says nothing."""
-    found = []
-    for path in [path for path in result.files if path.rpartition("/")[2] == MANIFEST]:
+    found, paths = [], [path for path in result.files if path.rpartition("/")[2] == MANIFEST]
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in result.files.items()} if paths else {}
+    for path in paths:
         manifest, prefix = read_manifest(result.files[path]), path.removesuffix(MANIFEST)
         if manifest is None:
             continue
         del result.files[path]
-        digests = {name: hashlib.sha256(data).hexdigest() for name, data in result.files.items()}
         named = manifest.files.items()
         wrong = [name for name, digest in named if harmless(name) or digests.get(prefix + name) != digest]
         if wrong:

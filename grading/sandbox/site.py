@@ -123,7 +123,8 @@ class BoxedSite(Site):
                     os.setgroups([])
                     os.setresgid(self.uid, self.uid, self.uid)
                     os.setresuid(self.uid, self.uid, self.uid)
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, self.limits.disk))
+                hard = min(resource.prlimit(pid, resource.RLIMIT_FSIZE)[1], self.limits.disk)  # it may have lowered it
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (min(soft, hard), hard))
             except BaseException:
                 os._exit(1)
             os._exit(0)
