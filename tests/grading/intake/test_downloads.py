@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import zipfile
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -327,8 +328,10 @@ def test_nor_behind_a_path_that_is_too_long(tmp_path, monkeypatch):
         os.mkdir("n" * 250)
         os.chdir("n" * 250)
     begun = datetime.now(UTC)
-    assert stamps.changed(inside) >= begun
-    assert stamps.changed(tmp_path / "missing") >= begun
+    found = [stamps.changed(inside), stamps.changed(tmp_path / "missing")]
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(inside)  # nobody else who walks through the tests' folders could
+    assert min(found) >= begun
 
 
 def test_a_submission_in_somebody_elses_name_is_reported(tmp_path, inbound, read, monkeypatch):
