@@ -108,9 +108,9 @@ UNCLIPPED = (None, None, None)  # a max_norm for each step
 
 
 def large_weights(seed):
-    """A model of about 2 MiB: the kernel reports what memory its moments take."""
+    """A model of about 4 MiB: the kernel reports what memory its moments take."""
     generator = torch.Generator().manual_seed(seed)
-    D, H, V = 60 + seed % 9, 1000 + seed % 41, 13
+    D, H, V = 60 + seed % 9, 2000 + seed % 41, 13
     weights = {"embed": 0.3 * torch.randn((V, D), generator=generator, dtype=F64), "scale": torch.ones(D, dtype=F64)}
     for k in range(2):
         weights[f"blocks.{k}.up"] = torch.randn((H, D), generator=generator, dtype=F64) / D**0.5

@@ -187,6 +187,16 @@ def held(pid: int, own: frozenset[str] = frozenset()) -> int:
     return total + IN_A_FILE * len(frozenset().union(*map(unnamed, every)) - own) if total else 0
 
 
+def shared(pid: int) -> int:
+    """Bytes of a process's anonymous memory that it shares: what it was born with and has not written to. 0 where that
+    cannot be read. It takes 5 ms: the kernel looks at every page."""
+    folder, status = _living(pid)
+    sizes = {line.split()[0]: int(line.split()[1]) for line in _read(f"{folder}/smaps_rollup").splitlines()[1:]}
+    resident = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:")), 0)
+    # LazyFree: pages given back that the kernel has not taken yet. Their bytes can still be read.
+    return 1024 * max(0, resident - sizes["Private_Dirty:"] - sizes["LazyFree:"]) if sizes else 0
+
+
 def inside(pid: int) -> list[int]:
     """A process's numbers: here, and in each process namespace below, down to its own. [] once it is gone."""
     for line in _read(f"/proc/{pid}/status").splitlines():

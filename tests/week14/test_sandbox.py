@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from grading.sandbox import watch
 from grading.sandbox.runner import SandboxRunner
 from labkit.checks import load_week
 from labkit.checks.runner import Case, use
@@ -131,15 +132,25 @@ NUMPY = """        self.v = self.params[0].new_zeros(self.S)
 """
 IN_PIPES = """        self.v = self.params[0].new_zeros(self.S)
         import fcntl, os
-        self.kept = [os.pipe() for _ in range(16 * P >> 16)]
+        self.kept = [os.pipe() for _ in range(8 * P >> 16)]  # as FP32: there are 256 files
         for _, end in self.kept:
             os.set_blocking(end, False)
             os.write(end, bytes(1 << 16))
+"""
+# A rank is born with sympy. What it frees of it are pages that it has, and that it shares as long as it does not write.
+IN_THE_FREED = """        self.v = self.params[0].new_zeros(self.S)
+        import gc, sys
+        for name in [one for one in sys.modules if one.startswith(("sympy", "torch._dynamo", "torch._inductor"))]:
+            vars(sys.modules.pop(name)).clear()
+        gc.unfreeze()
+        gc.collect()
+        self.kept = [bytes([number % 256]) * 400 for number in range(8 * P // 400)]
 """
 UNSEEN = [  # `owned` does not see these
     Mutant("moments in NumPy", *MOMENTS, NUMPY),
     Mutant("moments instead of ballast", *MOMENTS, "        global BALLAST\n        BALLAST = None\n" + NUMPY),
     Mutant("moments in pipes", *MOMENTS, IN_PIPES),
+    Mutant("moments in what it was born with", *MOMENTS, IN_THE_FREED),
 ]
 
 
@@ -163,3 +174,11 @@ def test_moments_that_torch_does_not_know_of(boxed, mutant):
         return
     with pytest.raises(CheckFailed, match="its processes hold"):
         judged_memory(boxed, mutant)
+
+
+@pytest.mark.thorough
+def test_what_is_resident_does_not_show_what_was_freed(boxed, monkeypatch):
+    """Else counting the pages that were written to would be for nothing."""
+    read = watch._read
+    monkeypatch.setattr(watch, "_read", lambda path: "" if path.endswith("smaps_rollup") else read(path))
+    judged_memory(boxed, UNSEEN[-1])
