@@ -25,7 +25,6 @@ import torch
 from capstone.given.alone import EPS
 from labkit.checks.drawn import Draw
 from labkit.checks.outside import Site
-from labkit.comm.processor import Able
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer
 from labkit.strict import strict_validate
@@ -290,7 +289,7 @@ def put(path: Path, text: str) -> None:
 def until(place: Site, true: Callable[[], Any]) -> Any:
     """What `true()` gives as soon as it is something; None when torchrun has ended and it is not true, or its processes
     could run for PATIENCE seconds."""
-    able = Able()
+    able = place.able()
     while True:
         gone = not place.running
         if found := true():

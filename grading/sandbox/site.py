@@ -16,6 +16,7 @@ import stat
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,6 +37,19 @@ MEMORY = 2  # times Limits.tree: ranks that import torch share less than ranks t
 LAST_UID = FIRST_UID + (1 << 22)  # behind those of the boxes: a site has another user than its submission's ranks
 
 
+class _Able(Able):
+    """As a program's ranks wait for what they have started themselves, they could run: the machine was theirs."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site, self.room, self.begin = site, watch.Room(), time.monotonic()
+
+    def look(self, pids: Sequence[int]) -> float:
+        tree = watch.tree(self.site.process.pid) if self.site.process is not None else []
+        self.room.look(watch.running(tree, [])[1], tree)
+        return max(super().look(pids), min(time.monotonic() - self.begin, self.room.each(len(pids))))
+
+
 class BoxedSite(Site):
     """A Site whose program runs on the course in `root`, in a sandbox."""
 
@@ -43,11 +57,14 @@ class BoxedSite(Site):
         super().__init__(root, folder)
         self.limits = replace(limits, processes=256)
         self.uid = LAST_UID + os.getpid() % 65536 if os.geteuid() == 0 else None
-        self.able = Able()
+        self.spent = self.able()
         self.why = ""
         self.left.chmod(0o777)  # the ranks are another user; what lies around it is the judge's alone
         for path in (self.root, *self.root.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
+
+    def able(self) -> Able:
+        return _Able(self)
 
     def _launch(self, program: str, ranks: int, restarts: int, said: Any) -> subprocess.Popen[bytes]:
         for path in self.given.iterdir():
@@ -82,7 +99,7 @@ class BoxedSite(Site):
             time.sleep(LOOK)
 
     def _too_much(self, process: subprocess.Popen[bytes]) -> str:
-        if self.able.look(self.processes()) > SECONDS:
+        if self.spent.look(self.processes()) > SECONDS:
             return f"{SECONDS:.0f} s are over"
         if sum(map(watch.memory, watch.tree(process.pid))) > MEMORY * self.limits.tree:
             return "it wanted more memory than a submission may use"

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from labkit.checks.markers import strip
-from labkit.comm.processor import family
+from labkit.comm.processor import Able, family
 
 MOST = 64 << 20  # bytes of a file that is read
 SAID = 16_000  # characters of what it printed that are kept
@@ -94,6 +94,10 @@ class Site:
     def processes(self) -> list[int]:
         """torchrun and its ranks."""
         return [] if (agent := self._agent()) is None else family(agent)
+
+    def able(self) -> Able:
+        """A new count of the seconds for which its processes could run: to be asked with `processes()`."""
+        return Able()
 
     def fill(self, rank: int, most: int | None, ranks: int = 2) -> bool:
         """Limit a rank's files to `most` bytes from now on, as on a full disk; None: no limit. False: not Linux."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grading.sandbox import watch
+from grading.sandbox import site, watch
 from grading.sandbox.call import STRETCH, Call, End
 from grading.sandbox.runner import SandboxRunner
 from labkit.checks.runner import Reply
@@ -141,3 +141,12 @@ def test_to_start_the_sandbox_again_is_the_submissions_time(monkeypatch, tmp_pat
     monkeypatch.setattr(SandboxRunner, "_reply", lambda self, end, job: Reply(PASSED))
     made.run(SimpleNamespace(function="f", task="t"))
     assert made.used >= 0.3 and made.seconds["f"] < made.used, "of the submission, not of the function"
+
+
+def test_torchruns_ranks_that_wait_for_their_own_helpers_could_run(monkeypatch):
+    monkeypatch.setattr(site.Able, "look", lambda self, pids: 1.0)
+    made = site._Able(SimpleNamespace(process=None))
+    made.begin, made.room = time.monotonic() - 10.0, SimpleNamespace(look=lambda *figures: None, each=lambda ranks: 7.0)
+    assert made.look([1, 2]) == 7.0
+    made.room.each = lambda ranks: 70.0
+    assert 10.0 <= made.look([1, 2]) < 60.0, "no longer than it is"
