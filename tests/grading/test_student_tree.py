@@ -108,7 +108,7 @@ def test_no_line_of_a_solution_is_anywhere_in_the_tree(tree):
             continue
         looked += 1
         found = where.get(line, set()) - ({name} if line in kept else set())  # a worked example in the same file
-        assert not found, f"{task}: {line} of {name} is in {found}"
+        assert not found, f"{task}: {line} of {name} is in {found}: another name there, or a line in COMMON"
     assert looked > 100
 
 
