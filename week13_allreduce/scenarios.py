@@ -30,12 +30,14 @@ def fit(nbytes, seconds, cost):
     return cost_model.fit_alpha_beta(nbytes, seconds, cost_model.Cost(*cost))
 
 
-def scatter_then_fill(x, group, number, op):
-    """13.2: what comes back is a part of x. Writes into it; returns what chunk r of x holds then."""
+def scatter_then_fill(x, group, number, ops):
+    """13.2: what comes back is a part of x. Writes into it; returns what chunk r of x holds then, for each operation."""
     from . import collectives
 
-    collectives.ring_reduce_scatter(x, group, op).fill_(number)
-    return x.tensor_split(group.size)[group.rank]
+    copies = [x.clone() for _ in ops]
+    for mine, op in zip(copies, ops):
+        collectives.ring_reduce_scatter(mine, group, op).fill_(number)
+    return [mine.tensor_split(group.size)[group.rank] for mine in copies]
 
 
 def gather_into(shard, group, numel):

@@ -149,17 +149,18 @@ def test_crossover(kind, seed):
     if kind == "they cross":
         N = draw.randrange(4, 13)
         pairs.append((measured_cost("one_shot_all_reduce", N), measured_cost("ring_all_reduce", N)))
-    else:  # or a constant would do
-        (pair,) = two_lines(draw, "they cross")
-        got = call_alone("scenarios.crossover", *pair, alpha, beta)
+    alphas = [alpha * 1e-6**k for k in range(len(pairs))]  # the second crosses at a byte or two, and a fraction counts
+    if kind != "they cross":  # or a constant would do
+        pairs, alphas = [*pairs, *two_lines(draw, "they cross")], [*alphas, alpha]
+    each = call_each("scenarios.crossover", [(*pair, a, beta) for pair, a in zip(pairs, alphas)])
+    if kind != "they cross":
+        pair, got = pairs.pop(), each.pop()
         found = got.item() if isinstance(got, torch.Tensor) and got.numel() == 1 else got
         expect(
             isinstance(found, (int, float)) and 0 < found < math.inf,
             f"large, {cost_text(pair[1])}, overtakes small, {cost_text(pair[0])}, at a size above 0; {found} came back",
         )
-    for k, (small, large) in enumerate(pairs):
-        alpha *= 1e-6 if k else 1  # the second pair crosses at a byte or two, and a fraction counts
-        got = call_alone("scenarios.crossover", small, large, alpha, beta)
+    for (small, large), alpha, got in zip(pairs, alphas, each):
         what = (
             f"the size from which large, {cost_text(large)}, stays faster than small, {cost_text(small)}, alpha "
             f"{alpha:.6g} s, beta {beta:.6g} s/byte,"
@@ -250,11 +251,11 @@ def same_line(got, alpha, beta, tol, cost, others):
 @task("13.1", points=2)
 def test_fit_of_exact_times(seed):
     """Exact times give alpha, beta and residuals of zero; alpha may be negative."""
-    for bent, two in ((False, False), (True, False), (False, True)):
-        sizes, seconds, cost, alpha, beta = a_sweep(seed, 0.0, bent)
-        if two:  # measurements are enough
-            sizes, seconds = map(list, zip(min(zip(sizes, seconds)), max(zip(sizes, seconds))))
-        got = call_alone("scenarios.fit", sizes, seconds, cost)
+    sweeps = [a_sweep(seed, 0.0, bent) for bent in (False, True, False)]
+    sizes, seconds, *line = sweeps[2]  # two measurements are enough
+    sweeps[2] = (*map(list, zip(min(zip(sizes, seconds)), max(zip(sizes, seconds)))), *line)
+    answers = call_each("scenarios.fit", [(sizes, seconds, cost) for sizes, seconds, cost, *_ in sweeps])
+    for (sizes, _, cost, alpha, beta), got, bent in zip(sweeps, answers, (False, True, False)):
         # fp64 through a least-squares solver.
         cut = {"no less than 0: a negative alpha says that the times are no line in n": (0.0, math.nan)} if bent else {}
         same_line(got, alpha, beta, 1e-6, cost, cut)

@@ -132,7 +132,7 @@ def on_a_ring(name, inputs, **kwargs):
     In a ring that runs the wrong way, chunks meet tensors of another length, or ranks that have ended: true, and no
     help. In one that runs the right way, another length is not the neighbours' fault."""
     try:
-        return call(name, inputs, in_place="gather" not in name, **kwargs)
+        return call(name, inputs, in_place="gather" not in name, shared=True, **kwargs)
     except CheckFailed as failed:
         N = len(inputs)
         talks = [(r, e) for r, ledger in enumerate(failed.ledgers) for e in ledger.events if e.peer is not None]
@@ -347,10 +347,10 @@ def test_reduce_scatter(kind, seed):
         by_the_group(ledger, [L - (L == 1 and r == 0) for r in range(N)])  # chunk 0 begins on rank 1
 
 
-@task("13.2", points=1)
+@task("13.2", points=1, like="test_reduce_scatter")
 def test_reduce_scatter_in_x(seed):
     """What comes back is chunk r of x: the same memory, of every operation"""
-    N, L = drawn("ragged", seed, "scatter in x")
+    N, L = drawn("ragged", seed, "scatter")
     x = tensors(seed, N, L)
     got, ledger = on_a_ring("collectives.ring_reduce_scatter", x)
     want = reduced(x, "sum").tensor_split(N)
@@ -363,11 +363,13 @@ def test_reduce_scatter_in_x(seed):
             what="chunk r of x after the call",
             looks_like={"x is untouched: the result, which came back, is in other memory": x[r].tensor_split(N)[r]},
         )
-    for op in ("sum", "mean", "max"):
-        got, _ = on_a_ring("scenarios.scatter_then_fill", x, number=-1.0, op=op)
-        for r in range(N):
+    ops = ("sum", "mean", "max")
+    got, _ = on_a_ring("scenarios.scatter_then_fill", x, number=-1.0, ops=ops)
+    for r in range(N):
+        expect(isinstance(got[r], list) and len(got[r]) == len(ops), "nothing came back", known=True)
+        for op, chunk in zip(ops, got[r]):
             same(
-                got[r],
+                chunk,
                 torch.full_like(want[r], -1.0),
                 rank=r,
                 what=f"chunk r of x, after -1 was written into what came back of op={op!r},",
@@ -434,11 +436,11 @@ def test_reduce_scatter_bf16(seed):
     by_the_group(ledger, L, "bfloat16")
 
 
-@task("13.2", points=6)
+@task("13.2", points=6, like="test_reduce_scatter")
 @LENGTHS
 def test_reduce_scatter_traffic(kind, seed):
     """N-1 steps of one chunk, to the right"""
-    N, L = drawn(kind, seed, "scatter traffic")
+    N, L = drawn(kind, seed, "scatter")
     x = tensors(seed, N, L)
     got, ledger = on_a_ring("collectives.ring_reduce_scatter", x)
     one_more = "N steps: the last one is too many, chunk r was complete before it"
@@ -578,11 +580,11 @@ def test_all_gather_into_out(seed):
     by_the_group(ledger, [len(shard) for shard in shards])
 
 
-@task("13.3", points=3)
+@task("13.3", points=3, like="test_all_gather")
 @LENGTHS
 def test_all_gather_traffic(kind, seed):
     """N-1 steps of one chunk, to the right"""
-    N, L = drawn(kind, seed, "gather traffic")
+    N, L = drawn(kind, seed, "gather")
     whole, shards = shards_of(seed, N, L)
     got, ledger = on_a_ring("collectives.ring_all_gather", shards, numel=L)
     causes = {
@@ -651,10 +653,10 @@ def test_all_reduce_in_a_part(seed):
             same(between, -x[r], rank=r, what="what lies between the numbers of x")
 
 
-@task("13.4", points=1)
+@task("13.4", points=1, like="test_all_reduce")
 def test_all_reduce_in_place(seed):
     """In place: x holds the result, and x is what comes back"""
-    N, L = drawn("ragged", seed, "reduce in place")
+    N, L = drawn("ragged", seed, "reduce")
     x = tensors(seed, N, L)
     got, ledger = on_a_ring("collectives.ring_all_reduce", x)
     want = reduced(x, "sum")
@@ -687,11 +689,11 @@ def test_all_reduce_in_place(seed):
     by_the_group(ledger, L)
 
 
-@task("13.4", points=1)
+@task("13.4", points=1, like="test_all_reduce")
 @LENGTHS
 def test_all_reduce_traffic(kind, seed):
     """2 (N-1) steps of one chunk, to the right"""
-    N, L = drawn(kind, seed, "reduce traffic")
+    N, L = drawn(kind, seed, "reduce")
     x = tensors(seed, N, L)
     got, ledger = on_a_ring("collectives.ring_all_reduce", x)
     ring_traffic(ledger, L, patterns(N, 4 * L), laps=2)

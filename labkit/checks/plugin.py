@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from labkit.checks.outcome import CaseResult, number
-from labkit.checks.runner import Case, LocalRunner, Runner, use
+from labkit.checks.runner import Case, LocalRunner, Reply, Runner, use
 from labkit.checks.tasks import load_week
 from labkit.checks.verdict import FAULT, NO_RESULT, PASSED, CheckFailed
 from labkit.errors import LabError
@@ -51,7 +51,8 @@ def seed_of(seed: int, item: pytest.Item) -> int:
     """A test's own seed, 62 bits, by a hash."""
     # Whoever sees a test's data may find out with what seed they were drawn (some generators take 32 bits, a size shows
     # a remainder): that is of no use for any other test.
-    name = getattr(item, "originalname", None) or item.name
+    mark = item.get_closest_marker("task")
+    name = (mark and mark.kwargs["like"]) or getattr(item, "originalname", None) or item.name
     return int.from_bytes(hashlib.sha256(f"{seed} {item.path.parent.name} {name}".encode()).digest()[:8], "big") >> 2
 
 
@@ -74,6 +75,7 @@ class Checks:
         self.broken: list[str] = []  # test files that could not be loaded
         self.own = LocalRunner()
         self.runner = runner or self.own
+        self.replies: dict[bytes, Reply] = {}  # to calls that several cases share
         self.side_by_side = getattr(self.runner, "side_by_side", False)
         self._waiting: list[pytest.Function] = []  # cases that have not begun, where they may run side by side
         self._running: dict[pytest.Function, Future[None]] = {}
@@ -151,6 +153,7 @@ class Checks:
             uses=task.uses,
             without=task.without,
             modules=task.modules,
+            replies=self.replies,
         )
         begin = time.perf_counter()
         try:

@@ -138,6 +138,7 @@ class Case(Setting):
     printed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what a case that passes says (labkit.checks.judge.note)
     answered: bool = False
+    replies: dict[bytes, Reply] = field(default_factory=dict)  # to calls that it shares with other cases
 
 
 _here: ContextVar[tuple[Runner, Case] | None] = ContextVar("labkit_checks", default=None)
@@ -151,13 +152,17 @@ def call(
     weighed: bool = False,
     given: bool = False,
     in_place: bool = False,
+    shared: bool = False,
     **kwargs: Any,
 ) -> tuple[Answers, list[Ledger]]:
-    """Run "module.function" on len(inputs) ranks: (answers, ledgers) by rank. CheckFailed: hung, crashed, ..."""
+    """Run "module.function" on len(inputs) ranks: (answers, ledgers) by rank. CheckFailed: hung, crashed, ...
+
+    shared: where another case of this run has made the same call, its answer is taken; nothing runs.
+    """
     if not isinstance(inputs, list) or not inputs:
         raise TypeError("inputs is a list with one entry for each rank")
     by_rank = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in inputs)
-    reply = _run(name, by_rank, timeout, in_place, kwargs=kwargs, weighed=weighed, given=given)
+    reply = _run(name, by_rank, timeout, in_place, shared, kwargs=kwargs, weighed=weighed, given=given)
     answers = Answers(reply.values)
     answers.inputs = reply.inputs
     return answers, reply.ledgers
@@ -224,17 +229,28 @@ def here() -> tuple[Runner, Case]:
     return found
 
 
-def _run(name: str, inputs: tuple[tuple, ...], timeout: float | None, in_place: bool = False, **more: Any) -> Reply:
+def _run(
+    name: str,
+    inputs: tuple[tuple, ...],
+    timeout: float | None,
+    in_place: bool = False,
+    shared: bool = False,
+    **more: Any,
+) -> Reply:
     """Run a job of the case at hand. `more` are fields of the Job that the case does not give."""
     runner, case = here()
     common = {each.name: getattr(case, each.name) for each in fields(Setting)}
     common |= {} if timeout is None else {"timeout": timeout}
+    job = Job(function=name, inputs=inputs, **common, **more)
+    key = values.pack((name, case.task, inputs, more["kwargs"])) if shared else b""
     try:
-        reply = runner.run(Job(function=name, inputs=inputs, **common, **more))
+        reply = case.replies.get(key) or runner.run(job)
     except values.TooMuch as error:  # of a value that came back and is handed on
         raise CheckFailed(NO_RESULT if case.answered else FAULT, f"it cannot be handed on: {error}") from None
     except LabError as error:  # the ranks could not be started, say: not the student's doing
         raise CheckFailed(FAULT, f"the check could not be run: {error}") from None
+    if shared:
+        case.replies[key] = reply
     if reply.printed:
         case.printed.append(reply.printed)
     if reply.verdict != PASSED:

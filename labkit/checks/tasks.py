@@ -133,11 +133,14 @@ class Week:
         return sum(map(float, re.findall(r"^\|.*\| \d+ \| ([\d.]+)[^|]*\|$", readme, re.MULTILINE)))
 
 
-def task(id: str, *, points: float) -> Callable[[Callable], Callable]:
-    """Decorator of a test: which task it judges, and its share of the task's points (its cases divide the share)."""
+def task(id: str, *, points: float, like: str = "") -> Callable[[Callable], Callable]:
+    """Decorator of a test: which task it judges, and its share of the task's points (its cases divide the share).
+
+    like    a test whose seed it gets: with `call(shared=True)` both judge the answer to one call, from two sides
+    """
     import pytest
 
-    return pytest.mark.task(id, points=points)
+    return pytest.mark.task(id, points=points, like=like)
 
 
 def load_week(folder: str | Path) -> Week:

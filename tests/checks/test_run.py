@@ -123,13 +123,20 @@ def test_the_seed_decides_the_data(week):
 def test_a_tests_data_tell_nothing_of_another_tests():
     """Each is drawn from a seed of its own, from which the run's cannot be computed."""
 
-    def item(name, folder="week91"):
-        return SimpleNamespace(originalname=name, name=f"{name}[4]", path=Path(folder, "test_week91.py"))
+    def item(name, folder="week91", like=""):
+        mark = SimpleNamespace(kwargs={"like": like})
+        path = Path(folder, "test_week91.py")
+        return SimpleNamespace(
+            originalname=name, name=f"{name}[4]", path=path, get_closest_marker=lambda name: mark if like else None
+        )
 
     seeds = [seed_of(seed, item(name)) for seed in range(100) for name in ("test_total", "test_twice")]
     assert len(set(seeds)) == 200 and all(0 <= one < 2**62 for one in seeds)
     assert len({one % 50 for one in seeds[::2]}) > 25, "consecutive seeds do not stay consecutive"
     assert seed_of(7, item("test_total")) == seed_of(7, item("test_total")) != seed_of(7, item("test_total", "week92"))
+    assert seed_of(7, item("test_twice", like="test_total")) == seed_of(7, item("test_total")), (
+        "unless it asks for them"
+    )
 
 
 @pytest.mark.parametrize(
