@@ -4,8 +4,6 @@ Everything is killed with it: bubblewrap's own process dies with this one (--die
 namespace that all of the submission's processes live in.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -10,8 +10,6 @@ frame that breaks a rule ends that rank's call, and nothing else. A span of comp
 and proves nothing.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import re

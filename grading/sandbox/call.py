@@ -8,8 +8,6 @@ over is the grader's fault, not the student's. But only what others take is wait
 way, or in that of what they have started, had the machine (`watch.Room`).
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -8,8 +8,6 @@ Besides, small memory file systems for /tmp and /dev/shm. Not in it: anything el
 processes, the environment.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

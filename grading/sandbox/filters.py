@@ -11,8 +11,6 @@ waits in the kernel for whoever comes: a connection that nobody has accepted, a 
 file on its way to another process). No task needs any of it: a rank has one socket, and speaks to the broker.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

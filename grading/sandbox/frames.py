@@ -3,8 +3,6 @@
 Nothing here trusts a type, a size or a character. What breaks a rule is `Broken`, in words.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

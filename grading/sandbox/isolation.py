@@ -1,7 +1,5 @@
 """`grade doctor`: which isolation this machine gives, and what is missing with the fix."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -6,8 +6,6 @@ back counts too (`judging`), by the processor: a test that walks a long answer i
 same test took the reference's in no time, which is in the budget ten times over.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import marshal
@@ -298,7 +296,7 @@ class SandboxRunner:
     def _count(self, box: Box) -> None:
         self.processor += max(0.0, box.processor() - self._before)
 
-    def __enter__(self) -> SandboxRunner:
+    def __enter__(self) -> "SandboxRunner":
         return self
 
     def __exit__(self, *exc) -> None:

@@ -6,8 +6,6 @@ a common disk, and signals; a rank could write what another one should. So what 
 that nobody saw before, and asks nothing about who sent what.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -6,8 +6,6 @@ times a second. Memory that two processes share is counted once (its proportiona
 which share torch, do not look like five torches.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

@@ -8,8 +8,6 @@ A label tells what a node is and nothing of what a student called it: names, ann
 left out; attributes, keyword arguments, operators and small numbers stay.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import resource

@@ -7,8 +7,6 @@ by which processes on one kernel can still whisper (file locks, inotify, keys, m
 Every defence has a name. The attack tests switch them off one at a time, and then the attack must succeed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

@@ -3,8 +3,6 @@
 python -m labkit_inside.launch SETTINGS WORD...     an interpreter with these words
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -4,8 +4,6 @@ From the moment at which the student's code is imported nothing in this process 
 what leaves it is bytes on one socket, which the broker counts, caps and reads as data.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import importlib.util

@@ -9,8 +9,6 @@ to 2 MiB at its end alone. Blocks that lay there and were freed counted, in some
 there is room is up to what the zygote has imported.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 

@@ -9,8 +9,6 @@ copies page tables, not pages), a rank is made by one clone() with all its names
 not lie in pages that it shares.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib
