@@ -91,7 +91,7 @@ class Box:
     A process forked from the one that started it may use it as well, and end it; but not two at a time.
 
     number  of this sandbox among those that this process has at a time
-    off     defences to switch off, by name: for tests. Those of inside/jail.py (DEFENCES), of command.py ("network",
+    off     defences to switch off, by name: for tests. Those of inside/jail.py, of command.py ("network",
             "files", "labkit", "environment", "readonly", "devices"), "user" (as root: become another user), of call.py
             ("deadline", "excuse", "output", "watch"), of runner.py ("text", "judging") and of broker.py ("broker")
     """

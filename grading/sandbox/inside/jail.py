@@ -23,19 +23,6 @@ NAMESPACES = {
     "mount": 0x00020000,
     "uts": 0x04000000,
 }
-DEFENCES = (
-    "session",
-    "users",
-    "nodes",
-    "namespaces",
-    "proc",
-    "tmp",
-    "packages",
-    "limits",
-    "capabilities",
-    "syscalls",
-    "descriptors",
-)
 MIB = 1 << 20
 SIGNALS = 64  # that may wait in the kernel: each holds a word of the sender's, and shows in no process's size
 mapped = 0  # bytes of address space that a rank is born with: a CUDA build of torch maps gigabytes of libraries
