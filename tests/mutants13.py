@@ -93,7 +93,7 @@ REDUCE_SCATTER = [
         "test_reduce_scatter_op[mean", "the sum over the ranks, expected the mean"),
     ring_reduce_scatter("mean for sum", "finish_(chunk[r], op, N)", 'finish_(chunk[r], "mean", N)',
         (*SCATTER_SUMS, "test_reduce_scatter_op[max", "test_reduce_scatter_bf16", IN_X),
-        "the mean over the ranks, expected the sum", "every number is 0.2 times"),
+        "the mean over the ranks, expected the sum", "every number is 0.2"),
     ring_reduce_scatter("max as sum", "like=acc), op)", 'like=acc), "sum")',
         "test_reduce_scatter_op[max", "the sum over the ranks, expected the max"),
     ring_reduce_scatter("accumulation in the wrong dtype", "like=acc), op)", "like=acc).bfloat16().to(acc.dtype), op)",

@@ -149,18 +149,17 @@ def test_crossover(kind, seed):
     if kind == "they cross":
         N = draw.randrange(4, 13)
         pairs.append((measured_cost("one_shot_all_reduce", N), measured_cost("ring_all_reduce", N)))
-    alphas = [alpha * 1e-6**k for k in range(len(pairs))]  # the second crosses at a byte or two, and a fraction counts
-    if kind != "they cross":  # or a constant would do
-        pairs, alphas = [*pairs, *two_lines(draw, "they cross")], [*alphas, alpha]
-    each = call_each("scenarios.crossover", [(*pair, a, beta) for pair, a in zip(pairs, alphas)])
-    if kind != "they cross":
-        pair, got = pairs.pop(), each.pop()
+    else:  # or a constant would do
+        (pair,) = two_lines(draw, "they cross")
+        got = call_alone("scenarios.crossover", *pair, alpha, beta)
         found = got.item() if isinstance(got, torch.Tensor) and got.numel() == 1 else got
         expect(
             isinstance(found, (int, float)) and 0 < found < math.inf,
             f"large, {cost_text(pair[1])}, overtakes small, {cost_text(pair[0])}, at a size above 0; {found} came back",
         )
-    for (small, large), alpha, got in zip(pairs, alphas, each):
+    for k, (small, large) in enumerate(pairs):
+        alpha *= 1e-6 if k else 1  # the second pair crosses at a byte or two, and a fraction counts
+        got = call_alone("scenarios.crossover", small, large, alpha, beta)
         what = (
             f"the size from which large, {cost_text(large)}, stays faster than small, {cost_text(small)}, alpha "
             f"{alpha:.6g} s, beta {beta:.6g} s/byte,"
