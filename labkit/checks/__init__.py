@@ -1,27 +1,31 @@
 """How a task is judged: what a week's test file imports, and `check("13.4")` for a notebook.
 
-A check calls the student's function, which runs elsewhere, and judges what came back:
+A check calls the student's function, which runs elsewhere, and judges what came back. All names are labkit.checks':
 
     @task("13.14", points=0)                        # the task, and the test's share of its points
     @pytest.mark.parametrize("N", [2, 5])           # cases share the points
     def test_it(N, seed):                           # seed: of this test's random data
         \"""What is asked for, in a line\"""
-        L = Draw(seed, "length").size(20, 90)       # labkit.checks.drawn
-        x = tensors(seed, N, L)                     # a vector for each rank, whole numbers: sums are exact
+        L = Draw(seed, "length").size(20, 90)
+        x = tensors(seed, N, L)                     # a vector for each rank, of whole numbers: sums are exact
         got, ledgers = call("stretch.tree.tree_all_reduce", x, op="sum", in_place=True)     # group= is given
         for r in range(N):
             same(got[r], want, rank=r, tol=0.0, looks_like={"a mistake, in a sentence": what_it_gives})
             same(got.inputs[r][0], want, rank=r, what="x after the call")
             sent(ledgers[r], steps=4, at_most=16 * L, at_least=1, to=(r + 1) % N, forbid=LIBRARY)
 
-    call            on len(inputs) ranks; `in_place`: it may write to its inputs. `call_alone`, `call_each`: no group
-    same            a tensor, number or list is what is wanted. `close` (labkit.checks.judge): within roundings
-    field, expect   of a named tuple that came back; anything else: `expect(ok, "what is wrong")`
-    sends, sent     [(to, bytes)] of a rank's messages; what they may be. LIBRARY: the built-in collectives
-    once            of a function of the seed that is slow: its value is kept for a whole class
+    call            on len(inputs) ranks; in_place: it may write to its inputs. An entry of `inputs` that is a tuple is
+                    several arguments. A run that hangs, crashes or gives no answer fails the test by itself
+    call_alone      without a group, in one process; call_each: once with each tuple of a list
+    same            type, shape, dtype and numbers of a tensor, a number, or a list. labkit.checks.judge.close: roundings
+    field, expect   field(got, "share") of a named tuple that came back; expect(ok, "what is wrong", known=True)
+    sent            steps: calls that sent something; at_most, at_least: bytes; to: the only peer; forbid: kinds of calls
+    sends           [(to, bytes)] of a rank's messages, in order; LIBRARY: the built-in collectives' names
+    once            of a slow function of the seed: its value is kept for a whole class
 
-A function in the week's `scenarios.py` runs on the ranks, beside the student's, where a check needs more than one call.
-`labkit.comm.wire.replay(ledgers, Topology.switch(N, 1.0, 1e18)).time`: how many messages one behind another it took.
+What needs more than one call (a refusal, a second call, a part of the ranks) is a function in the week's `scenarios.py`:
+it runs on the ranks, beside the student's. `labkit.comm.wire.replay(ledgers, Topology.switch(N, 1.0, 1e18)).time` is how
+many messages one behind another a run took.
 """
 
 import importlib
@@ -29,14 +33,14 @@ from typing import Any
 
 # Lazy, so that `lab --help` does not pay for torch, and a test file has one place to import from.
 _MODULES = {
-    "drawn": ("tensors",),
+    "drawn": ("Draw", "tensors"),
     "expected": ("once",),
     "judge": ("same", "field", "expect"),
     "pytest_run": ("run_checks",),
     "results": ("check",),
     "runner": ("call", "call_alone", "call_each"),
     "tasks": ("task", "load_week", "find_weeks"),
-    "traffic": ("sent", "sends"),
+    "traffic": ("LIBRARY", "sent", "sends"),
     "verdict": ("CheckFailed",),
 }
 _PUBLIC = {name: f"labkit.checks.{module}" for module, names in _MODULES.items() for name in names}
