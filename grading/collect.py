@@ -116,6 +116,9 @@ def _take_sheet(cls: Class, week: Week, sheet: Roster, report: Report) -> None:
             if line.due is not None or not sheet.problems:  # where a time cannot be read, nothing is taken back
                 extend(cls, who, week.name, line.due)
     report.notes += sheet.problems
+    kept = [line for line in sheet.lines if line.submitted]  # in Moodle: some as a draft
+    if drafts := [line.name for line in kept if line.row.get("Status", "").startswith(("Draft", "Entwurf"))]:
+        report.notes.append(f"{some(drafts)} left a draft in Moodle and did not submit it. It counts all the same")
     if strangers:
         report.notes.append(
             f"{count(len(strangers), 'person')} of {sheet.path.name} not in the class: {some(strangers)}. Have they "

@@ -83,6 +83,11 @@ def test_with_the_worksheet_everything_is_known(cls, gather):
         assert due(cls, sean, "week91") == holds
 
 
+def test_a_draft_that_nobody_submitted_counts_and_is_reported(cls, gather):
+    report = gather(folder("Jane Doe", 501), SHEET.replace("Submitted", "Draft (not submitted)", 1))
+    assert set(kept(cls)) == {(1, "Jane Doe")} and [note for note in report.notes if "Jane Doe left a draft" in note]
+
+
 def test_the_worksheets_time_holds_for_another_name_once_it_is_said_whose_it_is(cls, gather):
     """Moodle leaves signs of a name away, or somebody has another name by now; the number is theirs."""
     files = folder("Li_Wei", 502) | folder("Jane Roe", 501, "x = 2")

@@ -110,9 +110,8 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _fill_holes() -> None:
-    """Take what malloc has free between the living, and never use it. A rank would be given these holes first, all over
-    the heap: each is in a page that it shares, and to write there copies the page. What it gets now lies side by side,
-    at the heap's end. Takes 0.03 s, once; the holes' pages are there anyway. Nothing happens without glibc."""
+    """Take what malloc has free between the living, and never use it. A rank would be given these holes first: each is in
+    a page that it shares, and to write there copies the page. What it gets now lies side by side, at the heap's end."""
     libc = ctypes.CDLL(None)
     try:
         mallinfo, malloc = libc.mallinfo2, libc.malloc
