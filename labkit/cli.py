@@ -177,11 +177,12 @@ def results(
     folder: Annotated[Path | None, Argument(help="The course's root, one page, or with --pack a run's folder.")] = None,
     pack: Annotated[bool, Option("--pack", help="Make one compressed file of each finished run there.")] = False,
     check: Annotated[bool, Option("--check", help="Write nothing; status 1 if a page is out of date.")] = False,
+    redraw: Annotated[bool, Option("--redraw", help="Draw every picture anew, also where it says the same.")] = False,
 ) -> None:
     """Write README.md and the pages in docs/ and results/ from their templates and the records."""
     from labkit.compare.pages import command
 
-    raise typer.Exit(command(folder, pack, check))
+    raise typer.Exit(command(folder, pack, check, redraw))
 
 
 @app.command()

@@ -121,7 +121,7 @@ def test_paths_and_modules_on_the_page_exist():
         word.rstrip("/") for word in re.findall(r"`([\w.*-]+(?:/[\w.*-]*)+|[\w-]+\.(?:md|toml|lock|txt|py))`", PAGE)
     }
     assert {"tests/mutants13.py", "requirements-lint.lock", "labkit/compare/presets"} <= paths
-    of_a_week = {"tasks.toml", "test_*.py", "given", "results"}
+    of_a_week = {"tasks.toml", "test_*.py", "test_stretch.py", "scenarios.py", "stretch", "given", "results"}
     for path in paths:
         places = [ROOT, ROOT / "week13_allreduce"] if path in of_a_week else [ROOT]
         assert any(list(place.glob(path)) for place in places), path

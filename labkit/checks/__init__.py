@@ -2,7 +2,7 @@
 
 A check calls the student's function, which runs elsewhere, and judges what came back. All names are labkit.checks':
 
-    @task("13.14", points=0)                        # the task, and the test's share of its points
+    @task("13.20", points=0)                        # the task, and the test's share of its points
     @pytest.mark.parametrize("N", [2, 5])           # cases share the points
     def test_it(N, seed):                           # seed: of this test's random data
         \"""What is asked for, in a line\"""
@@ -14,13 +14,19 @@ A check calls the student's function, which runs elsewhere, and judges what came
             same(got.inputs[r][0], want, rank=r, what="x after the call")
             sent(ledgers[r], steps=4, at_most=16 * L, at_least=1, to=(r + 1) % N, forbid=LIBRARY)
 
-    call            on len(inputs) ranks; in_place: it may write to its inputs. An entry of `inputs` that is a tuple is
-                    several arguments. A run that hangs, crashes or gives no answer fails the test by itself
-    call_alone      without a group, in one process; call_each: once with each tuple of a list
-    same            type, shape, dtype and numbers of a tensor, a number, or a list. labkit.checks.judge.close: roundings
-    field, expect   field(got, "share") of a named tuple that came back; expect(ok, "what is wrong", known=True)
-    sent            steps: calls that sent something; at_most, at_least: bytes; to: the only peer; forbid: kinds of calls
-    sends           [(to, bytes)] of a rank's messages, in order; LIBRARY: the built-in collectives' names
+    call            (name, inputs, *, in_place=False, shared=False, **arguments): on len(inputs) ranks. An entry that is a
+                    tuple is several arguments. in_place: it may write to them; `got.inputs[r]` holds them afterwards.
+                    A run that hangs, crashes or gives no answer fails the test by itself
+    call_alone      (name, *arguments): without a group, in one process; call_each(name, tuples): once with each
+    same            (got, want, *, rank, looks_like, tol, what): type, shape, dtype and numbers of a tensor; a number; a
+                    list. A loop over ranks ends at the first wrong one: its cause must be true there. With roundings:
+                    labkit.checks.judge.close
+    expect, field   expect(ok, "what is wrong", cause=(), known=True); field(got, "share") of a named tuple
+    sent            (ledger, *, steps, at_most, at_least, to, forbid, looks_like): calls that sent something, bytes, the
+                    only peer, kinds of calls. LIBRARY: the built-in collectives
+    sends           (ledger): [(to, bytes)] of a rank's messages, in order, to compare with a list of your own
+    Draw            (seed, *words): .size(least, most), .whole(*shape), .normal(*shape), .order(values)
+    tensors         (seed, N, L, dtype=float32, whole=True): N vectors
     once            of a slow function of the seed: its value is kept for a whole class
 
 What needs more than one call (a refusal, a second call, a part of the ranks) is a function in the week's `scenarios.py`:

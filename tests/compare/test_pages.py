@@ -94,3 +94,26 @@ def test_outside_of_the_course_and_without_a_folder_to_pack_it_says_so(tmp_path)
     for words, shown in ((["results", str(tmp_path)], "course's root folder"), (["results", "--pack"], "--pack needs")):
         with pytest.raises(LabError, match=shown):
             CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_a_picture_that_says_the_same_stays_as_it_is(course, monkeypatch):
+    """Machines round its dots differently: every run of `lab results` changed two of them."""
+
+    def small_of(colour, alt):
+        with styled() as figure:
+            fig = figure(2, 1)
+            fig.patch.set_facecolor(colour)
+            return small(save(fig, course, "square", "Square", alt))
+
+    template(course, "{{ show(none, 'square') }}\n")
+    picture = course / "results" / "square.png"
+    for colour, alt, words, drawn in (
+        ("#102030", "one", [], True),
+        ("#203040", "one", [], False),
+        ("#203040", "one", ["--redraw"], True),
+        ("#304050", "two", [], True),
+    ):
+        made, before = small_of(colour, alt), picture.read_bytes() if picture.is_file() else b""
+        monkeypatch.setattr(Page, "show", lambda self, *_, made=made: self.figures.update({picture: made}) or "")
+        assert results(course, *words).exit_code == 0
+        assert picture.read_bytes() == (made if drawn else before), (colour, alt, words)
