@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 import pytest
 import torch
 
-from labkit.checks import call, expect, same, task
+from labkit.checks import Draw, call, expect, same, task
 from week14_fsdp.given.weighed import judge_second_gathers, judge_under_way, judge_weighed
 from week14_fsdp.given.whole_batch import (
     F64,
@@ -39,9 +39,9 @@ LITTLE = 128  # bytes: what may be held beside what is named. A step count, say;
 
 def shapes_of(seed, N):
     """Tensors of odd shapes that do not divide by N, and of more numbers than a slip of bytes could hide."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = Draw(seed)
     while True:
-        shapes = [tuple((torch.randint(1, 8, (d,), generator=generator)).tolist()) for d in (2, 1, 3, 0, 2)]
+        shapes = [tuple(generator.size(1, 7) for _ in range(d)) for d in (2, 1, 3, 0, 2)]
         P = sum(math.prod(s) for s in shapes)
         if (N == 1 or P % N) and P > LITTLE:
             return shapes, P, generator
@@ -53,11 +53,8 @@ def flat_case(seed, N, dtype=None):
     Gradients are whole numbers: an even one above 256 on rank 0, and 1 on the others. BF16 holds each of them, and not
     their sum; FP32 does, in any order. One gradient is None on the last rank."""
     shapes, P, generator = shapes_of(seed, N)
-    tensors = [torch.randn(s, generator=generator) for s in shapes]
-    grads = [
-        [torch.ones(s) if r else 256 + 2.0 * torch.randint(1, 60, s, generator=generator) for s in shapes]
-        for r in range(N)
-    ]
+    tensors = [generator.normal(*s) for s in shapes]
+    grads = [[torch.ones(s) if r else 256 + 2.0 * (1.0 + generator.ids(59, *s)) for s in shapes] for r in range(N)]
     grads[N - 1][1] = None
     if N == 3:
         grads[0][0].view(-1)[0] = math.inf  # as it comes: who steps must see it
@@ -401,13 +398,13 @@ def judge_traffic(ledger, weights, N, backwards):
 def memory_case(seed, checkpointed):
     """Two steps of two ranks on eight large blocks: as `fsdp_case`, and the bytes of each unit."""
     N, blocks = 2, 8
-    generator = torch.Generator().manual_seed(seed)
+    generator = Draw(seed)
     D, H, V = 60 + seed % 9, 1000 + seed % 41, 13  # blocks of about 1 MiB: the kernel reports what memory they take
-    weights = {"embed": 0.3 * torch.randn((V, D), generator=generator, dtype=F64), "scale": torch.ones(D, dtype=F64)}
+    weights = {"embed": 0.3 * generator.normal(V, D, dtype=F64), "scale": torch.ones(D, dtype=F64)}
     for k in range(blocks):
-        weights[f"blocks.{k}.up"] = torch.randn((H, D), generator=generator, dtype=F64) / D**0.5
+        weights[f"blocks.{k}.up"] = generator.normal(H, D, dtype=F64) / D**0.5
         weights[f"blocks.{k}.bias"] = torch.zeros(H, dtype=F64)
-        weights[f"blocks.{k}.down"] = 0.3 * torch.randn((D, H), generator=generator, dtype=F64) / H**0.5
+        weights[f"blocks.{k}.down"] = 0.3 * generator.normal(D, H, dtype=F64) / H**0.5
     found = fsdp_case(seed, N, (1, 1), weights, generator, T=1, checkpointed=checkpointed, weighed=True)
     return *found, [8 * vector(weights, names).numel() for names in unit_names(weights)]
 

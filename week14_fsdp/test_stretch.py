@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from labkit.checks import call, call_each, expect, same, task
+from labkit.checks import Draw, call, call_each, expect, same, task
 from week14_fsdp.given.whole_batch import (
     F64,
     TOL,
@@ -98,13 +98,13 @@ def test_hsdp(M, P, seed):
 
 def even(seed, blocks):
     """Weights whose blocks are equally large, and the bytes of one."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = Draw(seed)
     V, D, H = 11 + seed % 3, 4 + seed % 2, 5 + seed % 4
-    weights = {"embed": torch.randn((V, D), generator=generator, dtype=F64), "scale": torch.ones(D, dtype=F64)}
+    weights = {"embed": generator.normal(V, D, dtype=F64), "scale": torch.ones(D, dtype=F64)}
     for k in range(blocks):
-        weights[f"blocks.{k}.up"] = 0.4 * torch.randn((H, D), generator=generator, dtype=F64)
-        weights[f"blocks.{k}.bias"] = 0.4 * torch.randn(H, generator=generator, dtype=F64)
-        weights[f"blocks.{k}.down"] = 0.4 * torch.randn((D, H), generator=generator, dtype=F64)
+        weights[f"blocks.{k}.up"] = 0.4 * generator.normal(H, D, dtype=F64)
+        weights[f"blocks.{k}.bias"] = 0.4 * generator.normal(H, dtype=F64)
+        weights[f"blocks.{k}.down"] = 0.4 * generator.normal(D, H, dtype=F64)
     return weights, 8 * (2 * D * H + H), generator
 
 
@@ -112,9 +112,9 @@ def even(seed, blocks):
 @pytest.mark.parametrize("N", [1, 4])
 def test_rings(N, seed):
     """Rings beside each other: the oldest steps first; a mean is divided once; without async_op it is there at once"""
-    generator = torch.Generator().manual_seed(seed)
+    generator = Draw(seed)
     lengths = (2 * N, 3 * N, N - 1)
-    x = [[torch.randint(-99, 99, (L,), generator=generator).double() for L in lengths] for _ in range(N)]
+    x = [[generator.whole(L, most=99, dtype=F64) for L in lengths] for _ in range(N)]
     got, ledger = call("scenarios.rings", [(vectors,) for vectors in x])
     for r in range(N):
         for k, L in enumerate(lengths):
@@ -188,7 +188,7 @@ def test_ring_under_data_parallel(N, seed):
 def test_checkpoint(N, M, seed):
     """Written by some ranks, read by others: the same training goes on"""
     weights, generator = draw(seed + 7 * N + M)
-    other = {name: torch.randn(t.shape, generator=generator, dtype=F64) for name, t in weights.items()}
+    other = {name: generator.normal(*t.shape, dtype=F64) for name, t in weights.items()}
     options = {"lr": 0.01 * (1 + seed % 5), "weight_decay": 0.1}
     batches = [[a_batch(weights, generator) for _ in range(n)] for n in (N, N, M, M)]
     # One process sees what N ranks saw in two steps, then what M saw.

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from labkit.checks import call, expect, same, task
+from labkit.checks import Draw, call, expect, same, task
 from labkit.checks.held import grown
 from labkit.comm.ledger import WORLD
 from week14_fsdp.given.whole_batch import (
@@ -109,22 +109,20 @@ UNCLIPPED = (None, None, None)  # a max_norm for each step
 
 def large_weights(seed):
     """A model of about 4 MiB: the kernel reports what memory its moments take."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = Draw(seed)
     D, H, V = 60 + seed % 9, 2000 + seed % 41, 13
-    weights = {"embed": 0.3 * torch.randn((V, D), generator=generator, dtype=F64), "scale": torch.ones(D, dtype=F64)}
+    weights = {"embed": 0.3 * generator.normal(V, D, dtype=F64), "scale": torch.ones(D, dtype=F64)}
     for k in range(2):
-        weights[f"blocks.{k}.up"] = torch.randn((H, D), generator=generator, dtype=F64) / D**0.5
+        weights[f"blocks.{k}.up"] = generator.normal(H, D, dtype=F64) / D**0.5
         weights[f"blocks.{k}.bias"] = torch.zeros(H, dtype=F64)
-        weights[f"blocks.{k}.down"] = 0.3 * torch.randn((D, H), generator=generator, dtype=F64) / H**0.5
+        weights[f"blocks.{k}.down"] = 0.3 * generator.normal(D, H, dtype=F64) / H**0.5
     return weights, generator
 
 
 def zero_case(seed, N, max_norm=UNCLIPPED, large=False, idle=False, padded=True):
     weights, generator = large_weights(seed) if large else draw(seed, idle=idle)
     while (sum(t.numel() for t in weights.values()) % N > 0) != padded:  # there is to be padding, or none
-        weights["idle"] = torch.randn(
-            (1 + weights.get("idle", torch.empty(0)).numel(),), generator=generator, dtype=F64
-        )
+        weights["idle"] = generator.normal(1 + weights.get("idle", torch.empty(0)).numel(), dtype=F64)
     by_rank = [[a_batch(weights, generator) for _ in max_norm] for _ in range(N)]
     got, ledger = call(
         "scenarios.zero",
@@ -141,9 +139,9 @@ def zero_case(seed, N, max_norm=UNCLIPPED, large=False, idle=False, padded=True)
 @task("14.3", points=1)
 def test_odd_steps(seed):
     """Fewer numbers than ranks, no limit, nobody with a gradient; in a part of the ranks, all on its device"""
-    N, generator = 4, torch.Generator().manual_seed(seed + 9)
+    N, generator = 4, Draw(seed + 9)
     shapes = ((), (2,))
-    tensors, *grads = [[torch.randn(s, generator=generator, dtype=F64) for s in shapes] for _ in range(N + 1)]
+    tensors, *grads = [[generator.normal(*s, dtype=F64) for s in shapes] for _ in range(N + 1)]
     inputs = [(tensors, [own[0], None if r == 1 else own[1]]) for r, own in enumerate(grads)]
     got, _ = call("scenarios.odd_steps", [inputs[0], *inputs], options=OPTIONS)
     w = [t.clone().requires_grad_() for t in tensors]

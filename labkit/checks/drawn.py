@@ -22,9 +22,9 @@ class Draw:
         size, sign = self.rng.integers(1, most + 1, shape), self.rng.integers(0, 2, shape) * 2 - 1
         return torch.from_numpy(np.asarray(size * sign)).to(dtype)
 
-    def normal(self, *shape: int, scale: float = 1.0) -> torch.Tensor:
-        """Normal numbers in float32."""
-        return torch.from_numpy(np.asarray(scale * self.rng.standard_normal(shape))).float()
+    def normal(self, *shape: int, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Normal numbers. torch's own generator takes 32 bits of a seed: a rank found them out from its weights."""
+        return torch.from_numpy(np.asarray(scale * self.rng.standard_normal(shape))).to(dtype)
 
     def ids(self, below: int, *shape: int) -> torch.Tensor:
         """Indices from 0 to below - 1, int64."""

@@ -11,7 +11,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from labkit.checks import call, expect, same
+from labkit.checks import Draw, call, expect, same
 from labkit.checks.verdict import FORBIDDEN, NO_RESULT, CheckFailed
 from labkit.comm.ledger import EMPTY
 
@@ -24,18 +24,18 @@ TOL = 1e-10
 
 def draw(seed, blocks=3, idle=False, width=None):
     """Weights by name, with sizes drawn from the seed. No two blocks are equally large."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = Draw(seed)
 
     def number(low, high):
-        return int(torch.randint(low, high + 1, (), generator=generator))
+        return generator.size(low, high)
 
     V, D, weights = number(11, 17), width or number(4, 6), {}
-    hidden = torch.randperm(9, generator=generator)[:blocks] + 3
+    hidden = [3 + k for k in generator.order(range(9))[:blocks]]
     shapes = {"embed": (V, D), "scale": (D,)} | ({"idle": (number(2, 4), 3)} if idle else {})
-    for k, H in enumerate(hidden.tolist()):
+    for k, H in enumerate(hidden):
         shapes |= {f"blocks.{k}.up": (H, D), f"blocks.{k}.bias": (H,), f"blocks.{k}.down": (D, H)}
     for name, shape in shapes.items():
-        weights[name] = torch.randn(shape, generator=generator, dtype=F64) * (0.4 if len(shape) > 1 else 1.0)
+        weights[name] = generator.normal(*shape, dtype=F64) * (0.4 if len(shape) > 1 else 1.0)
     return weights, generator
 
 
@@ -49,8 +49,8 @@ def registered(weights):
 
 def a_batch(weights, generator, use=None, T=5, B=2):
     V = weights["embed"].shape[0]
-    tokens = torch.randint(V, (B, T), generator=generator)
-    targets = torch.randint(V, (B, T), generator=generator)
+    tokens = generator.ids(V, B, T)
+    targets = generator.ids(V, B, T)
     return tokens, targets, use
 
 
