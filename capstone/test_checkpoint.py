@@ -55,12 +55,20 @@ def loading(c, mesh, options, batches, files, unlisted=None, **more):
     return call("scenarios.resumed", each, timeout=40.0)[0]
 
 
-def disk(got, published=True):
+def publishers(ledgers):
+    """The ranks that published, each as often as it did."""
+    return [ledger.rank for ledger in ledgers for event in ledger.events if event.label == "publish"]
+
+
+def disk(got, ledgers):
     """What all ranks wrote, on one disk; a verdict if the step was not published once."""
-    if published:
-        times = sum(len(field(one, "published")) for one in got)
-        expect(times == 1, f"the checkpoint was published {times} times, expected once, by one rank", known=True)
-    return {key: value for one in got for key, value in field(one, "files").items()}
+    times = len(publishers(ledgers))
+    expect(times == 1, f"the checkpoint was published {times} times, expected once, by one rank", known=True)
+    files = {key: value for one in got for key, value in field(one, "files").items()}
+    for key, value in files.items():
+        plain = isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype == torch.uint8
+        expect(plain, f"{key} is no file of bytes", known=True)
+    return files
 
 
 def restored(got, want, who, after="the load"):
@@ -117,7 +125,7 @@ def test_resumed(mesh, precision, seed):
     c, weights, batches, options = drawn(seed, mesh, "resumed")
     skipped = seed % 2  # AdamW counts its own steps
     got, ledgers = saving(c, mesh, options, weights, batches[:2], 2, refused=[skipped], precision=precision)
-    files, want = disk(got), undisturbed(c, mesh, options, weights, batches, 2, [skipped], precision=precision)
+    files, want = disk(got, ledgers), undisturbed(c, mesh, options, weights, batches, 2, [skipped], precision=precision)
     again = loading(c, mesh, options, batches[2:], files, precision=precision)
     for r in range(RANKS):
         error = field(again[r], "error")
@@ -154,7 +162,7 @@ def as_promised(files, mesh, step):
 
 def published_last(ledgers):
     """Nobody's file may be written after the publishing, or at an unknown time before it: a collective lies between."""
-    writers = [r for r in range(RANKS) if any(e.label == "publish" for e in ledgers[r].events)]
+    writers = publishers(ledgers)
     expect(len(writers) == 1, "the checkpoint is published by the store's `publish`, by one rank", known=True)
     writer = writers[0]
     ahead = collectives_before(ledgers[writer], "publish")
@@ -185,7 +193,7 @@ def test_another_mesh(way, seed):
     c, weights, batches, options = drawn(seed, way, "another")
     trains = ranks_of(second) != 3
     more = {} if trains else {"precision": "bf16"}
-    files = disk(saving(c, first, options, weights, batches[:2], 2, **more)[0])
+    files = disk(*saving(c, first, options, weights, batches[:2], 2, **more))
     before_it = undisturbed(c, first, options, weights, batches[:2], 2, **more)
     mesh, before = MESHES[second], ranks_of(first)
     again = loading(c, second, options, batches[2:] if trains else [], files, **more)
@@ -218,7 +226,7 @@ def test_damaged(what, seed):
     c, weights, batches, options = drawn(seed, what, "damaged")
     files: dict[str, torch.Tensor] = {}
     for step in (1, 2):
-        files |= disk(saving(c, "dp2 x tp2", options, weights, batches[: step - 1], step)[0])
+        files |= disk(*saving(c, "dp2 x tp2", options, weights, batches[: step - 1], step))
     # "a rank's that is gone": two ranks go on with the files of four
     second = "tp2" if what == "a rank's that is gone" else "dp2 x tp2"
     first = ranks_of(second) if what == "a rank's that is gone" else 0
@@ -317,7 +325,7 @@ def test_one_rank_sees_less(seed):
     late = Draw(seed, "listing").size(0, RANKS - 1)
     files: dict[str, torch.Tensor] = {}
     for step in (1, 2):
-        files |= disk(saving(c, "dp4", options, weights, batches[: step - 1], step)[0])
+        files |= disk(*saving(c, "dp4", options, weights, batches[: step - 1], step))
     got = loading(c, "dp4", options, [], files, unlisted={late: [2]})
     for r in range(RANKS):
         error = field(got[r], "error")
@@ -338,8 +346,7 @@ def test_a_disk_that_is_full(seed):
     c, weights, _, options = drawn(seed, "full")
     bad = Draw(seed, "full").size(1, RANKS - 1)
     for name, who in ((f"rank-{bad:05d}", f"rank {bad}"), ("manifest", ""), ("publish", "")):
-        got, _ = saving(c, "dp4", options, weights, [], 1, full=[name])
-        disk(got, published=False)
+        got, ledgers = saving(c, "dp4", options, weights, [], 1, full=[name])
         for r in range(RANKS):
             error = field(got[r], "error")
             expect(
@@ -347,7 +354,8 @@ def test_a_disk_that_is_full(seed):
                 f"there is no room for: {name}; and rank {r} heard: {error}; expected a LabError on every rank",
                 known=True,
             )
-            expect(not got[r]["published"], f"rank {r} published a checkpoint that lacks {name}", known=True)
+        wrote = publishers(ledgers)
+        expect(not wrote, f"a checkpoint that lacks {name} was published by rank {wrote[:1]}", known=True)
         expect(any(one["discarded"] for one in got), "what was put is to be discarded: it fills the disk", known=True)
 
 
@@ -355,9 +363,9 @@ def test_a_disk_that_is_full(seed):
 def test_another_run(seed):
     """The newest checkpoint is of something else"""
     c, weights, _, options = drawn(seed, "other")
-    files = disk(saving(c, "dp4", options, weights, [], 1)[0])
+    files = disk(*saving(c, "dp4", options, weights, [], 1))
     newer = {key.replace("1/", "2/", 1): value for key, value in files.items()}
-    older = disk(saving(c, "dp4", {**options, "weight_decay": 0.25}, weights, [], 1)[0])
+    older = disk(*saving(c, "dp4", {**options, "weight_decay": 0.25}, weights, [], 1))
     for more, there in (({"precision": "fp8"}, files), ({"weight_decay": 0.25}, {**older, **newer})):
         got = loading(
             c,

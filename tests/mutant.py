@@ -23,7 +23,8 @@ class Mutant:
     task      whose checks run
     place     "function", "Class.method", "method" (the first of that name) or "class Class"
     fails     checks that must fail: "test_name" (all its cases) or "test_name[part of a case's name"
-    causes    beginnings of sentences: every printed cause must begin with one, and each must be printed at least once
+    causes    beginnings of sentences: every printed cause must begin with one, and each must be printed at least once.
+              A crash's or a deadlock's report is one: "Rank " is its beginning, whichever rank it names
     verdicts  the words that may stand at a failing check
     may       checks that may fail: a wrong answer can be right by luck in a chunk of one number
     cascade   run the tasks that stand on this one as well: none of their checks may fail

@@ -260,7 +260,7 @@ class Call:
         self.looks, self.helpers = self.looks + 1, self.helpers + helpers
         self.room.look(every, pids)
         spent = now - self.begin
-        self.lost = max(self.lost, min(spent, spent - self._able(spent)))
+        self.lost = 0.0 if self._crowded() else max(self.lost, min(spent, spent - self._able(spent)))
         if "watch" in self.box.off:
             return
         if len(pids) > MAX_PROCESSES:

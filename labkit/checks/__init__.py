@@ -8,7 +8,8 @@ A check calls the student's function, which runs elsewhere, and judges what came
         \"""What is asked for, in a line\"""
         L = Draw(seed, "length").size(20, 90)
         x = tensors(seed, N, L)                     # a vector for each rank, of whole numbers: sums are exact
-        got, ledgers = call("stretch.tree.tree_all_reduce", x, op="sum", in_place=True)     # group= is given
+        got, ledgers = call("stretch.tree.tree_all_reduce", x, op="sum", in_place=True)     # group= is given: a
+                                                    # labkit.comm.group.Group, with send, recv, sendrecv, ...
         for r in range(N):
             same(got[r], want, rank=r, tol=0.0, looks_like={"a mistake, in a sentence": what_it_gives})
             same(got.inputs[r][0], want, rank=r, what="x after the call")
@@ -29,8 +30,8 @@ A check calls the student's function, which runs elsewhere, and judges what came
     tensors         (seed, N, L, dtype=float32, whole=True): N vectors
     once            of a slow function of the seed: its value is kept for a whole class
 
-What needs more than one call (a refusal, a second call, a part of the ranks) is a function in the week's `scenarios.py`:
-it runs on the ranks, beside the student's. `labkit.comm.wire.replay(ledgers, Topology.switch(N, 1.0, 1e18)).time` is how
+What needs more than one call (a refusal, a second call, a part of the ranks, writing into what came back) is a function in
+the week's `scenarios.py`: it runs on the ranks, beside the student's. `labkit.comm.wire.replay(ledgers, Topology.switch(N, 1.0, 1e18)).time` is how
 many messages one behind another a run took.
 """
 

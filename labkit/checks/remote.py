@@ -118,7 +118,7 @@ class _NoAnswer(Exception):
 
 def _find(root: str, package: str, name: str, parts: Mapping[str, Any] = {}) -> Callable:
     """ "module.function" of the package in `root`; `parts` replace functions of other tasks."""
-    sys.path[:] = [root, *(entry for entry in sys.path if entry != root)]
+    sys.path[:] = [entry for entry in sys.path if entry != root]
     _Here.package, _Here.root = package, root
     if _Here not in sys.meta_path:
         sys.meta_path.insert(0, _Here)
@@ -152,6 +152,10 @@ class _Here:
         spec = importlib.machinery.PathFinder.find_spec(name, [cls.root] if path is None else path)
         if spec is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name in cls.own and not cls.given and cls.root not in sys.path:
+            # Not before: what lies beside the package is the student's, and a library that asks for a package that is not
+            # installed (torch._dynamo for colorama) would run it where only the course's code is to have run.
+            sys.path.insert(0, cls.root)
         course = Path(cls.root, COURSE, *name.split(".")).with_suffix(TEXT)
         text = course if (cls.given or name not in cls.own) and course.is_file() else None
         if spec.origin is not None and (text or name in cls.parts):
