@@ -392,7 +392,9 @@ def one_product(got, parts, tops, where, everywhere=None, **recipe):
 
 def in_the_band(got, c, m, weights, batches, options, **how):
     """A flip of one rounding spreads: the whole step is compared by how far it is from float32's. On one GPU in FP8, or
-    in BF16 (`how`), that is `usual`; independent roundings are as far, give or take a third."""
+    in BF16 (`how`), that is `usual`; independent roundings are as far, give or take a third. And it is off in the same
+    direction: most roundings are of the same numbers. Noise of that size has a cosine of 0, correct steps one of 0.66
+    to 1."""
     plain, low = (alone(c, weights, batches[:1], options, **one)["gradients"] for one in ({}, how))
     usual = far(*(torch.cat([g[name].reshape(-1) for name in plain]) for g in (low, plain)))
     mine = {}
@@ -405,15 +407,21 @@ def in_the_band(got, c, m, weights, batches, options, **how):
                 f"rank {r}: the gradient of {name} has not its slice's shape",
                 known=True,
             )
-            mine[name, place(m, r)[2]] = (part, want)
-    off = far(
-        torch.cat([p.reshape(-1) for p, _ in mine.values()]), torch.cat([w.reshape(-1) for _, w in mine.values()])
-    )
+            mine[name, place(m, r)[2]] = (part, want, own(name, low[name], c, m.get("tp", 1), place(m, r)[2]))
+    part, want, one_gpu = (torch.cat([each.reshape(-1) for each in every]) for every in zip(*mine.values()))
+    off = far(part, want)
     what = "FP8" if how.get("fp8") else "BF16"
     expect(
         0.5 * usual < off < 1.5 * usual,
         f"the gradient is {off:.2g} off float32's, relative to its norm; in {what} on one GPU it is {usual:.2g}",
         cause=(f"it is float32's gradient: nothing is computed in {what}",) if off <= TOL else (),
+    )
+    alike = torch.cosine_similarity((part - want).double(), (one_gpu - want).double(), dim=0).item()
+    expect(
+        alike > 0.33,
+        f"the gradient is as far off float32's as {what} makes it, in another direction: the cosine is {alike:.2f}, and "
+        "that of correct steps at least 0.6",
+        known=True,
     )
 
 

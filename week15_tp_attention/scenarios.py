@@ -175,7 +175,14 @@ def memory_of(t):
 
 def weighed(x, dys, weights, group, keep):
     """15.3: as `gathered`, of a large x; memory is read before and between, in grading. Returns the gradients of the
-    weights."""
+    weights. The last rank, which has no x, has the dys: whoever finds them earlier needs to keep no x for the backward."""
+    part = [[*range(group.size - 1)]]
+    if x is None:
+        group.split(part)
+        for r in part[0]:
+            for dy in dys:
+                group.send(dy, dst=r)
+        return []
     for t in (x, *weights):
         t.requires_grad_()  # not copies: what came would lie there, large, for whoever needs room for a gathered x
     ready = [torch.nn.functional.linear(x, w) for w in weights]  # what torch sets up at the first is memory, too
@@ -184,11 +191,12 @@ def weighed(x, dys, weights, group, keep):
     for t in (x, *weights):
         t.grad = None
     group.compute("inputs made", seconds=0)
+    own = group.split(part)
     from . import sequence
 
-    ys = sequence.gather_linears(x, weights, group, keep)
+    ys = sequence.gather_linears(x, weights, own, keep)
     group.compute("kept for backward", seconds=0)
-    torch.autograd.backward(list(ys), list(dys))
+    torch.autograd.backward(list(ys), [group.recv(group.size - 1, like=y) for y in ys])
     return [w.grad for w in weights]
 
 

@@ -396,7 +396,8 @@ def judge_memory(draw):
     for r in range(N):
         dy[0, [r * t + draw.size(0, t - 1) for _ in range(3)]] = draw.whole(3, width)
     weight = draw.whole(width, D)
-    got, ledgers = call("scenarios.weighed", [(one, [dy], [weight]) for one in x], keep=False, weighed=True)
+    inputs = [*((one, [], [weight]) for one in x), (None, [dy], [])]
+    got, ledgers = call("scenarios.weighed", inputs, keep=False, weighed=True)
     whole, by, mine = torch.cat(x, 1)[0].double(), dy[0].double().T, x[0].nbytes
     want, tol = (by @ whole).float(), 13 * 2.0**-24 * (by.abs() @ whole.abs())  # 12 products and their sum
     for r in range(N):
