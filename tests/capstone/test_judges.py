@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from capstone import test_checkpoint, test_survive
+from capstone import test_assemble, test_checkpoint, test_survive
 from capstone.drawn import Drawn
 from capstone.given import struck
 from labkit.checks.verdict import CheckFailed
@@ -93,3 +93,21 @@ def test_a_restart_reads_no_batch_that_a_checkpoint_has(tmp_path):
     job.forget(place, 5)
     read = Drawn(tmp_path, 0)
     assert not read.batch(5, 8, 9, 0).any() and torch.equal(read.batches[5:], job.batches[5:])
+
+
+def test_an_error_of_bf16s_size_has_to_have_its_direction(monkeypatch):
+    """Noise of 1.9 % on float32's gradients was taken for BF16."""
+    seed, mesh = 5, {"dp": 4}
+    c, weights, batches, options = test_assemble.drawn(seed, "dp4", "bf16")
+    how = {"dtype": torch.bfloat16}
+    plain, low = (test_assemble.alone(c, weights, batches[:1], options, **one)["gradients"] for one in ({}, how))
+    generator = torch.Generator().manual_seed(1)
+
+    def judged(gradients):
+        test_assemble.in_the_band([{"gradients": gradients}] * 4, c, mesh, weights, batches, options, **how)
+
+    judged(low)
+    size = (sum((low[k] - plain[k]).square().sum() for k in plain) / sum(t.numel() for t in plain.values())).sqrt()
+    noisy = {name: t + size * torch.randn(t.shape, generator=generator) for name, t in plain.items()}
+    with pytest.raises(CheckFailed, match="another direction"):
+        judged(noisy)

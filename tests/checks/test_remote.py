@@ -111,6 +111,19 @@ def test_a_module_of_another_task_runs_when_it_is_needed_and_in_a_given_run_neve
         vars(sys).pop("ran91", None)
 
 
+def test_what_lies_beside_the_package_runs_with_it_and_not_before(call, tmp_path):
+    """torch asks for colorama, which is not installed: a student's ran before memory was first read."""
+    place = tmp_path / "lacking"
+    (place / "beside91.py").write_text("SEVEN = 7\n")
+    (place / PACKAGE / "ops.py").write_text("from beside91 import SEVEN\ndef seven():\n    return SEVEN\n")
+    (place / PACKAGE / "scenes.py").write_text(
+        "import importlib.util\ndef found():\n    return importlib.util.find_spec('beside91') is not None\n"
+        "def read():\n    before = found()\n    from . import ops\n    return before, ops.seven(), found()\n"
+    )
+    assert call("lacking", "scenes.found", own=("ops",), given=True) == ("ok", False)
+    assert call("lacking", "scenes.read", own=("ops",)) == ("ok", (False, 7, True))
+
+
 def test_of_a_course_that_holds_labkit_too_only_their_own_lines_are_reported():
     """At home the folder that holds the week holds labkit and .venv as well."""
     root = str(Path(__file__).resolve().parents[2])

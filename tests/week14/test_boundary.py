@@ -4,9 +4,14 @@
 import shutil
 from pathlib import Path
 
+import torch
+
 from labkit.checks import load_week, run_checks
 from labkit.checks.runner import LocalRunner
 from labkit.checks.verdict import PASSED
+from week14_fsdp.given.whole_batch import draw
+from week14_fsdp.test_fsdp import shapes_of
+from week14_fsdp.test_zero import large_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 BORROWED = """
@@ -35,3 +40,10 @@ def test_a_borrowed_answer_scores_nothing(tmp_path):
     assert outcome.earned == 0
     for case in outcome.cases:
         assert case.verdict != PASSED and "labkit.record" in case.text, case.text
+
+
+def test_all_bits_of_a_seed_count():
+    """torch's generator takes 32, and a rank found them out from its weights: then it knew all ranks' batches."""
+    for drawn in (draw, large_weights, lambda seed: shapes_of(seed, 2)[::2]):
+        (*_, generator), (*_, other) = drawn(7), drawn(7 + (1 << 32))
+        assert not torch.equal(generator.normal(9), other.normal(9))

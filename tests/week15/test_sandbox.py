@@ -3,12 +3,30 @@
 import pytest
 
 from grading.run import reference_submission
-from labkit.checks import load_week
+from labkit.checks import Draw, load_week
 from tests.sandboxed import checked
 from tests.test_mutants15 import WEEK
+from week15_tp_attention import test_attention
 
 SAVE = "        ctx.save_for_backward(x_BTD if keep else x_BtD, *weights)\n"
 AGAIN = "x_BTD = x if ctx.keep else all_positions(x, ctx.group)\n"
+
+
+def test_no_rank_has_the_outputs_gradients_before_memory_was_read(monkeypatch):
+    """In the forward a submission took them from the caller's frames, computed dW and kept no x."""
+
+    class Asked(Exception):
+        pass
+
+    def asked(name, inputs, **more):
+        *ranks, (x, dys, weights) = inputs
+        assert name == "scenarios.weighed" and not any(dys for _, dys, _ in ranks)
+        assert x is None and not weights and len(dys) == 1, "the last one, which runs nothing of theirs, sends them"
+        raise Asked
+
+    monkeypatch.setattr(test_attention, "call", asked)
+    with pytest.raises(Asked):
+        test_attention.judge_memory(Draw(1))
 
 
 @pytest.mark.thorough

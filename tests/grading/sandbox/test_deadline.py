@@ -93,12 +93,15 @@ def test_what_a_call_lost_is_the_most_that_any_look_has_seen(monkeypatch):
     made.room = SimpleNamespace(look=lambda *figures: seen.append(figures))
     monkeypatch.setattr(watch, "tree", lambda pid: [1, 4, 5, 10, 11, 12])
     monkeypatch.setattr(watch, "children", lambda pid: [10, 11])
-    monkeypatch.setattr(watch, "running", lambda pids, mains: (1, 3))
+    monkeypatch.setattr(watch, "running", lambda pids, mains: (0, 3))
     for able in (4.0, 9.0, 12.0):
         monkeypatch.setattr(Call, "_able", lambda self, spent, able=able: able)
         made._look(NOW)
         assert made.lost == pytest.approx(6.0), "of 10 s, four or more"
     assert seen == [(3, [10, 11, 12])] * 3, "all that want a processor, and all processes but the sandbox's own"
+    monkeypatch.setattr(watch, "running", lambda pids, mains: (1000, 1003))
+    made._look(NOW)
+    assert made.lost == 0.0, "to wait for one's own helpers is no loss: a judgement of 180 s took 233"
 
 
 def test_a_process_that_ended_used_what_it_had_used_when_it_was_seen(monkeypatch):
