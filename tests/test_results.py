@@ -136,7 +136,7 @@ def test_what_the_words_say_of_grading_and_of_kills_is_in_the_records():
     class_of_29 = record("2026-11-30-grading-29.json")
     # "Both are missed", and why
     assert class_of_29["times_faster"]["2"] < 5
-    was, now = class_of_29[UNSHARED]["ranks"].values()
+    was, now = (class_of_29[UNSHARED]["ranks"][when] for when in ("before", "after"))
     cost = [sum(one["core_seconds"] for one in side["each"].values()) / side["ranks"] for side in (was, now)]
     assert now["ranks"] > 1.8 * was["ranks"] and abs(cost[1] / cost[0] - 1) < 0.1  # a rank costs what it did
     assert len(class_of_29["nbgrader"]["each"]) == 29
