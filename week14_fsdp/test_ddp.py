@@ -321,7 +321,8 @@ def test_odd_cases(seed):
     weights, generator = draw(seed + 61, width=9000)
     limit = 2 << 20  # of 4 MiB, in parameters below one
     batches = [[[a_batch(weights, generator)]] for _ in range(2)]
-    _, ledger = call("scenarios.data_parallel", [(steps,) for steps in batches], weights=weights, bucket_bytes=limit)
+    got, ledger = call("scenarios.data_parallel", [(steps,) for steps in batches], weights=weights, bucket_bytes=limit)
+    judge_ddp(got, batches, weights, ledger, limit)
     want = greedy([weights[n] for n in registered(weights)[::-1]], limit)
     for r in range(2):
         same([e.bytes for e in carried(ledger[r])], want, rank=r, what=f"the bytes of the buckets (at most {limit})")

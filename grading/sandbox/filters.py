@@ -33,7 +33,7 @@ ALLOWED = """
     getuid geteuid getgid getegid getresuid getresgid getgroups arch_prctl set_tid_address set_robust_list
     get_robust_list rseq capget getrlimit getrusage times uname getcpu
     kill tkill tgkill rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait
-    rt_sigqueueinfo rt_tgsigqueueinfo sigaltstack pause alarm setitimer getitimer restart_syscall
+    sigaltstack pause alarm setitimer getitimer restart_syscall
     nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time timer_create timer_settime timer_gettime
     timer_getoverrun timer_delete sched_yield sched_getaffinity sched_getparam sched_getscheduler sched_getattr
     sched_get_priority_max sched_get_priority_min sched_rr_get_interval getpriority getrandom

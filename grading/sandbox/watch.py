@@ -169,7 +169,8 @@ def unnamed(pid: int) -> frozenset[str]:
         folder = f"{_living(pid)[0]}/fd"
         for name in os.listdir(folder):
             with suppress(OSError):
-                found.add(os.readlink(f"{folder}/{name}"))
+                kind = os.readlink(f"{folder}/{name}")
+                found.add(kind + name * kind.startswith("anon_inode"))  # every epoll has the same name
     return frozenset(one for one in found if not one.startswith("/"))
 
 
