@@ -91,7 +91,7 @@ def trained(batches, values, lr, group):
 def marked(batch, values, group):
     """C.1: the gradients of a step, the replicas' sum and the vitals, with marks in the ledger: a span "begin vitals"
     in front of what makes calls, and "end vitals" behind it. Then, where weights are whole for a step, one in which
-    nothing is used. Returns whether there was a loss, and how many shards had no gradient after that step."""
+    nothing is used. Returns whether there was a loss, the vitals, and how many shards had no gradient after that step."""
     from . import assemble
 
     trainer = assemble.assemble(setup_of(values), group)
@@ -110,12 +110,13 @@ def marked(batch, values, group):
         held.begin, held.finish = between_marks("Held.begin", held.begin), between_marks("Held.finish", held.finish)
     loss = trainer.gradients(assemble.data_of(trainer, batch))
     between_marks("sum_replicas", trainer.sum_replicas)()
-    between_marks("vitals", trainer.vitals)(loss)
+    vitals = between_marks("vitals", trainer.vitals)(loss)
     trainer.optimizer.zero_grad()
     if trainer.setup.zero == 1:
         held.begin()
         held.finish()
-    return {"loss": loss is not None, "without": sum(unit.shard.grad is None for unit in trainer.units)}
+    without = sum(unit.shard.grad is None for unit in trainer.units)
+    return {"loss": loss is not None, "vitals": list(vitals), "without": without}
 
 
 def heard(batches, values, lr, group):

@@ -18,8 +18,8 @@ def driven(group, forward, dy, leaves, meanwhile=None, times=2, modules=()):
     """Run `forward`, then backward from `dy` (None: from a number), and all of it again, the numbers in order in memory.
     Returns y and what the second time added to the leaves' gradients, by name: none, if y has another shape than dy.
 
-    meanwhile: another call, in a group of this rank alone, between forward and backward. modules: in evaluation mode at
-    the first time, of which "in evaluation" holds y and the gradients; "without gradients" is y once more, after one of
+    meanwhile: another call, in a group of this rank alone, between forward and backward. "the first time" holds y and the
+    gradients of that. modules: in evaluation mode then, and it is called "in evaluation"; "without gradients" is y once more, after one of
     other weights."""
     alone = group.split([[r] for r in range(group.size)], "alone") if meanwhile else None
     dy = None if dy is None else reordered(dy)
@@ -40,7 +40,8 @@ def driven(group, forward, dy, leaves, meanwhile=None, times=2, modules=()):
             y.backward(dy)
         group.barrier()
         added = {name: t.grad if t.grad is None else t.grad - before.get(name, 0) for name, t in leaves.items()}
-        found = {"y": y, **added} | ({"in evaluation": found} if again and modules else {})
+        earlier = {"in evaluation" if modules else "the first time": found} if again else {}
+        found = {"y": y, **added, **earlier}
     with torch.no_grad():
         for factor in (2.0, 0.5) if modules else ():
             for t in (t for module in modules for t in module.parameters()):

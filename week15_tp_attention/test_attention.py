@@ -13,6 +13,7 @@ from labkit.checks.drawn import Draw
 from labkit.checks.held import grown
 from labkit.checks.judge import close
 from labkit.checks.traffic import moved, phases
+from week15_tp_attention.test_week15 import both_times
 
 # float32 against float64: some 300 roundings in a row (products over D, T and F, and back), each of at most 2**-24 of
 # numbers no larger than a few times the largest result.
@@ -317,7 +318,7 @@ def test_scatter_positions(seed):
     B, t, D = draw.size(2, 3), draw.size(1, 3), draw.size(2, 5)
     x, dy = [draw.whole(B, N * t, D) for _ in range(N)], [draw.whole(B, t, D) for _ in range(N)]
     total, back = torch.stack(x).sum(0).split(t, 1), torch.cat(dy, 1)
-    got, ledgers = call("scenarios.scattered", list(zip(x, dy)))
+    got, ledgers = both_times("scenarios.scattered", list(zip(x, dy)))
     for r in range(N):
         own = {"its own addend alone: nothing was summed": x[r].split(t, 1)[r]}
         same(got[r]["y"], total[r].contiguous(), rank=r, what="y", looks_like=own)

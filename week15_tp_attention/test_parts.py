@@ -15,6 +15,7 @@ from labkit.checks.traffic import LIBRARY, moved, nothing_inside, phases
 from labkit.comm.algorithms import ring_bytes
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay
+from week15_tp_attention.test_week15 import both_times
 
 # Four numbers of float32 a token, and a few numbers for all tokens together.
 NUMBERS_A_TOKEN = 4
@@ -46,7 +47,7 @@ def test_embedding(ragged, seed):
     ends = [sum(map(len, parts[: r + 1])) for r in range(N)]
     tokens.view(-1)[:N] = torch.tensor(ends) - 1  # every rank's last row, at least
     gradient = rows(torch.zeros(V, D, dtype=dtype).index_add(0, tokens.flatten(), dy.flatten(0, 1)), N)
-    got, ledgers = call("scenarios.embedding", [(tokens, part, dy) for part in parts], V=V)
+    got, ledgers = both_times("scenarios.embedding", [(tokens, part, dy) for part in parts], V=V)
 
     def looked_up(r, masked, first=None, count=None):
         """What rank r looks up, by default of its own rows; row 0 of its own for other tokens, unless these are masked."""
@@ -187,7 +188,7 @@ def test_cross_entropy(size, apart, dtype, seed):
     assert z.grad is not None
     gradient = [part.contiguous() for part in z.grad.tensor_split(N, -1)]
     inputs = [(part.contiguous(), targets, scale) for part in logits.tensor_split(N, -1)]
-    got, ledgers = call("scenarios.loss", inputs, V=V)
+    got, ledgers = both_times("scenarios.loss", inputs, V=V)
     for r in range(N):
         causes = loss_causes(z.detach(), targets, V, N, r)
         # A logit of hundreds is off by 2**-16 in float32, before anything is done with it; sums of V, of B T numbers.
@@ -228,7 +229,7 @@ def test_head(seed):
     want = mean_loss(x64 @ w64.T, targets)
     want.backward()
     assert x64.grad is not None
-    got, ledgers = call("scenarios.head", [(x, part, targets) for part in rows(weight, N)], V=V)
+    got, ledgers = both_times("scenarios.head", [(x, part, targets) for part in rows(weight, N)], V=V)
     tol = 300 * 2.0**-24  # of numbers up to 10 or so: sums over D, V and B T
     p = (x.double() @ weight.double().T).softmax(-1)
     p = (p - one_hot(targets, V)) * (targets != -100).unsqueeze(-1) / (targets != -100).sum()

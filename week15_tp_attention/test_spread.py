@@ -16,6 +16,7 @@ from labkit.comm.ledger import COLLECTIVES, EMPTY
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay
 from week15_tp_attention.test_attention import attend, attention_weights, limit_of, tables, turn, with_gradients
+from week15_tp_attention.test_week15 import both_times
 
 # ---- 15.11
 
@@ -271,7 +272,7 @@ def test_turn(which, seed):
         return whole.chunk(N, dim=along)[r].contiguous()
 
     inputs = [(cut(x, r, 1 if turns else 2), cut(dy, r, 2 if turns else 1)) for r in range(N)]
-    got, ledgers = call("scenarios.turned", inputs, which=which)
+    got, ledgers = both_times("scenarios.turned", inputs, which=which)
     for r in (*range(1, N), 0):
         mine, yours = inputs[r]
         want, back = cut(x, r, 2 if turns else 1), cut(dy, r, 1 if turns else 2)
@@ -348,7 +349,7 @@ def test_ulysses(name, seed):
 
     whole, cut = run(x, dy, cos, sin), [slice(r * t, (r + 1) * t) for r in range(N)]
     inputs = [(x[:, own].contiguous(), dy[:, own].contiguous(), weights, cos.float(), sin.float()) for own in cut]
-    got, ledgers = call("scenarios.ulysses_layer", inputs, n_heads=n, n_kv_heads=k)
+    got, ledgers = both_times("scenarios.ulysses_layer", inputs, n_heads=n, n_kv_heads=k)
     addends = by_rank(x, dy, weights, cut, H, cos, sin)
     for r, own in enumerate(cut):
         here = run(x[:, own], dy[:, own], cos[own], sin[own])
@@ -397,7 +398,7 @@ def test_uneven_exchange(N, seed):
     xs = [draw.whole(sum(row), wide) for row in sizes]
     come = [[sizes[s][r] for s in range(N)] for r in range(N)]
     dys = [draw.whole(sum(row), wide) for row in come]
-    got, ledgers = call("scenarios.exchanged", [(xs[r], sizes[r], come[r], dys[r]) for r in range(N)])
+    got, ledgers = both_times("scenarios.exchanged", [(xs[r], sizes[r], come[r], dys[r]) for r in range(N)])
     for r in range(N):
         want = torch.cat([xs[s].split(sizes[s])[r] for s in range(N)])
         same(got[r]["y"], want, rank=r, what="what came")
@@ -468,7 +469,7 @@ def test_spread_experts(name, seed):
         (xs[r], chosen[r], gates[r], dys[r], up[r * e : (r + 1) * e].clone(), down[r * e : (r + 1) * e].clone())
         for r in range(N)
     ]
-    got, ledgers = call("scenarios.spread", inputs)
+    got, ledgers = both_times("scenarios.spread", inputs)
     own = [run([xs[r]], [gates[r]], [dys[r]], [chosen[r]]) if tokens[r] else None for r in range(N)]
     one = torch.ones_like
     plain = run(xs, list(map(one, gates)), dys, chosen)
