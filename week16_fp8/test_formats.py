@@ -146,7 +146,7 @@ def an_unseen(fmt, seed):
     """A format with other fields than `fmt`, which spends its largest exponent as `fmt` does."""
     draw = np.random.default_rng([seed % 2**63, len(fmt), ord(fmt[1])])
     E = int(draw.choice([3, 5] if fmt == "e4m3" else [3, 4, 6]))
-    shift = int(draw.integers(1, 60)) * int(
+    shift = int(draw.integers(3, 60)) * int(
         draw.choice([-1, 1])
     )  # so many that tables of all are no answer; all float32
     return Unseen(E, 7 - E, 2 ** (E - 1) - 1 + shift, fmt == "e5m2")
