@@ -169,8 +169,8 @@ def unnamed(pid: int) -> frozenset[str]:
         folder = f"{_living(pid)[0]}/fd"
         for name in os.listdir(folder):
             with suppress(OSError):
-                kind = os.readlink(f"{folder}/{name}")
-                found.add(kind + name * kind.startswith("anon_inode"))  # every epoll has the same name
+                # Every epoll has the same name, and holds words of its own.
+                found.add((kind := os.readlink(f"{folder}/{name}")) + name * kind.startswith("anon_inode"))
     return frozenset(one for one in found if not one.startswith("/"))
 
 
@@ -187,8 +187,7 @@ def held(pid: int, own: frozenset[str] = frozenset()) -> int:
 
 
 def shared(pid: int) -> int:
-    """Bytes of a process's anonymous memory that it shares: what it was born with and has not written to. 0 where that
-    cannot be read. It takes 5 ms: the kernel looks at every page."""
+    """Bytes of anonymous memory that it shares: born with it, not written to. 0 if unreadable. Takes 5 ms."""
     folder, status = _living(pid)
     sizes = {line.split()[0]: int(line.split()[1]) for line in _read(f"{folder}/smaps_rollup").splitlines()[1:]}
     resident = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:")), 0)

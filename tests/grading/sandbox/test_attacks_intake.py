@@ -63,7 +63,7 @@ def ran(tmp_path_factory, week):
             for path in folder.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             readable(put_all(folder, files))
-            reply = runner.run(Job(folder, PACKAGE, function, ((),), {}, False))
+            reply = runner.run(Job(folder, PACKAGE, function, ((),), {}, False, modules=("ring",)))
             assert reply.verdict == "passed", reply.text
             return reply.values[0]
 

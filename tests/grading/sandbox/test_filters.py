@@ -41,6 +41,14 @@ def data(number: int, machine: str, *arguments: int) -> list[int]:
 
 
 @pytest.mark.parametrize("machine", filters.MACHINES)
+def test_nobody_sends_a_signal_as_the_kernel_would(machine):
+    """A rank is process 1 of its namespace: only the kernel's SIGKILL ends it, and is taken for a lack of memory."""
+    for name in ("rt_sigqueueinfo", "rt_tgsigqueueinfo"):
+        got, _ = answer(filters.program(machine), data(filters.number(name, machine), machine))
+        assert got != ALLOW
+
+
+@pytest.mark.parametrize("machine", filters.MACHINES)
 def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
     code = filters.program(machine)
     allowed = {filters.number(name, machine) for name in filters.ALLOWED.split()}
