@@ -11,7 +11,6 @@ way, or in that of what they have started, had the machine (`watch.Room`).
 import math
 import os
 import re
-import secrets
 import selectors
 import signal
 import time
@@ -37,7 +36,6 @@ MAX_OUTPUT = 16 << 20  # bytes that a rank may print
 SHOWN = 4000  # characters of it that are kept
 MAX_PROCESSES = 400  # in the whole tree, whatever the limits of one rank allow
 MAX_FILES = 2000  # open in the whole tree: each may be a socket with 200 kB in it
-FULL, SELDOM = 4, 8  # so many readings of a rank's memory look at every page, and then one in so many: it takes 5 ms
 CROWD = 0.5  # helpers of the ranks that want a processor, as a share of the processors
 
 
@@ -108,21 +106,7 @@ class Call:
 
         pids = [by_id.get(rank.id) for rank in self.ranks]
         own = [watch.unnamed(pid) if pid is not None else frozenset() for pid in pids]  # no student's code has run yet
-        born = [watch.shared(pid) if pid is not None else 0 for pid in pids]
-        still, readings = list(born), [0] * len(pids)
-
-        def weigh(rank: int) -> int:
-            """What it holds, and what it was born with and has written to since: memory that it can use, though its size
-            does not show it. Whoever keeps something there keeps it at every reading, and cannot know which are full."""
-            if (pid := pids[rank]) is None:
-                return 0
-            readings[rank] += 1
-            if readings[rank] <= FULL or not secrets.randbelow(SELDOM):
-                still[rank] = watch.shared(pid)
-            held = watch.held(pid, own[rank])
-            return held and held + born[rank] - still[rank]
-
-        return weigh
+        return lambda rank: watch.held(pid, own[rank]) if (pid := pids[rank]) is not None else 0
 
     def run(self) -> End:
         """Watch until it ends, then kill what is left of it."""

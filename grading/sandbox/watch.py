@@ -176,13 +176,14 @@ def unnamed(pid: int) -> frozenset[str]:
 
 def held(pid: int, own: frozenset[str] = frozenset()) -> int:
     """Bytes that a process and all that it has started may hold now: anonymous and shared memory, also what lies in
-    swap or on huge pages, and the most that the kernel keeps for a pipe or a socket that is not one of `own`. 0 where
-    that cannot be read, or once it is gone."""
+    swap or on huge pages, and the most that the kernel keeps for a pipe or a socket that is not one of `own`. Not what it
+    was born with and shares: what it frees there and uses again it has. 0 where that cannot be read, or once it is gone."""
     every, total = tree(pid), 0
     for one in every:
         for line in _living(one)[1].splitlines():
             if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:", "HugetlbPages:")):
                 total += 1024 * int(line.split()[1])
+    total = max(0, total - shared(pid))
     return total + IN_A_FILE * len(frozenset().union(*map(unnamed, every)) - own) if total else 0
 
 
@@ -192,7 +193,8 @@ def shared(pid: int) -> int:
     sizes = {line.split()[0]: int(line.split()[1]) for line in _read(f"{folder}/smaps_rollup").splitlines()[1:]}
     resident = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:")), 0)
     # LazyFree: pages given back that the kernel has not taken yet. Their bytes can still be read.
-    return 1024 * max(0, resident - sizes["Private_Dirty:"] - sizes["LazyFree:"]) if sizes else 0
+    swapped = 2 * (sizes["Swap:"] - sizes["SwapPss:"]) if sizes else 0  # of two that share, each has half
+    return 1024 * max(0, resident - sizes["Private_Dirty:"] - sizes["LazyFree:"] + swapped) if sizes else 0
 
 
 def inside(pid: int) -> list[int]:

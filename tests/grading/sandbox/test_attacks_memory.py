@@ -107,5 +107,6 @@ def test_what_arrived_is_there_once(field):
 def test_huge_pages_count(monkeypatch):
     monkeypatch.setattr(watch, "tree", lambda pid: [pid])
     monkeypatch.setattr(watch, "unnamed", lambda pid: frozenset())
+    monkeypatch.setattr(watch, "shared", lambda pid: 0)
     monkeypatch.setattr(watch, "_read", lambda path: "RssAnon:\t 4 kB\nRssFile:\t 7 kB\nHugetlbPages:\t 2048 kB\n")
     assert watch.held(1) == 2052 << 10
