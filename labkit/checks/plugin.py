@@ -52,7 +52,7 @@ def seed_of(seed: int, item: pytest.Item) -> int:
     # Whoever sees a test's data may find out with what seed they were drawn (some generators take 32 bits, a size shows
     # a remainder): that is of no use for any other test.
     mark = item.get_closest_marker("task")
-    name = (mark and mark.kwargs["like"]) or getattr(item, "originalname", None) or item.name
+    name = (mark and mark.kwargs.get("like")) or getattr(item, "originalname", None) or item.name
     return int.from_bytes(hashlib.sha256(f"{seed} {item.path.parent.name} {name}".encode()).digest()[:8], "big") >> 2
 
 

@@ -249,7 +249,7 @@ def _run(
         raise CheckFailed(NO_RESULT if case.answered else FAULT, f"it cannot be handed on: {error}") from None
     except LabError as error:  # the ranks could not be started, say: not the student's doing
         raise CheckFailed(FAULT, f"the check could not be run: {error}") from None
-    if shared:
+    if shared and reply.verdict != FAULT:  # the grader's own trouble is not the other case's
         case.replies[key] = reply
     if reply.printed:
         case.printed.append(reply.printed)
