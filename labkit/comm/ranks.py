@@ -16,7 +16,7 @@ LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 def under_torchrun() -> bool:
     """Whether torchrun (or a launcher that sets the same variables) started this process as one of several ranks.
-    LabError where they name no rank, as a Kubernetes service's MASTER_PORT, "tcp://10.3.0.1:29500"."""
+    LabError where they name no rank, as a Kubernetes service's MASTER_PORT, `tcp://10.3.0.1:29500`."""
     if not all(name in os.environ for name in LAUNCHED):
         return False
     given = {name: os.environ[name] for name in (*LAUNCHED, *LOCAL) if name in os.environ}

@@ -3,11 +3,14 @@
 A picture is a PNG for slides and an SVG for the report, whose named colours are CSS variables with dark values.
 """
 
+import atexit
 import functools
 import io
 import itertools
 import math
 import numbers
+import os
+import shutil
 import statistics
 import tempfile
 import textwrap
@@ -156,14 +159,17 @@ def save(fig: Any, folder: Path, name: str, title: str, alt: str, note: str = ""
 def folder_or_temp(folder: Path | None) -> Path:
     """Where a picture goes: `folder`; if nobody says, a folder of its own that is gone when this process ends."""
     if folder is None:
-        return Path(tempfile.mkdtemp(dir=_scratch().name))
+        return Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 @functools.cache
-def _scratch() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
+def _scratch(pid: int) -> str:
+    """One temporary folder for each process, removed when that process ends, and not when one forked from it does."""
+    folder = tempfile.mkdtemp(prefix="labkit-")
+    atexit.register(lambda: os.getpid() == pid and shutil.rmtree(folder, ignore_errors=True))
+    return folder
 
 
 def two_themes(svg: str) -> str:

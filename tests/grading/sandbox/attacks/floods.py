@@ -195,13 +195,12 @@ def honest(group):
 
 
 def queue(group):
-    """How many words of 8 bytes wait for this process as signals, which is memory that no size shows."""
-    libc, number, sent = ctypes.CDLL(None), signal.SIGRTMIN + 6, 0
+    """How many signals wait for this process, each in memory that no size shows."""
+    number = signal.SIGRTMIN + 6
     signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    libc.sigqueue.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
-    while sent < 2000 and libc.sigqueue(os.getpid(), number, sent) == 0:
-        sent += 1
-    return sent
+    for _ in range(2000):
+        os.kill(os.getpid(), number)
+    return sum(signal.sigtimedwait({number}, 0) is not None for _ in range(2001))
 
 
 def meetings(group, count):
