@@ -168,7 +168,12 @@ def folder_or_temp(folder: Path | None) -> Path:
 def _scratch(pid: int) -> str:
     """One temporary folder for each process, removed when that process ends, and not when one forked from it does."""
     folder = tempfile.mkdtemp(prefix="labkit-")
-    atexit.register(lambda: os.getpid() == pid and shutil.rmtree(folder, ignore_errors=True))
+
+    def remove() -> None:
+        if os.getpid() == pid:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
     return folder
 
 
