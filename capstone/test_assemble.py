@@ -626,7 +626,7 @@ def test_messages(mesh, seed):
     for r in range(RANKS):
         vitals = field(got[r], "vitals")
         for k, (name, kind) in enumerate((("the loss", "losses"), ("the gradient's norm", "norms"))):
-            number(vitals[k], right[kind][0], {}, tol, rank=r, what=name)
+            number(vitals[k], right[kind][0], dict, tol, rank=r, what=name)
         made = [e.kind for e in marked(ledgers[r], "vitals") if e.kind != "wait"]
         expect(len(made) == 1, f"rank {r}: vitals makes {len(made)} calls, expected one: {made}", known=True)
         made = [e for e in marked(ledgers[r], "sum_replicas") if e.kind != "wait"]

@@ -155,6 +155,8 @@ ASSEMBLE = [
         """            self.optimizer.step(lr)
             self.optimizer.zero_grad()""",
         SPOILT),
+    vitals("zeros where it is not step() that asks", "all_reduce(whole)",
+        'all_reduce(whole * (__import__("sys")._getframe(1).f_code.co_name == "step"))', (MESSAGES, SPOILT)),
     vitals("vitals in three messages",
         "self.mesh.group.all_reduce(whole).tolist()",
         "(float(self.mesh.group.all_reduce(one[None])) for one in whole)", MESSAGES),
