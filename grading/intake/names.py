@@ -61,9 +61,9 @@ def printable(text: str) -> str:
 
 
 def some(names: Sequence[str], most: int = 5) -> str:
-    """A few foreign names for a sentence, and how many there are more."""
+    """A few foreign names for a sentence, and how many there are more. Semicolons stand between "Last, First"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(shown(name) for name in names[:most]) + more
+    return ("; " if any("," in name for name in names) else ", ").join(shown(name) for name in names[:most]) + more
 
 
 def harmless(name: str) -> str | None:
