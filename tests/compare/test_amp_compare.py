@@ -118,8 +118,8 @@ def test_an_arm_that_gives_up_in_its_window_has_failed_and_says_why(tmp_path):
     done = lab_here(tmp_path, *words)
     run = read_run(tmp_path / "out")
     why = "it ended before its window did: 20 steps in a row were not finite"
-    assert done.returncode == 1 and run.status == "failed" and f"FP16 autocast (speed) failed: {why}" in done.stdout
-    assert why in (tmp_path / "out" / "report.html").read_text() and "paused" not in done.stdout
+    assert done.returncode == 1 and run.status == "failed" and why in done.stdout
+    assert why in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.thorough
@@ -137,4 +137,5 @@ def test_a_whole_comparison_on_a_cpu(tmp_path):
     assert first.steps[1]["loss_scale"] == 2.0**23 and first.steps[0]["skipped"]
     page = re.sub(r"data:image/svg\\+xml;base64,[A-Za-z0-9+/=]+", "", (tmp_path / "out" / "report.html").read_text())
     shown = re.sub(r"<[^>]+>", " ", page[page.index("<main>") :])
-    assert "times FP32" in shown and "AMP" in shown and "FP8" not in shown and "AMP" in done.stdout
+    assert "times FP32" in shown and "FP8" not in shown
+    assert run.comparison.results.verdict.sentence in " ".join(done.stdout.split())

@@ -50,9 +50,7 @@ def test_what_does_not_work_is_named(tmp_path, given, word, why):
     assert out.word == word and why in out.sentence
 
 
-def test_an_arm_that_this_machine_cannot_run_is_named_and_fails_nothing_nor_does_a_broken_one_that_learns_nothing(
-    tmp_path,
-):
+def test_an_arm_that_cannot_run_here_is_named_and_fails_nothing_nor_does_a_broken_one_that_learns_nothing(tmp_path):
     out = judged(tmp_path, missing={"fp8": "no GPU"})
     assert out.word == "pass" and "FP8: no result, no GPU." in out.reasons
     assert out.band is None and out.arms == {}, "nothing is said of whether losses are the same"

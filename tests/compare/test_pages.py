@@ -55,8 +55,7 @@ def test_check_writes_nothing_and_tells_what_differs(course):
     assert done.exit_code == 1 and "README.md: differs" in done.output and page.read_text() == "7\n"
     assert results(course).exit_code == 0 and page.read_text() == "6\n"
     for one in (course, page, f"{page}.j2"):
-        done = results("--check", one)
-        assert done.exit_code == 0 and "unchanged" in done.output
+        assert results("--check", one).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,8 @@ def test_both_answers_stand_apart(finished):
     assert verdict.ratios["fp8"].baseline > 0
     row = rows["fp8"]
     assert (row.library, row.tokens_step, row.converted, rows["bf16"].converted) == ("torchao", 4 * 16 // 2, 14, 0)
-    assert "SPEED: FP8" in done.stdout and "SAFETY, " in done.stdout
+    said = {"SPEED": verdict, f"SAFETY, {results.verdict.word.upper()}": results.verdict}
+    assert all(f"{head}: {one.sentence}" in " ".join(done.stdout.split()) for head, one in said.items())
     page = (folder / "out" / "report.html").read_text()
     assert all(head in page for head in ("Speed: ", "Safety: ", "Peak memory of a rank, GiB", "Minutes and money"))
     (call,) = read_run(folder / "out").run["results"]["calls"]

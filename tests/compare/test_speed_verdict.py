@@ -1,11 +1,13 @@
 """The verdict on speed, in words; minutes and money; the picture: all from plain rows."""
 
+import re
+
 import pytest
 
 from labkit.compare.budget import REPORT_SECONDS, Budget, predict
 from labkit.compare.figures.rates import milliseconds
 from labkit.compare.preset import load_preset
-from labkit.compare.speed_verdict import advice, judge_speed
+from labkit.compare.speed_verdict import advice, judge_speed, unlike_window
 from labkit.errors import LabError
 from labkit.record.kernels import CLASSES, Breakdown
 from labkit.record.schema import Item, TimedRow
@@ -53,11 +55,10 @@ def test_without_the_baseline_or_fp8_there_is_no_verdict():
 
 
 def test_an_fp8_arm_without_fp8_kernels_is_shown():
-    shown = " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels(fp8=False))}).reasons)
-    assert "NO FP8 product was seen" in shown
-    shown = " ".join(judge_speed({**BASE, "ref": arm("TE BF16", 99, "reference", kernels=kernels())}).reasons)
-    assert "in an arm that should have none" in shown
-    assert "seen" not in " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels())}).reasons)
+    for role, belongs in (("candidate", True), ("reference", False)):
+        rows = [arm("TE", 150, role, kernels=found) for found in (None, kernels(belongs), kernels(not belongs))]
+        plain, right, wrong = (judge_speed({**BASE, "te": row}).reasons[-1] for row in rows)
+        assert right == plain != wrong and ("NO FP8 product" in wrong) == belongs
 
 
 def test_advice_follows_where_the_time_went():
@@ -65,10 +66,10 @@ def test_advice_follows_where_the_time_went():
     tips = advice(row, 1.5, "faster")
     assert [t.split(":")[0] for t in tips] == ["Casting takes 30% of the step", "The GPU waits for 20% of the step"]
     short = advice(row.model_copy(update={"shortages": 36}), 1.5, "faster")[1]
-    assert "a larger batch" in tips[1] and "fewer sequences" in short and "larger" not in short
+    assert ["fewer sequences" in tip for tip in (tips[1], short)] == [False, True]
     fused = advice(row.model_copy(update={"fused": True}), 1.5, "faster")
     assert ["fused = true" in tip for tip in (tips[0], fused[0])] == [True, False]
-    assert "stay with BF16" in advice(arm("x", 1), 1.05, "faster")[0] and not advice(arm("x", 1), 1.5, "faster")
+    assert [len(advice(arm("x", 1), ratio, "faster")) for ratio in (1.05, 1.5)] == [1, 0], "hardly worth it: one tip"
 
 
 def test_a_profiled_step_that_is_no_other_is_shown_and_its_gaps_advise_nothing():
@@ -78,19 +79,20 @@ def test_a_profiled_step_that_is_no_other_is_shown_and_its_gaps_advise_nothing()
         return kernels(span_ms=span_ms, **{"idle": 90.0, "quantize/cast": 100.0})
 
     usual, odd = (arm("TE FP8", 1000 / 0.565, kernels=profiled(span)) for span in (580.0, 636.0))
-    shown = [" ".join(judge_speed({**BASE, "te": row}).reasons) for row in (usual, odd)]
-    assert "profiled" not in shown[0] and "TE FP8: its profiled steps took 13% longer than those of" in shown[1]
-    tips = [" ".join(advice(row, 1.5, "faster")) for row in (usual, odd)]
-    assert all("Casting takes" in each for each in tips) and ["waits" in each for each in tips] == [True, False]
+    shown = [judge_speed({**BASE, "te": row}).reasons for row in (usual, odd)]
+    (more,) = unlike_window({"te": odd})
+    assert shown[1] == [more, *shown[0]] and more.startswith("TE FP8: ") and "13% longer" in more
+    tips = [[tip.split()[0] for tip in advice(row, 1.5, "faster")] for row in (usual, odd)]
+    assert tips == [["Casting", "The"], ["Casting"]], "the GPU's waiting is no advice"
     base = arm("BF16", 1000 / 0.565, "baseline", "plain", kernels=profiled(636.0))
-    assert "BF16: its profiled steps" in " ".join(judge_speed({"bf16": base}).reasons)
+    assert judge_speed({"bf16": base}).reasons == unlike_window({"bf16": base}) != []
 
 
 def test_several_gpus_are_shown_by_the_one_and_a_window_that_scatters_is_named():
     rows = {"bf16": arm("BF16", 100, "baseline", "plain", ranks=2, mfu={"x": 0.4})}
     found = judge_speed({**rows, "te": arm("TE FP8", 150, ranks=2, mfu={"x": 0.4}, spread=0.09, windows=2)})
     calm = judge_speed({**rows, "te": arm("TE FP8", 150, ranks=2, spread=0.01)})
-    assert [sum("scattered" in reason for reason in one.reasons) for one in (found, calm)] == [1, 0]
+    assert [len(one.reasons) for one in (found, calm)] == [2, 1]
     assert "75 tokens/s a rank" in calm.sentence
 
 
@@ -180,5 +182,5 @@ def test_milliseconds_per_thousand_tokens(tmp_path):
     profiled = TimedRow(label="TE FP8", tokens_step=2000, kernels=Breakdown(span_ms=10.0, classes_ms=classes))
     other = TimedRow(label="no profile", tokens_step=1)
     picture = milliseconds([profiled, other], tmp_path)
-    assert picture.png.stat().st_size > 5000 and "TE FP8 5.00 ms, most of it GEMM fp8 3.00, idle 2.00" in picture.alt
+    assert picture.png.stat().st_size > 5000 and re.findall(r"\d\.\d\d", picture.alt)[:3] == ["5.00", "3.00", "2.00"]
     assert milliseconds([other], tmp_path) is None

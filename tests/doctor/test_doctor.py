@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from labkit import cli
 from labkit.doctor import findings as doctor
@@ -30,14 +31,15 @@ NAMES = [name for probe in PROBES for name in probe.names]
 def test_the_command_on_this_machine(monkeypatch, capsys):
     checks = doctor.run_doctor()
     monkeypatch.setattr(doctor, "run_doctor", lambda: checks)
+    monkeypatch.setenv("COLUMNS", "100")
     assert [check.name for check in checks] == NAMES
     assert cli.app(["doctor"], standalone_mode=False) == exit_code(checks)
     assert [group.name for group in GROUPS] == ["weeks 13 to 16", "the CPU demo", "the FP8 comparison on a GPU"]
-    assert "This machine is good for" in capsys.readouterr().out
+    assert capsys.readouterr().out == drawn(checks)
     # These tests themselves need a Python, a torch and gloo that work.
     assert all(one(checks, name).ok is True for name in ("Python", "torch", "gloo", "packages")), checks
     for check in checks:
-        assert check.detail and "\n" not in check.detail + check.fix and "Traceback" not in check.detail
+        assert check.detail and len((check.detail + check.fix).splitlines()) == 1
         assert bool(check.fix) == (check.ok is not True), f"{check.name}: a fix for what is not well, and only for that"
         assert str(Path.home()) + os.sep not in check.detail
 
@@ -47,12 +49,8 @@ def test_what_is_asked_for_is_what_pyproject_says():
     wanted = {r.name: r for r in map(Requirement, project["dependencies"])}
     assert {*PACKAGES, "torch", "torchao"} == set(wanted)
     assert set(NOTEBOOK) == {Requirement(line).name for line in project["optional-dependencies"]["student"]}
-    low, high = ("{}.{}".format(*v) for v in TORCH)
-    assert low in wanted["torch"].specifier and f"{high}.0" not in wanted["torch"].specifier
-    assert f"{TORCH[1][0]}.{TORCH[1][1] - 1}.9" in wanted["torch"].specifier
-    assert f"{TORCH[0][0]}.{TORCH[0][1] - 1}.9" not in wanted["torch"].specifier
-    python = Requirement("python" + project["requires-python"]).specifier
-    assert "{}.{}".format(*PYTHON) in python and f"{PYTHON[0]}.{PYTHON[1] - 1}" not in python
+    assert wanted["torch"].specifier == SpecifierSet(">={},<{}".format(*map(doctor.dotted, TORCH)))
+    assert SpecifierSet(project["requires-python"]) == SpecifierSet(f">={doctor.dotted(PYTHON)}")
 
 
 # ---- the machine
@@ -65,7 +63,7 @@ def test_an_old_python_a_foreign_system_a_missing_package(monkeypatch):
     monkeypatch.setattr(system, "NOTEBOOK", ("no-such-notebook-here",))
     found = {check.name: check for check in system.basics()}
     assert [check.ok for check in found.values()] == [False, False, False, False]
-    assert "3.11" in found["Python"].fix and "WSL" in found["operating system"].fix
+    assert doctor.dotted(PYTHON) in found["Python"].fix and "WSL" in found["operating system"].fix
     assert found["packages"].detail == "not installed: no-such-package-here"
     assert found["notebook"].detail == "not installed: no-such-notebook-here" and "make setup" in found["notebook"].fix
 
@@ -79,7 +77,7 @@ def disk(monkeypatch, free: float) -> None:
 
 
 def read_only(*args, **kwargs):
-    raise OSError(30, "Read-only file system")
+    raise OSError(30, os.strerror(30))
 
 
 def test_disk(monkeypatch, tmp_path):
@@ -93,7 +91,8 @@ def test_disk(monkeypatch, tmp_path):
     assert check.ok is False and check.fix == "free 1.0 GiB in the working directory; free 1.0 GiB in the cache"
     monkeypatch.setattr(system.tempfile, "TemporaryFile", read_only)
     check = system._disk()
-    assert check.ok is False and "Read-only" in check.detail and "LABKIT_CACHE" in check.fix and "cd to" in check.fix
+    assert check.ok is False and check.detail.count(os.strerror(30)) == 2
+    assert ["LABKIT_CACHE" in fix for fix in check.fix.split("; ")] == [False, True], "each place has its own"
 
 
 def test_temporary_files(monkeypatch):
@@ -101,16 +100,16 @@ def test_temporary_files(monkeypatch):
     disk(monkeypatch, 0.1 * GIB)
     assert system._temporary().ok is False and "TMPDIR" in system._temporary().fix
     monkeypatch.setattr(system.tempfile, "gettempdir", read_only)
-    assert system._temporary().ok is False and "Read-only" in system._temporary().detail
+    assert system._temporary().ok is False and os.strerror(30) in system._temporary().detail
 
 
 def test_shared_memory(monkeypatch, tmp_path):
     assert system._shared_memory(str(tmp_path / "shm")).ok is None
     disk(monkeypatch, 8 * GIB)
     assert system._shared_memory(str(tmp_path)).ok is True
-    disk(monkeypatch, 64 * 2**20)  # Docker's default
+    disk(monkeypatch, docker := 64 * 2**20)
     check = system._shared_memory(str(tmp_path))
-    assert check.ok is False and "0.1 GiB free" in check.detail and "--shm-size" in check.fix
+    assert check.ok is False and system.gib(docker) in check.detail and "--shm-size" in check.fix
     monkeypatch.setattr(system.tempfile, "TemporaryFile", read_only)
     assert system._shared_memory(str(tmp_path)).ok is False
 
@@ -169,11 +168,10 @@ APPARMOR, CLONE = (
     ],
 )
 def test_who_forbids_user_namespaces(commands, settings, words, fix):
-    refuse = "echo 'write failed /proc/self/uid_map: Operation not permitted' >&2; exit 1"
-    found = commands(settings, unshare=refuse, bwrap=refuse)
-    for check in found.values():
-        assert check.ok is False and words in check.detail and fix in check.fix
-        assert "Operation not permitted" in check.detail
+    said = "write failed /proc/self/uid_map: Operation not permitted"
+    refuse = f"echo '{said}' >&2; exit 1"
+    for check in commands(settings, unshare=refuse, bwrap=refuse).values():
+        assert check.ok is False and words in check.detail and fix in check.fix and said in check.detail
 
 
 def test_a_setting_alone_is_no_verdict(commands):
@@ -186,7 +184,7 @@ def test_a_setting_alone_is_no_verdict(commands):
 def test_a_sandbox_that_hangs(commands, monkeypatch):
     monkeypatch.setattr(grading._try, "__kwdefaults__", {"seconds": 0.3})
     found = commands(unshare="exec /bin/sleep 60")
-    assert found["user namespaces"].ok is False and "no answer in 0.3 s" in found["user namespaces"].detail
+    assert found["user namespaces"].ok is False and "0.3 s" in found["user namespaces"].detail
 
 
 def test_other_systems_do_not_grade(monkeypatch):
@@ -205,7 +203,7 @@ def test_root_tries_as_an_ordinary_user(monkeypatch):
     monkeypatch.setattr(grading.os, "geteuid", lambda: 0)
     assert grading._try("true")[0] and seen[0]["user"] == 65534 and seen[0]["group"] == 65534
     monkeypatch.setattr(grading.os, "geteuid", lambda: 1000)
-    assert grading._try("true")[0] and "user" not in seen[1]
+    assert grading._try("true")[0] and {"user", "group"}.isdisjoint(seen[1])
 
 
 # ---- verdicts
@@ -255,9 +253,9 @@ def test_what_each_purpose_needs(by, name, ok):
 
 
 def test_one_fp8_library_is_enough_and_none_is_not():
-    found = verdicts(well(Transformer_Engine=False))[2]
-    assert found.ok and "but without Transformer Engine" in found.sentence
-    assert verdicts(well(Transformer_Engine=False, torchao=False))[2].missing == ("Transformer Engine", "torchao")
+    found, lacking = verdicts(well(Transformer_Engine=False))[2], "Transformer Engine"
+    assert found.ok and lacking in found.sentence
+    assert verdicts(well(Transformer_Engine=False, torchao=False))[2].missing == (lacking, "torchao")
 
 
 def drawn(checks, width: int = 100) -> str:
@@ -269,15 +267,15 @@ def drawn(checks, width: int = 100) -> str:
 
 
 def test_the_table():
-    text = drawn(well(GPU=None, torchao=False))
+    text = drawn(checks := well(GPU=None, torchao=False))
     lines = text.splitlines()
     for name in NAMES:  # each check once, in words that need no colour
         assert sum(bool(re.match(rf"(ok|NO|- ) +{re.escape(name)} ", line)) for line in lines) == 1, name
     assert any(re.match(r"NO +torchao ", line) for line in lines) and any(re.match(r"- +GPU ", line) for line in lines)
     assert text.startswith("This machine is good for: weeks 13 to 16. Not for: the CPU demo"), "students first"
     assert text.index("Weeks 13 to 16: yes") < text.index("The CPU demo: NO, because of torchao")
-    assert "-> fix [pytorch] torchao" in text and "torchao [detail]" in text  # brackets are text, not style
-    assert "fix" not in drawn(well())
+    assert all(check.detail in text and check.fix in text for check in checks), "brackets are text, not style"
+    assert text.count("->") == 2, "what is well has no fix"
 
 
 def test_words_are_one_line_and_private(monkeypatch):

@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 
 from labkit.doctor import frameworks
-from labkit.doctor.findings import PROBES, Check, exit_code, run_doctor, verdicts
+from labkit.doctor.findings import PROBES, SETUP, Check, exit_code, run_doctor, verdicts
 from labkit.record import hardware, measure
 from tests.doctor.found import fake, one
 
@@ -15,15 +15,15 @@ from tests.doctor.found import fake, one
 
 
 def test_a_machine_without_torch(tmp_path, monkeypatch):
-    fake(tmp_path, "torch", "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    missing = "No module named 'torch'"
+    fake(tmp_path, "torch", f"raise ModuleNotFoundError({missing!r}, name='torch')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
     checks = run_doctor([p for p in PROBES if set(p.names) & {"torch", "gloo"}])
-    assert "No module named 'torch'" in one(checks, "torch").detail and "`make setup`" in one(checks, "torch").fix
+    assert missing in one(checks, "torch").detail and SETUP in one(checks, "torch").fix
     assert one(checks, "GPU").ok is None and one(checks, "NCCL").ok is None and one(checks, "FP8 hardware").ok is None
-    assert one(checks, "gloo").ok is False and "No module named 'torch'" in one(checks, "gloo").detail
-    assert exit_code(checks) == 1
-    assert verdicts(checks)[0].missing[0] == "Python"  # not tried
+    assert one(checks, "gloo").ok is False and missing in one(checks, "gloo").detail
+    assert exit_code(checks) == 1 and verdicts(checks)[0].missing[0] == "Python"  # not tried
 
 
 # ---- torch and GPUs, imagined
@@ -125,15 +125,16 @@ def test_hidden_gpus_are_shown(imagined, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "version, ok, words",
+    "version, ok, end",
     [
-        *((version, True, "") for version in ("2.11.0+cu130", "2.11.0a0+1a2b3c.nv26.1", "2.14.2")),
-        *(("2.10.1", False, "older than 2.11"), ("2.15.0", True, "newer than the tested"), ("unknown", False, "older")),
+        *((version, True, ", CUDA 13.0") for version in ("2.11.0+cu130", "2.11.0a0+1a2b3c.nv26.1", "2.14.2")),
+        *((version, False, "older than 2.11") for version in ("2.10.1", "unknown")),
+        ("2.15.0", True, "newer than the tested 2.11 to below 2.15"),
     ],
 )
-def test_torch_versions(imagined, version, ok, words):
+def test_torch_versions(imagined, version, ok, end):
     check = imagined(version=version)["torch"]
-    assert check.ok is ok and words in check.detail and ("newer" in check.detail) == ("newer" in words)
+    assert check.ok is ok and check.detail.startswith(version) and check.detail.endswith(end)
 
 
 @pytest.mark.parametrize("error", [OSError("libtorch_cpu.so: cannot open"), SystemExit(1)])
@@ -146,7 +147,7 @@ def test_torch_that_does_not_import(imagined, monkeypatch, error):
     monkeypatch.setattr(frameworks.importlib, "import_module", fails)
     found = {check.name: check for check in frameworks.torch_and_gpu()}
     assert found["torch"].ok is False and type(error).__name__ in found["torch"].detail
-    assert found["GPU"].ok is False and "without torch" in found["GPU"].detail
+    assert (found["GPU"].ok, found["GPU"].fix) == (False, SETUP)
 
 
 # ---- Transformer Engine: why it does not import is the backend's (tests/precision/test_backends.py)
@@ -188,7 +189,7 @@ WORKS = "autocast = Linear = checkpoint = 1\ndef is_fp8_available(return_reason)
 def test_te_is_what_the_backend_finds(te, text, gpu, ok, words):
     check = te(text, gpu)
     assert check.ok is ok and words in check.detail
-    assert ok or (".[te]" in check.fix) is (gpu and "cuBLAS" not in words)
+    assert ok or (check.fix == frameworks.NEED_GPU) is not gpu
 
 
 @pytest.mark.parametrize("path, word", [("fp32", "through FP32, rounded once"), ("native", "native")])
@@ -198,4 +199,4 @@ def test_bf16_products_are_tried_both_ways(monkeypatch, path, word):
     assert check.ok is True and check.detail.startswith(f"{word}: LABKIT_BF16_PRODUCTS says so; natively one of 256")
     monkeypatch.setenv("LABKIT_BF16_PRODUCTS", "quick")
     (check,) = run_doctor([p for p in PROBES if p.names == ("BF16 products",)])
-    assert check.ok is False and "takes fp32 or native, not 'quick'" in check.detail
+    assert check.ok is False and "'quick'" in check.detail

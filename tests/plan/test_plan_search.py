@@ -73,14 +73,14 @@ def test_the_list_is_ranked_and_all_of_it_fits(found):
     assert tied[0] and not tied[-1] and sorted(tied, reverse=True) == tied
 
 
-def test_goals_are_what_they_say():
+def test_goals_are_what_they_say(capsys):
     quick, lean = (found_for("8b", 64), ranked(found_for("8b", 64), "memory"))
     best = ranked(quick, "time")[0]
     assert quick.memory.total[lean[0]] < quick.memory.total[best]
     assert quick.seconds[lean[0]] <= 1.25 * quick.seconds[best]
     # 1B with 64K tokens a step does not need 256 GPUs: fewer cost less
-    small = dict(model="1b", gpus=256, batch_tokens="64K", as_json=False)
-    assert "on 256 h100" in said(**small, goal="time") and "on 256 h100" not in said(**small, goal="cost")
+    small = dict(model="1b", gpus=256, batch_tokens="64K")
+    assert answer(capsys, **small, goal="time")["gpus"] == 256 > answer(capsys, **small, goal="cost")["gpus"]
 
 
 def test_tensor_parallel_ranks_stay_in_a_node_and_the_reason_is_told():
@@ -110,8 +110,9 @@ def test_two_plans_line_by_line(found):
         assert sum(pair[i] for pair in seconds) == pytest.approx(lines["step, s"][i], rel=5e-3)
     assert explain.choose(found, explain.name(found.plan(b)), [a]) == b
     assert explain.choose(found, "2", [a, b]) == b
-    shown = said(model="70b", explain=("1", "tp8.pp8"))
-    assert "B: dp1.tp8.pp8" in shown and "difference" in shown
+    eights, shown = explain.choose(found, "tp8.pp8", [a]), said(model="70b", explain=("1", "tp8.pp8"))
+    assert explain.name(found.plan(eights)) in shown
+    assert all(f"{other - one:+.3g}" in shown for _, one, other in explain.compare_lines(found, a, eights))
     one = explain.choose(found, "tp4.pp4.cp1", [a])
     assert found.cases.cp[one] == 1  # a name leaves it out
     plain = explain.choose(found, "bf16.keep", [a])
@@ -159,14 +160,14 @@ def test_what_is_printed_and_written(tmp_path, capsys):
 def test_bad_input_is_one_sentence(given, text):
     with pytest.raises(LabError) as error:
         plan(Request(**given))
-    assert text in str(error.value) and "\n" not in str(error.value)
+    assert text in str(error.value) and str(error.value).isprintable()
 
 
 def test_nothing_fits_names_what_is_missing_and_what_would():
     with pytest.raises(LabError) as error:
         plan(Request(model="405b", gpus=8))
     words = str(error.value)
-    assert "nothing fits" in words and "GiB a GPU where 80 are" in words
+    assert "GiB a GPU where 80 are" in words
     gpus = int(words.split("it fits on ")[1].split()[0])
     assert found_for("405b", gpus, gbs=512).fits.any()
     assert not found_for("405b", gpus // 2, gbs=512).fits.any()

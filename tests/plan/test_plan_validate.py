@@ -15,8 +15,8 @@ def test_it_prints_every_run_and_the_errors(capsys):
     assert validate.main([str(DATA / "shown.csv")]) == 0
     out = capsys.readouterr().out
     assert all(each["id"][:40] in out for each in SHOWN)
-    assert "time, H100" in out and "sweep VTRAIN-3.6B-64: 26 plans, Kendall's tau" in out
     said = validate.judge(SHOWN)
+    assert all(name in out for name in (*said["errors"], *said["sweeps"]))
     timed = [each for each in said["rows"] if each["measured_s"]]
     errors = np.abs([each["predicted_s"] / each["measured_s"] - 1 for each in timed])
     assert said["errors"]["time"] == pytest.approx(
@@ -24,7 +24,7 @@ def test_it_prints_every_run_and_the_errors(capsys):
     )
     assert said["errors"]["time"]["mean"] < 0.08
     sweep = said["sweeps"]["VTRAIN-3.6B-64"]
-    assert sweep["tau"] > 0.65 and sweep["regret"] < 0.03
+    assert sweep["n"] == 26 and sweep["tau"] > 0.65 and sweep["regret"] < 0.03 and f"{sweep['tau']:.3f}" in out
 
 
 def test_plans_that_ran_out_of_memory_are_counted():
@@ -63,7 +63,7 @@ def test_files_that_cannot_be_used(text, shown, tmp_path):
     for argv in ([str(tmp_path / "x.csv")], [str(tmp_path / "none.csv")], []):
         with pytest.raises(LabError, match=shown if "x.csv" in str(argv) else "") as said:
             validate.main(argv)
-        assert "\n" not in str(said.value)
+        assert str(said.value).isprintable()
 
 
 def test_a_row_with_little_in_it_is_predicted():

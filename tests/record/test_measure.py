@@ -82,7 +82,7 @@ def test_efficiency_names_convention_and_peak():
     assert shown.flops_per_s == {"causal": 80_000 * 8e9 / 2, "full": 80_000 * 9e9 / 2}
     assert shown.mfu["causal FLOPs / bf16 peak"] == pytest.approx(3.2e14 / 989e12)
     assert shown.mfu["full FLOPs / fp8 peak"] == pytest.approx(3.6e14 / 1979e12)
-    assert "bf16 989 TFLOP/s" in shown.note and "fp8 1,979 TFLOP/s" in shown.note
+    assert shown.note.endswith(": bf16 989 TFLOP/s, fp8 1,979 TFLOP/s")
     a100 = efficiency(1e3, {"causal": 8e9}, "NVIDIA A100-SXM4-80GB")
     assert list(a100.mfu) == ["causal FLOPs / bf16 peak"], "it has no FP8 units"
 
@@ -90,5 +90,5 @@ def test_efficiency_names_convention_and_peak():
 @pytest.mark.parametrize("gpu, says", [("NVIDIA Unheard 9000", "peak unknown"), (None, "no GPU")])
 def test_no_peak_no_mfu(gpu, says):
     shown = efficiency(80_000, {"causal": 8e9}, gpu)
-    assert shown.mfu == {} and says in shown.note and "MFU not given" in shown.note
+    assert shown.mfu == {} and says in shown.note
     assert shown.flops_per_s["causal"] == 80_000 * 8e9

@@ -87,4 +87,4 @@ def test_a_damaged_packed_run_is_one_sentence(tmp_path, damage):
     file.write_bytes(content)
     with pytest.raises(LabError, match="run" + PACKED) as told_so:
         read_run(run)
-    assert "\n" not in str(told_so.value)
+    assert str(told_so.value).isprintable()
