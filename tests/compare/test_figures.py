@@ -121,6 +121,15 @@ def test_gap_survives_infinite_gaps_and_a_missing_band(tmp_path, monkeypatch):
     assert loss.gap(arm_rows(read_run(DEMO / "arms" / "fp8")), Verdict(), tmp_path) is None
 
 
+@pytest.mark.parametrize(
+    "value, text",
+    [(None, "not recorded"), (0.0, "0"), (-math.inf, "-infinite"), (12345.6, "12,346"), (999.6, "1000")]
+    + [(-0.1234, "-0.123"), (12.345, "12.3"), (0.00012345, "0.000123"), (0.000012345, "1.23e-05")],
+)
+def test_a_number_has_three_digits(value, text):
+    assert plotting.number(value) == text
+
+
 def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
     from matplotlib.text import Text
 

@@ -94,6 +94,8 @@ def test_undecided_is_judged_again_with_more_runs_and_the_decided_one_is_not(tmp
     assert judged(half_way, "a") == judged(first, "a"), "no glance between the looks"
     second = verdict(tmp_path, {**two, "a-3": losses(0.45), "a-4": losses(0.55)})
     assert (second.arms["a"].word, second.arms["a"].runs, second.arms["a"].look) == ("different", 4, 2)
+    more = [" more " in arm.sentence for arm in (first.arms["a"], first.arms["b"], second.arms["a"])]
+    assert more == [True, False, False]
     assert judged(second, "b") == judged(first, "b"), "who was decided stays so"
     given = preset(tmp_path)
     assert repeats.second_look({**BASE, **two}, given, "a-3", ("a", "b")) == "due"
