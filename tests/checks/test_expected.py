@@ -74,10 +74,8 @@ def test_a_check_at_home_begins_with_nothing_known(tmp_path):
 @pytest.mark.parametrize("answer", [[], [1], [1, 2, 3], 7, None, {"a": 1, "b": 2}])
 def test_an_answer_of_another_length_is_no_answer(tmp_path, answer):
     """It comes from the student's process: zipped with the questions, an empty list would pass every case."""
-    with (
-        use(Answering(lambda job: Reply(values=[answer])), Case(tmp_path, "week91_mini")),
-        pytest.raises(CheckFailed) as failed,
-    ):
+    runner = Answering(lambda job: Reply(values=[answer]))
+    with use(runner, Case(tmp_path, "week91_mini")), pytest.raises(CheckFailed) as failed:
         call_each("ops.f", [(1,), (2,)])
     assert failed.value.verdict == "no result"
 

@@ -36,8 +36,7 @@ def test_right_answers_pass():
 
 def test_the_text_says_what_where_and_both_sides():
     error = failure(same, torch.tensor([10.0, 20.0, 31.0, 44.0]), WANT, rank=3)
-    text = "the result of rank 3: 2 of 4 numbers differ; first at index 2, from there on"
-    want = wrong(text, "30, 40", "31, 44")
+    want = wrong("the result of rank 3: 2 of 4 numbers differ; first at index 2, from there on", "30, 40", "31, 44")
     assert (error.verdict, error.cause, error.text) == (want.verdict, want.cause, want.text)
     assert "[1, 2]" in failure(same, torch.ones(2, 3), torch.tensor([[1.0, 1, 1], [1, 1, 2]])).text
 
@@ -45,10 +44,7 @@ def test_the_text_says_what_where_and_both_sides():
 @pytest.mark.parametrize(
     "got, want, part",
     [
-        *(
-            (got, WANT, "a tensor of shape [4], float32")
-            for got in (None, 3, "text", [1.0, 2.0], {"a": 1}, Opaque("Evil"))
-        ),
+        *((got, WANT, "shape [4], float32") for got in (None, 3, "text", [1.0, 2.0], {"a": 1}, Opaque("Evil"))),
         *((got, 2.0, "must be a number") for got in (None, "2", Opaque("x"), torch.zeros(2), True, [2])),
         ([1, None], [1, 2], "2 numbers, but None came back in it"),
         (None, [1, 2], "2 numbers, but None came back"),

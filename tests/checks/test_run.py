@@ -134,9 +134,8 @@ def test_a_tests_data_tell_nothing_of_another_tests():
     assert len(set(seeds)) == 200 and all(0 <= one < 2**62 for one in seeds)
     assert len({one % 50 for one in seeds[::2]}) > 25, "consecutive seeds do not stay consecutive"
     assert seed_of(7, item("test_total")) == seed_of(7, item("test_total")) != seed_of(7, item("test_total", "week92"))
-    assert seed_of(7, item("test_twice", like="test_total")) == seed_of(7, item("test_total")), (
-        "unless it asks for them"
-    )
+    asks = item("test_twice", like="test_total")
+    assert seed_of(7, asks) == seed_of(7, item("test_total")), "unless it asks for them"
 
 
 @pytest.mark.parametrize(

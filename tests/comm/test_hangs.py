@@ -106,12 +106,10 @@ def swallows_everything(group):
 )
 def test_endless_loop(fails, at, backend, fn, guilty, nothing_left):
     a = fails(fn, backend=backend)
-    assert (a.reason, a.guilty) == ("deadline", guilty)
-    assert "endless loop" in a.cause
+    assert (a.reason, a.guilty, a.ranks[guilty].state) == ("deadline", guilty, "running")
     file, _, line = a.call.rpartition(":")
     first = int(at(fn, "def ").rpartition(":")[2])
     assert file.endswith("test_hangs.py") and first < int(line) <= first + 7
-    assert a.ranks[guilty].state == "running"
 
 
 def stuck_in_c(group, seconds):

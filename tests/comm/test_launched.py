@@ -32,11 +32,8 @@ def launched(monkeypatch):
 @pytest.mark.parametrize(
     "values, known, first",
     [
-        (
-            ("1", None, None, None),
-            False,
-            True,
-        ),  # a job that is over leaves RANK=1: who then runs alone prints all the same
+        # A job that is over leaves RANK=1: who then runs alone prints all the same.
+        (("1", None, None, None), False, True),
         (("1", "8", None, None), False, True),
         ((None, "8", None, None), False, True),
         (("1", "8", "node-0", None), False, True),

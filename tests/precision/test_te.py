@@ -124,8 +124,7 @@ def test_availability_on_a_gpu(monkeypatch, setup, recipe, reason):
 
 def test_without_a_gpu_or_with_an_old_version(monkeypatch, te):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    able = availability("te")
-    assert not able.ok and able.fix not in ("", INSTALL_TE), "what is installed needs a GPU"
+    assert availability("te").fix not in ("", INSTALL_TE), "what is installed needs a GPU"
     monkeypatch.delattr(sys.modules["transformer_engine.pytorch"], "autocast")
     assert availability("te").fix == INSTALL_TE, "it is too old"
 
