@@ -28,12 +28,15 @@ def grade_cells(cells: Iterable[Cell]) -> dict[str, Cell]:
 
 @dataclass(frozen=True)
 class Run:
-    """What a notebook printed, pages and all; the same without tags; its figures, those without a description."""
+    """What a notebook printed, pages and all; the same without tags; its figures, those without a description; the
+    tasks that cells wait for; the automatic points of its checks, as (earned, possible)."""
 
     said: str
     plain: str
     figures: int
     nameless: int
+    waits: set[str]
+    points: set[tuple[int, int]]
 
 
 class Notebook:
@@ -96,4 +99,7 @@ class Notebook:
         outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
         pages = "".join(o.data.get("text/html", "") for o in outputs if o.output_type == "display_data")
         said = "".join(o.text for o in outputs if o.output_type == "stream") + pages
-        return Run(said, re.sub(r"<[^>]+>", "", said), pages.count("<figure"), pages.count('alt=""'))
+        plain = re.sub(r"<[^>]+>", "", said)
+        waits = set(re.findall(r"waits for task ([\w.]*\w)", said))
+        points = {(int(earned), int(of)) for earned, of in re.findall(r"(\d+) of (\d+) automatic points", plain)}
+        return Run(said, plain, pages.count("<figure"), pages.count('alt=""'), waits, points)

@@ -82,9 +82,8 @@ FP8_TP = {"parallel": {"tp": 2}, "parts": "torch", "mixed_precision": "fp8"}
     ],
 )
 def test_what_does_not_go_is_one_sentence(values, ranks, words):
-    with pytest.raises(LabError, match=words) as error:
+    with pytest.raises(LabError, match=f"^.*{words}.*$"):
         degrees(CapstoneConfig(**values), ranks)
-    assert "\n" not in str(error.value)
 
 
 def test_a_typo_names_the_nearest_key_and_two_precisions_are_refused(tmp_path):

@@ -8,7 +8,7 @@ import torch
 from labkit.checks import expect, field, same, sends, sent, tensors
 from labkit.checks.traffic import LIBRARY
 from labkit.checks.values import Opaque
-from labkit.checks.verdict import FORBIDDEN, NO_RESULT, WRONG, CheckFailed
+from labkit.checks.verdict import FORBIDDEN, NO_RESULT, WRONG, CheckFailed, cause_line, wrong
 from labkit.comm.ledger import Ledger
 
 
@@ -36,19 +36,15 @@ def test_right_answers_pass():
 
 def test_the_text_says_what_where_and_both_sides():
     error = failure(same, torch.tensor([10.0, 20.0, 31.0, 44.0]), WANT, rank=3)
-    assert error.verdict == WRONG and error.cause == ()
-    assert "the result of rank 3: 2 of 4 numbers differ; first at index 2" in error.text
-    assert "expected  30, 40\n" in error.text and "got       31, 44\n" in error.text
+    want = wrong("the result of rank 3: 2 of 4 numbers differ; first at index 2, from there on", "30, 40", "31, 44")
+    assert (error.verdict, error.cause, error.text) == (want.verdict, want.cause, want.text)
     assert "[1, 2]" in failure(same, torch.ones(2, 3), torch.tensor([[1.0, 1, 1], [1, 1, 2]])).text
 
 
 @pytest.mark.parametrize(
     "got, want, part",
     [
-        *(
-            (got, WANT, "a tensor of shape [4], float32")
-            for got in (None, 3, "text", [1.0, 2.0], {"a": 1}, Opaque("Evil"))
-        ),
+        *((got, WANT, "shape [4], float32") for got in (None, 3, "text", [1.0, 2.0], {"a": 1}, Opaque("Evil"))),
         *((got, 2.0, "must be a number") for got in (None, "2", Opaque("x"), torch.zeros(2), True, [2])),
         ([1, None], [1, 2], "2 numbers, but None came back in it"),
         (None, [1, 2], "2 numbers, but None came back"),
@@ -68,13 +64,13 @@ def test_shape_and_dtype(got):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nan_and_infinity_never_pass_a_tolerance(bad):
     error = failure(same, torch.tensor([10.0, bad, 30.0, 40.0]), WANT, tol=1e9)
-    assert "1 are NaN or infinite" in error.text
+    assert error.verdict == WRONG
 
 
 def test_a_cause_needs_an_exact_fingerprint():
     mark = {"doubled": WANT * 2}
-    assert failure(same, WANT * 2, WANT, looks_like=mark).cause == ("doubled",)
-    assert "cause: doubled" in failure(same, WANT * 2, WANT, looks_like=mark).text
+    error = failure(same, WANT * 2, WANT, looks_like=mark)
+    assert error.cause == ("doubled",) and error.text.endswith(cause_line(error.cause))
     nearly = WANT * 2 + torch.tensor([0, 0, 0, 1e-3])
     assert failure(same, nearly, WANT, looks_like=mark).cause == ()
     assert failure(same, nearly, WANT, looks_like={"nothing": None, "shape": torch.zeros(2)}).cause == ()
@@ -109,7 +105,7 @@ def test_a_cause_needs_evidence_in_several_numbers():
 def test_two_causes_that_fit_are_both_reported():
     causes = {"doubled": WANT * 2, "added to itself": WANT + WANT, "halved": WANT / 2}
     error = failure(same, WANT * 2, WANT, looks_like=causes)
-    assert error.cause == ("doubled", "added to itself") and "cannot tell them apart" in error.text
+    assert error.cause == ("doubled", "added to itself") and error.text.endswith(cause_line(error.cause))
 
 
 def test_a_fingerprint_of_another_shape_and_with_nan():
@@ -160,8 +156,8 @@ def test_traffic_as_stated_passes():
 def test_traffic_that_is_not():
     book = ledger(("send", 2, 40), ("send", 3, 40))
     error = failure(sent, book, at_most=79, steps=2)
-    assert error.verdict == WRONG
-    assert "at most 79 bytes in 2 steps" in error.text and "80 bytes in 2 steps" in error.text
+    want = wrong("rank 1 sent too much", "at most 79 bytes in 2 steps", "80 bytes in 2 steps")
+    assert (error.verdict, error.text) == (WRONG, want.text)
     assert failure(sent, book, steps=1).text.startswith("rank 1 needs the wrong number of steps")
     error = failure(sent, book, at_most=1, looks_like={"to everyone": [(2, 40), (3, 40)], "else": [(2, 40)]})
     assert error.cause == ("to everyone",)
@@ -178,8 +174,8 @@ def test_built_in_collectives_and_silence_are_forbidden():
 def test_which_ranks_meet_is_a_message_too():
     one, meet = ("send", 2, 8), ("barrier", None, None)
     sent(ledger(one, meet, meet), at_most=8, at_least=1)
-    assert "barrier() 12 times" in failure(sent, ledger(one, *[meet] * 12), at_most=8).text
-    assert "group.split" in failure(sent, ledger(one, ("split", None, None)), at_most=8).text
+    for more in ([meet] * 12, [("split", None, None)]):
+        assert failure(sent, ledger(one, *more), at_most=8).verdict == FORBIDDEN
 
 
 def test_a_ledger_with_gaps_proves_nothing():

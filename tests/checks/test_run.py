@@ -134,9 +134,8 @@ def test_a_tests_data_tell_nothing_of_another_tests():
     assert len(set(seeds)) == 200 and all(0 <= one < 2**62 for one in seeds)
     assert len({one % 50 for one in seeds[::2]}) > 25, "consecutive seeds do not stay consecutive"
     assert seed_of(7, item("test_total")) == seed_of(7, item("test_total")) != seed_of(7, item("test_total", "week92"))
-    assert seed_of(7, item("test_twice", like="test_total")) == seed_of(7, item("test_total")), (
-        "unless it asks for them"
-    )
+    asks = item("test_twice", like="test_total")
+    assert seed_of(7, asks) == seed_of(7, item("test_total")), "unless it asks for them"
 
 
 @pytest.mark.parametrize(
@@ -178,24 +177,25 @@ def test_a_check_that_fails_itself_is_a_fault_and_nobodys_zero(tmp_path):
     assert [c.verdict for c in outcome.faults] == ["grader fault"] and not outcome.full
 
     def cannot(job):
-        raise LabError("no ranks to be had")
+        raise why
 
+    why = LabError("no ranks to be had")
     outcome = checked(tmp_path, Answering(cannot), names=["91.2"])
-    assert outcome.cases[0].verdict == "grader fault" and "no ranks to be had" in outcome.cases[0].text
+    assert outcome.cases[0].verdict == "grader fault" and str(why) in outcome.cases[0].text
 
 
 @pytest.mark.parametrize(
-    "line, answers, verdict",
+    "line, answers, verdict, part",
     [
-        ('assert call_alone("ops.name").split() == ["ops"]', 7, "no result"),
-        ('assert call_alone("ops.name") == "ops"', 7, "no result"),  # the reference's answer passes a plain assert
-        ('assert 7 == "ops"', "ops", "grader fault"),  # what went wrong before any answer is the check's
+        ('assert call_alone("ops.name").split() == ["ops"]', 7, "no result", "'int' object has no attribute 'split'"),
+        ('assert call_alone("ops.name") == "ops"', 7, "no result", ""),  # the reference's passes a plain assert
+        ('assert 7 == "ops"', "ops", "grader fault", ""),  # what went wrong before any answer is the check's
     ],
 )
-def test_an_answer_that_the_test_cannot_take_apart_is_the_answers_fault(tmp_path, line, answers, verdict):
+def test_an_answer_that_the_test_cannot_take_apart_is_the_answers_fault(tmp_path, line, answers, verdict, part):
     tests = TESTS.replace('assert call_alone("ops.name") == "ops"', line)
     case = checked(tmp_path, None, OPS.replace('return "ops"', f"return {answers!r}"), tests).cases[-1]
-    assert case.verdict == verdict and ("split" not in line or "'int' object has no attribute 'split'" in case.text)
+    assert case.verdict == verdict and part in case.text
 
 
 LATER = "group.all_reduce(x)\n    if group.rank == 1: raise {}\n    return group.all_reduce(x)"
@@ -232,7 +232,7 @@ def test_who_writes_to_an_input_fails_unless_the_call_says_so(tmp_path, ranks):
     for body, verdict in ((SUM, WRONG), ("return group.all_reduce(x.clone())", PASSED)):
         tests = ON_TWO.replace(", in_place=True", "")
         case = checked(tmp_path / verdict, ranks, OPS.replace(SUM, body), tests).cases[0]
-        assert case.verdict == verdict and any("overwritten" in c for c in case.cause) == (verdict == WRONG), case.text
+        assert case.verdict == verdict and len(case.cause) == (verdict == WRONG), case.text
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_lab_check(tmp_path):
     make_week(tmp_path)
     done = lab("check", "91.1", "--seed", "7", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "10 / 10" in done.stdout and "10 of 10 automatic points" in done.stdout and "--seed 7" in done.stdout
+    assert "10 / 10" in done.stdout and "--seed 7" in done.stdout
     make_week(tmp_path, OPS.replace(SUM, "return x"))
     done = lab("check", "week91", "--json", cwd=tmp_path / "week91_mini")
     assert done.returncode == 1
@@ -325,7 +325,7 @@ def test_plain_pytest_gives_the_same_verdicts(tmp_path):
 def test_check_in_a_notebook(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(make_week(tmp_path))
     outcome = check("91.1", deadline=DEADLINE)
-    assert repr(outcome) == "10 of 10 automatic points" and "adding up" in capsys.readouterr().out
+    assert repr(outcome) == "10 of 10 automatic points" and outcome.tasks[0].title in capsys.readouterr().out
 
 
 def test_lab_open_starts_jupyterlab_or_says_how_to_get_it(week, monkeypatch):
@@ -353,7 +353,7 @@ def test_causes_among_which_a_case_cannot_choose_are_decided_by_the_others():
     unsure = found("ragged", WRONG, "nothing added", "the remainder of 7 by 3 is ignored")
     one, other = decided([unsure, sure])
     assert other is sure and one.cause == ("the remainder of 7 by 3 is ignored",)
-    assert "cause: the remainder of 7 by 3 is ignored (by the other cases" in one.text and "one of" not in one.text
+    assert f"{cause_line(one.cause)} (by the other cases" in one.text and cause_line(unsure.cause) not in one.text
     cases = [found(c, WRONG, *causes) for c, causes in (("a", ("x", "y")), ("b", ("y", "z")), ("c", ("w", "x", "y")))]
     assert [case.cause for case in decided(cases)] == [("y",)] * 3
     assert decided(cases[:1]) == cases[:1], "one case alone decides nothing"
@@ -372,8 +372,8 @@ def test_one_mistake_is_shown_once_whatever_rank_and_length(capsys):
     week = load_week(ROOT / "week13_allreduce")
     out = io.StringIO()
     render(Outcome([(week, ("13.2",))], 1, cases), Console(file=out, width=120))
-    assert out.getvalue().count("boom") == 1 and "(and 2 more)" in out.getvalue() and "bang" in out.getvalue()
-    assert out.getvalue().count("not attempted yet") == 1
+    once = ("boom", "(and 2 more)", "bang", "not attempted yet")
+    assert [out.getvalue().count(words) for words in once] == [1] * 4
     render(Outcome([(week, ("13.2",))], 1, cases[-4:]), Console(file=(hung := io.StringIO()), width=120))
     assert hung.getvalue().count("late in") == 1, "the words of a hang hold times"
     bare = [found("a", WRONG), found("b", WRONG, text="rank 1 differs\n  cause unknown")]

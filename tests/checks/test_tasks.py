@@ -36,7 +36,7 @@ def test_a_wrong_registry_is_one_sentence_with_its_file(tmp_path, old, new, part
     folder = make_week(tmp_path, registry=REGISTRY.replace(old, new, 1))
     with pytest.raises(LabError, match=part) as caught:
         load_week(folder)
-    assert "tasks.toml" in str(caught.value)
+    assert str(folder / "tasks.toml") in str(caught.value)
 
 
 def test_weeks_are_found_from_inside_them(tmp_path):

@@ -30,13 +30,13 @@ def test_a_rank_raises(fails, at, backend, nothing_left):
     a = fails(raises, backend=backend, timeout=60)
     assert (a.reason, a.guilty) == ("raised", 1)
     assert a.call.endswith(at(raises, "raise ValueError"))
-    assert "Rank 1 raised ValueError: boom" in a.cause
     assert [r.state for r in a.ranks] == ["waiting", "raised", "waiting"]
+    assert a.ranks[1].error == "ValueError: boom" and a.ranks[1].error in a.cause
     assert {(e.waiter, e.on) for e in a.edges} == {(0, 1), (2, 1)}
     assert a.ranks[0].calls[0].kind == "barrier"
     assert a.ranks[0].calls[0].where.endswith(at(raises, "group.barrier()"))
-    assert 'raise ValueError("boom")' in str(a)  # the traceback, and in it no frame of labkit.comm
-    assert "labkit/comm" not in str(a)
+    assert re.findall('File "(.*)"', a.ranks[1].traceback) == [__file__], "no frame of labkit.comm"
+    assert str(a).endswith(a.ranks[1].traceback.rstrip())
 
 
 @both
@@ -69,7 +69,7 @@ def test_a_rank_returns_early(fails, at, backend, nothing_left):
     a = fails(returns_early, backend=backend, timeout=60)  # ends before the deadline: nobody can change it any more
     assert (a.guilty, a.certain) == (0, True)
     assert a.call.endswith(at(returns_early, "a second one"))
-    assert "Rank 0 returned early" in a.cause and "message number 2" in a.cause and "never sent" in a.cause
+    assert "(message number 2), which rank 0 never sent" in a.cause and a.reason == "deadlock"
     assert [r.state for r in a.ranks] == ["returned", "waiting", "returned"]
     assert [(e.waiter, e.on, e.kind) for e in a.edges] == [(1, 0, "recv")]
 
@@ -84,9 +84,10 @@ def one_of_two(group):
 @both
 def test_the_part_of_a_batch_that_is_missing_is_named(fails, backend, nothing_left):
     a = fails(one_of_two, backend=backend, timeout=60)
-    assert a.guilty == 2 and a.involved == [0, 2] and "recv from rank 2" in a.cause
-    assert [(c.peer, c.waits_for) for c in a.ranks[0].calls] == [(2, [2]), (1, [])]
-    assert "waits in recv from rank 2 (12 bytes)" in str(a) and "1 more of the same call" in str(a)
+    missing, met = a.ranks[0].calls
+    assert a.guilty == 2 and a.involved == [0, 2] and str(missing) in a.cause
+    assert [(c.peer, c.bytes, c.waits_for) for c in (missing, met)] == [(2, 12, [2]), (1, 4, [])]
+    assert "(and 1 more of the same call)" in str(a)
 
 
 # -- ranks disagree ---------------------------------------------------------------------------------------------------
@@ -264,10 +265,11 @@ def test_what_several_ranks_did_is_shown_once():
     lengths = "RuntimeError: The size of tensor a ({}) must match the size of tensor b ({})"
     raised = [RankReport(r, "raised", error=lengths.format(51 + r % 2, 52 - r % 2), where="a.py:3") for r in range(4)]
     waits = [RankReport(r, "waiting", [Call("recv", 6, 8, "a.py:5", s, 1, [6])]) for r, s in ((4, 0.31), (5, 0.42))]
-    text = autopsy_of(*raised, *waits, RankReport(6, "returned"), guilty=0)
-    assert text.count("The size of tensor") == 1 and "  ranks 0 to 3   raised RuntimeError" in text
-    assert "at a.py:3 (the numbers differ from rank to rank)\n" in text
-    assert "  ranks 4 and 5  wait in recv from rank 6 (8 bytes) at a.py:5, for 0.3 to 0.4 s\n" in text
+    assert autopsy_of(*raised, *waits, RankReport(6, "returned"), guilty=0).splitlines()[2:] == [
+        f"  ranks 0 to 3   raised {raised[0].error} at a.py:3 (the numbers differ from rank to rank)",
+        "  ranks 4 and 5  wait in recv from rank 6 (8 bytes) at a.py:5, for 0.3 to 0.4 s",
+        "  rank 6         returned",
+    ]
     other = RankReport(1, "raised", error=lengths.format(51, 52), where="a.py:4")
     assert autopsy_of(raised[0], other).count("The size of tensor") == 2, "another line is another mistake"
 
@@ -275,7 +277,7 @@ def test_what_several_ranks_did_is_shown_once():
 def test_a_module_that_cannot_be_read_is_named_and_not_the_line_that_imports_it():
     """The course's scenarios import a student's module: the mistake is where Python says."""
     for source, words in (
-        ("compile('def g(:', 'linears.py', 'exec')", r"raised SyntaxError: [^(]*\(linears\.py, line 1\)$"),
+        ("compile('def g(:', 'linears.py', 'exec')", r"raised SyntaxError: [a-z ]*\(linears\.py, line 1\)$"),
         ("raise KeyError(3)", r"raised KeyError: 3 \(.*scenarios\.py:2, the course's line and not yours\)"),
     ):
         names: dict = {}
@@ -283,4 +285,3 @@ def test_a_module_that_cannot_be_read_is_named_and_not_the_line_that_imports_it(
         with pytest.raises(RanksFailed) as failure:
             run_ranks(names["drive"], size=2, backend="threads")
         assert re.search(words, failure.value.autopsy.cause), failure.value.autopsy.cause
-        assert ("scenarios" in failure.value.autopsy.cause) is ("KeyError" in words)

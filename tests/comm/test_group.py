@@ -273,8 +273,7 @@ def make_mistakes(group):
 def test_mistakes_are_shown_in_one_sentence(run):
     for texts, total in run(make_mistakes):
         for words in MISTAKES:
-            assert words in texts and re.search(words, texts[words]), (words, texts.get(words))
-            assert "\n" not in texts[words]
+            assert words in texts and re.search(f"^.*{words}.*$", texts[words]), (words, texts.get(words))
         assert total == 2.0
 
 

@@ -51,7 +51,6 @@ def test_both_directions_to_the_wrong_rank(fails, backend, nothing_left):
     a = fails(past_each_other, backend=backend, size=3, timeout=60)
     assert a.reason == "deadlock" and a.certain and a.involved == [0, 1, 2]
     assert re.search("Rank 0 (sends to|receives from) rank 1, but rank 1 (receives from|sends to) rank 2", a.cause)
-    assert "sendrecv" not in a.cause
 
 
 def waits_on_a_handle(group):
@@ -107,12 +106,10 @@ def swallows_everything(group):
 )
 def test_endless_loop(fails, at, backend, fn, guilty, nothing_left):
     a = fails(fn, backend=backend)
-    assert (a.reason, a.guilty) == ("deadline", guilty)
-    assert "endless loop" in a.cause
+    assert (a.reason, a.guilty, a.ranks[guilty].state) == ("deadline", guilty, "running")
     file, _, line = a.call.rpartition(":")
     first = int(at(fn, "def ").rpartition(":")[2])
     assert file.endswith("test_hangs.py") and first < int(line) <= first + 7
-    assert a.ranks[guilty].state == "running"
 
 
 def stuck_in_c(group, seconds):
@@ -136,7 +133,7 @@ def test_stuck_c_call_on_threads_says_what_it_cannot_do(fails):
     lock = threading.Lock()
     with lock:
         a = fails(stuck_at_a_lock, lock, backend="threads")
-    assert a.guilty == 0 and "could not be ended" in a.ranks[0].note and "backend='processes'" in str(a)
+    assert a.guilty == 0 and "backend='processes'" in a.ranks[0].note and a.ranks[0].note in str(a)
     for thread in threading.enumerate():
         if thread.name == "rank 0":
             thread.join(60)  # once the call returns, the exception that waits for it ends the thread
@@ -151,8 +148,8 @@ def hidden_deadlock(group):
 @both
 def test_a_hang_while_the_ledger_is_off(fails, at, backend, nothing_left):
     a = fails(hidden_deadlock, backend=backend, size=2)
-    assert a.involved == [0, 1] and a.call.endswith(at(hidden_deadlock, "# hidden")) and "ledger was off" in a.cause
-    assert [r.state for r in a.ranks] == ["waiting", "waiting"] and "switched off" in str(a)
+    assert a.involved == [0, 1] and a.call.endswith(at(hidden_deadlock, "# hidden")) and "switched off" in str(a)
+    assert [(r.state, r.calls, r.where) for r in a.ranks] == [("waiting", [], a.call)] * 2
 
 
 # -- a rank dies ------------------------------------------------------------------------------------------------------
@@ -183,7 +180,7 @@ def test_a_rank_dies(fails, at, how, words, nothing_left):
     assert (a.reason, a.guilty) == ("died", 1) and words in a.cause
     # Its last call, where nothing more is known.
     assert a.call.endswith(at(segfault, "string_at") if how is segfault else at(dies, "group.barrier()"))
-    assert ("Rank 1's traceback" in str(a)) == (how is segfault)
+    assert bool(a.ranks[1].traceback) == (how is segfault)
     assert a.ranks[1].state == "died"
 
 
@@ -209,7 +206,7 @@ def test_a_death_that_is_shown_late_is_the_cause_all_the_same(fails, helper, not
     waker.start()
     a = fails(leaves_behind_a_stopped_helper, backend="processes", timeout=60, grace=grace)
     waker.join()
-    assert (a.reason, a.guilty) == ("died", 1) and "ended by itself with status 3" in a.cause
+    assert (a.reason, a.guilty, a.ranks[1].error) == ("died", 1, "its process ended with status 3")
 
 
 def last_words_before_a_wait(group):
@@ -227,7 +224,7 @@ def test_last_words_outlast_the_wait_for_the_others(fails, monkeypatch, nothing_
         Output, "forward", lambda output, *args, **more: prefixes.append(output.prefix) or real(output, *args, **more)
     )
     a = fails(last_words_before_a_wait, backend="processes", timeout=60, grace=supervisor.GRACE)
-    assert "last words on stderr:\nthe disk is on fire" in str(a)
+    assert a.ranks[1].output.strip() == "the disk is on fire" and str(a).endswith(a.ranks[1].output.rstrip())
     assert [rank.state for rank in a.ranks] == ["running", "died", "running"]
     assert 0 < prefixes.count("[rank 1] ") < 50
 

@@ -1,5 +1,6 @@
 """Variables of a launcher and of a site's profile that are left over, or name what is not there."""
 
+import re
 import sys
 from datetime import timedelta
 
@@ -31,11 +32,8 @@ def launched(monkeypatch):
 @pytest.mark.parametrize(
     "values, known, first",
     [
-        (
-            ("1", None, None, None),
-            False,
-            True,
-        ),  # a job that is over leaves RANK=1: who then runs alone prints all the same
+        # A job that is over leaves RANK=1: who then runs alone prints all the same.
+        (("1", None, None, None), False, True),
         (("1", "8", None, None), False, True),
         ((None, "8", None, None), False, True),
         (("1", "8", "node-0", None), False, True),
@@ -86,9 +84,8 @@ def test_variables_that_name_no_rank_are_one_sentence(launched, monkeypatch, nam
     assert under_torchrun() and local_rank() == 1
     monkeypatch.setenv(name, value)
     for ask in (under_torchrun, is_first, local_rank, lambda: of_this_machine(2)):
-        with pytest.raises(LabError, match="unset RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK") as said:
+        with pytest.raises(LabError, match=f"^.*{re.escape(f'{name}={value!r}')}.*unset {', '.join(LAUNCHED)}.*$"):
             ask()
-        assert f"{name}={value!r}" in str(said.value) and "\n" not in str(said.value)
 
 
 def refused(attempt, serves):
@@ -111,11 +108,10 @@ def test_who_waits_says_for_whom_where_and_why(launched, connect, words, monkeyp
     monkeypatch.setattr(torchrun.threading, "Timer", Now)
     monkeypatch.setattr(torchrun, "PATIENCE", timedelta(seconds=0.3))
     monkeypatch.setattr(torchrun.Attempt, "_connect", connect)
-    with pytest.raises(LabError, match=f"^rank 0 of 3 .*{words}") as gave_up:
+    with pytest.raises(LabError, match=f"^rank 0 of 3 .*{words}.*$"):
         torchrun.Attempt()
     said = capsys.readouterr().err
-    assert "\n" not in str(gave_up.value) and said.count("\n") == 1
-    assert "for an answer at node-0:29500, since RANK, WORLD_SIZE" in said
+    assert said.count("\n") == 1 and "for an answer at node-0:29500, since RANK, WORLD_SIZE" in said
 
 
 @pytest.mark.parametrize(
@@ -127,19 +123,19 @@ def test_an_interface_that_is_not_there_is_named(names, strange, monkeypatch):
     if names is not None:
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", names)
     said = strange_interface()
-    assert bool(said) == strange and (not strange or ("hsn0" in said and "lo, eth0" in said))
+    assert said == (f"; GLOO_SOCKET_IFNAME={names} is set, and the interfaces of this machine are lo, eth0" * strange)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere gloo takes another transport")
 def test_ranks_of_several_machines_say_which_interface_is_missing(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "hsn0")
-    with pytest.raises(LabError, match="could not join the others: .*hsn0.*GLOO_SOCKET_IFNAME=hsn0") as said:
+    with pytest.raises(LabError, match="^.*could not join the others: .*hsn0.*GLOO_SOCKET_IFNAME=hsn0.*$") as said:
         join("cpu", 0, store=dist.HashStore(), rank=0, world_size=1)
-    assert "\n" not in str(said.value) and "enforce" not in str(said.value) and not dist.is_initialized()
+    assert "enforce" not in str(said.value) and not dist.is_initialized()
 
 
 def test_the_doctor_says_it_too(monkeypatch):
     """One machine works all the same, by its loopback."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "hsn0")
     (check,) = frameworks.gloo()
-    assert check.ok and "GLOO_SOCKET_IFNAME=hsn0" in check.detail
+    assert check.ok and check.detail.endswith(strange_interface() or "?")

@@ -1,6 +1,7 @@
 """A model of one's own, read from a file: shapes that are known, and what is refused, each in one sentence."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -88,9 +89,8 @@ def test_experts_are_the_planners_alone(file):
 )
 def test_what_the_decoder_cannot_be_is_refused_and_can_be_planned(file, values, words):
     """The planner has no positions and no biases: its answer is the same with and without them."""
-    with pytest.raises(LabError) as refused:
+    with pytest.raises(LabError, match=f"^.*{re.escape(words)}.*$"):
         load_decoder(file(values))
-    assert words in str(refused.value) and "\n" not in str(refused.value)
     assert load_model(file(values)) == load_model(file(LLAMA))
 
 
@@ -117,9 +117,8 @@ def test_what_the_decoder_cannot_be_is_refused_and_can_be_planned(file, values, 
 )
 def test_what_nobody_can_read_is_refused_in_one_sentence(file, values, words):
     for load in (load_model, load_decoder):
-        with pytest.raises(LabError) as refused:
+        with pytest.raises(LabError, match=f"^.*config.json.*{re.escape(words)}.*$"):
             load(file(values))
-        assert words in str(refused.value) and "config.json" in str(refused.value) and "\n" not in str(refused.value)
 
 
 @given(st.integers(1, 20_000), st.one_of(st.none(), st.integers(128, 8192)))

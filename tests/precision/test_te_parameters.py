@@ -8,6 +8,7 @@ import torch
 
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
+from labkit.precision.recipes import INSTALL_TE
 from labkit.precision.registry import availability, get_backend
 from labkit.precision.te_backend import no_flat_copy
 from labkit.train.optim import MasterAdamW
@@ -76,7 +77,7 @@ def test_other_recipes_refuse(te, name, recipe):
 def test_a_transformer_engine_without_it_is_explained(te, monkeypatch):
     monkeypatch.delattr(sys.modules["transformer_engine.pytorch"], "quantized_model_init")
     assert availability("te", "block").ok
-    assert "has no quantized_model_init" in availability("te", "block", fp8_parameters=True).reason
+    assert availability("te", "block", fp8_parameters=True).fix == INSTALL_TE
 
 
 def test_only_the_flat_view_is_refused(te):

@@ -64,7 +64,7 @@ def test_a_mistake_is_one_sentence(name: str) -> None:
 def test_several_mistakes_are_a_line_each_unknown_keys_first() -> None:
     lines = complaint({"steps": "8", "model": {"d_modle": 64}, "stpes": 3}).splitlines()
     assert len(lines) == 4 and all(line.startswith("run.toml: ") for line in lines)
-    assert "d_modle" in lines[0] and "stpes" in lines[1] and "steps must be" in lines[2] and "missing" in lines[3]
+    assert all(part in line for part, line in zip(("d_modle", "stpes", "steps must be", "missing"), lines))
 
 
 def test_any_pydantic_model_with_tables_of_tables() -> None:
@@ -140,7 +140,7 @@ def test_a_config_comes_back_from_json() -> None:
 def test_mixed_precision_is_short_for_a_table() -> None:
     fp8 = TrainConfig(mixed_precision="fp8")
     assert fp8 == TrainConfig(precision={"backend": "torchao", "recipe": "tensorwise"})
-    assert "mixed_precision" not in fp8.model_dump() and fp8.precision.skip == ["head"]
+    assert fp8.precision.skip == ["head"]
     assert TrainConfig(mixed_precision="fp8", precision={"skip": []}).precision.skip == []
     assert TrainConfig(mixed_precision="fp32", precision=PrecisionConfig(skip=[])).precision.backend == "fp32"
     assert [TrainConfig(mixed_precision=word).precision.backend for word in ("bf16", "fp32")] == ["bf16", "fp32"]

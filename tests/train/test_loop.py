@@ -326,7 +326,7 @@ def test_norms_are_the_whole_models_however_it_is_sharded(pools, tmp_path):
     here(config, tmp_path / "one", hooks=(watch,))
     sharded(pools, 2, config, tmp_path / "two")
     one, two = (read_run(tmp_path / name).steps for name in ("one", "two"))
-    assert [("param_norm" in line, "grad_norms" in line) for line in one] == [(False, False), (True, True)] * 3
+    assert [len({"param_norm", "grad_norms"} & line.keys()) for line in one] == [0, 2] * 3
     for a, b in zip(one[1::2], two[1::2]):
         assert list(a["grad_norms"]) == ["tok_embed", "layers.0", "layers.1", "norm", "head"]
         assert sum(norm**2 for norm in a["grad_norms"].values()) == pytest.approx(a["grad_norm"] ** 2, rel=1e-5)

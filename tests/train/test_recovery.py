@@ -128,9 +128,8 @@ def test_what_cannot_be_is_one_sentence():
         ({"rollback_after": 20}, r"give_up_after \(20\) must be more than .* rollback_after \(20\)"),
         ({"factor": 0.0}, r"\[recovery\], factor must be more than 0"),
     ):
-        with pytest.raises(LabError, match=complaint) as error:
+        with pytest.raises(LabError, match=f"^.*{complaint}.*$"):
             small_config(checkpoint_every=1, recovery=wrong)
-        assert "\n" not in str(error.value)
     with pytest.raises(LabError, match="checkpoint_every = 0 writes none"):
         small_config(recovery={"rollback_after": 3})
     with pytest.raises(LabError, match="give the run a folder"):

@@ -224,10 +224,9 @@ def test_records_come_back_and_others_are_refused(tmp_path):
 
 
 @pytest.mark.thorough
-def test_on_four_processes(tmp_path, capsys):
+def test_on_four_processes(tmp_path):
     words = shlex.split("-b 1K -e 64K -f 64 --ranks 4 --device cpu --budget 0.02 --collectives all --wire 2")
     status = bench.main([*words, "--contenders", "library,ring,pipelined", "--out", str(tmp_path)])
-    out = capsys.readouterr().out
     record = records.load(tmp_path / "bench.json")
     assert status == 0
     both = [(collective, who) for collective in ("all_gather", "reduce_scatter") for who in ("library", "ring")]
@@ -240,9 +239,9 @@ def test_on_four_processes(tmp_path, capsys):
             assert row["wrong"] == 0 and row["seconds"] > 0
             assert row["busbw"] == pytest.approx(factor * row["size"] / row["seconds"])
     assert record["wire"] == 2e9 and record["transport"] == "gloo" and record["ranks"] == 4
-    assert (tmp_path / "busbw_all_reduce.png").exists() and "redop" in (tmp_path / "bench.txt").read_text()
+    assert (tmp_path / "busbw_all_reduce.png").exists()
     read = nccl_tests.read(tmp_path / "bench.txt")["rows"]
-    assert [row["size"] for row in read] == [1024, 65536] and "busbw" in out
+    assert [row["size"] for row in read] == [1024, 65536]
     assert read[1]["seconds"] == pytest.approx(record["series"][0]["rows"][1]["seconds"], rel=1e-2)
     assert str(Path.home()) not in (tmp_path / "bench.json").read_text()
 

@@ -79,7 +79,7 @@ class Early(fsdp.FSDP):
 
 def test_a_notebooks_kernel_outlives_it():
     (said,) = run_ranks(in_the_notebook, size=1, timeout=120)
-    assert "memory is freed" in said and "RuntimeError" in said
+    assert "memory is freed" in said
 
 
 @pytest.mark.thorough

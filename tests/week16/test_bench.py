@@ -20,7 +20,7 @@ def test_one_linear_in_each_precision():
     arms = ["plain", "te-current", "week16", "week16-block"]
     rows = linears.measure(Shape(64, 32, 48), arms, torch.device("cpu"), 0.01)
     found = {row["arm"]: row for row in rows}
-    assert found["plain"]["error"] == 0 and "why_not" in found["te-current"] and "seconds" not in found["te-current"]
+    assert found["plain"]["error"] == 0 and {"why_not", "seconds"} & found["te-current"].keys() == {"why_not"}
     for arm in ("week16", "week16-block"):
         assert 0.005 < found[arm]["error"] < 0.1  # E4M3's relative steps are 1/16 at most
         assert linears.ratio(rows, arm) == pytest.approx(found[arm]["seconds"] / found["plain"]["seconds"])

@@ -62,7 +62,7 @@ def test_the_verdict_is_one_of_its_words(arms, word, said):
 def test_beyond_what_is_accepted_and_within_what_rounding_explains_is_undecided():
     out = verdict(twin=shifted(0.1), fp8=shifted(0.3), broken=shifted(5))
     assert out["band"]["threshold"] == PUBLISHED and out["arms"]["fp8"]["word"] == "undecided"
-    assert out["word"] == "no-power" and "Undecided" in out["sentence"] and "1.6 %" in out["sentence"]
+    assert out["word"] == "no-power" and "1.6 %" in out["sentence"]
     assert verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(5))["word"] == "pass"
     assert verdict(twin=shifted(0.1), fp8=shifted(1.7), broken=shifted(5))["word"] == "fail"
     unrejected = verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(0.5))
@@ -87,7 +87,7 @@ def test_another_bf16_is_shown_and_not_judged():
     roles, labels = {**ROLES, "te": "reference"}, {**LABELS, "te": "TE BF16"}
     heldout = {"bf16": BASE, "twin": shifted(0.004), "te": shifted(0.9), "fp8": shifted(0.01), "broken": shifted(5)}
     out = judge(heldout, roles, labels)
-    assert out["word"] == "pass" and "TE BF16" not in out["sentence"] and out["arms"]["te"]["word"] == "outside"
+    assert out["word"] == "pass" and labels["te"] not in out["sentence"] and out["arms"]["te"]["word"] == "outside"
     del heldout["fp8"], roles["fp8"]
     without = judge(heldout, roles, labels)
     assert without["word"] == "incomplete", "a BF16 arm is no FP8 result"
@@ -117,7 +117,8 @@ def test_an_unfinished_candidate_keeps_the_verdict_open_and_an_impossible_one_do
     roles, labels = {**ROLES, "te": "candidate"}, {**LABELS, "te": "TE"}
     heldout = {"bf16": BASE, "twin": shifted(0.004), "fp8": shifted(0.01), "broken": shifted(5)}
     unfinished = judge(heldout, roles, labels)
-    assert unfinished["word"] == "incomplete" and "TE" in unfinished["sentence"]
-    impossible = judge(heldout, roles, labels, missing={"te": "Transformer Engine is not installed"})
-    assert impossible["word"] == "pass" and "TE" not in impossible["sentence"]
-    assert any("not installed" in reason for reason in impossible["reasons"])
+    assert unfinished["word"] == "incomplete" and labels["te"] in unfinished["sentence"]
+    missing = {"te": "Transformer Engine is not installed"}
+    impossible = judge(heldout, roles, labels, missing=missing)
+    assert impossible["word"] == "pass" and labels["te"] not in impossible["sentence"]
+    assert any(missing["te"] in reason for reason in impossible["reasons"])

@@ -1,6 +1,7 @@
 """The week's pictures, from real tensors and from records: they exist, and their words say what the data say."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from week16_fp8.scale_tracker import Falling
 
 def drawn(picture, name):
     assert picture.name == name and picture.alt
-    assert picture.png.read_bytes()[:4] == b"\x89PNG" and "<svg" in picture.svg.read_text()
+    assert picture.png.read_bytes()[:4] == b"\x89PNG" and picture.svg.read_bytes()[:5] == b"<?xml"
     return picture
 
 
@@ -117,7 +118,7 @@ def test_the_paired_gap_is_lab_compares(tmp_path):
     found = pairs.verdicts(held, "plain", "broken")
     assert found["week16"].word == "same" and 0.09 < found["week16"].gap < 0.11 and found["broken"].word == "different"
     picture = drawn(pictures.paired_gap(several, found, tmp_path), "gap")
-    assert "broken FP8" in picture.alt and "same" in picture.alt
+    assert "broken FP8" in picture.alt and found["week16"].word in picture.alt
     assert pairs.compare(runs_of({"plain": 0.0, "twin": 0.01, "week16": 0.1, "broken": 0.1}))["word"] == "no-power"
     assert pairs.compare(runs_of({"plain": 0.0, "twin": 0.01, "week16": 2.0, "broken": 3.0}))["word"] == "fail"
 
@@ -142,7 +143,7 @@ def test_several_runs_say_how_long_the_rest_takes_and_end_in_time(capsys):
     assert [len(some) for some in runs.values()] == [2, 1], "two of an arm are needed, and no third was begun"
     assert runs["plain"][0].heldout != runs["plain"][1].heldout, "each run has weights of its own"
     said = capsys.readouterr().out
-    assert "run 3 of 5" in said and " s left" in said and said.count("is left out, 0 s are over") == 2
+    assert re.search("run 3 of 5.* s left", said) and said.count("is left out, 0 s are over") == 2
     assert [len(some) for some in pairs.train_several({"plain": 3}, size).values()] == [3]
 
 
