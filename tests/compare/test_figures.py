@@ -123,11 +123,10 @@ def test_gap_survives_infinite_gaps_and_a_missing_band(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "value, text",
-    zip(
-        [None, 0.0, -math.inf, 12345.6, 999.6, -0.1234, 12.345, 0.00012345, 0.000012345],
-        ["not recorded", "0", "-infinite", "12,346", "1000", "-0.123", "12.3", "0.000123", "1.23e-05"],
-        strict=True,
-    ),
+    [
+        *[(None, "not recorded"), (0.0, "0"), (-math.inf, "-infinite"), (12345.6, "12,346"), (999.6, "1000")],
+        *[(-0.1234, "-0.123"), (12.345, "12.3"), (0.00012345, "0.000123"), (0.000012345, "1.23e-05")],
+    ],
 )
 def test_a_number_has_three_digits(value, text):
     assert plotting.number(value) == text
