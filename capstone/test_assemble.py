@@ -724,9 +724,11 @@ def test_refused(seed):
     """What does not go, before anything is built"""
     c, _, _, options = drawn(seed, "refused")
     wrong = [dict(dp=4, tp=2), dict(dp=2, pp=2, zero=3), dict(dp=2), dict(dp=4, precision="fp4")]
-    got, _ = call("scenarios.refused", [[setup(c, m, options, None) for m in wrong]] * RANKS)
+    got, _ = call("scenarios.refused", [[setup(c, m, options, None) for m in (*wrong, dict(dp=4))]] * RANKS)
     words = ["8 ranks", "zero", "2 ranks", "fp4"]
     for r in range(RANKS):
+        kind, text, built = got[r][-1]
+        expect(kind == "nothing" and built, f"rank {r}: dp=4 must be built: {kind} {text}")
         for m, word, (kind, text, built) in zip(wrong, words, got[r]):
             expect(
                 kind == "LabError" and word in text,

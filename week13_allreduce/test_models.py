@@ -108,7 +108,7 @@ def cost_causes(collective, N, both):
 def test_cost(collective, seed):
     """The cost is what the virtual wire replays. A single rank sends nothing."""
     # Below 4, several mistakes are one.
-    sizes = (*random.Random(f"{collective} {seed}").sample(range(4, 13), 2), 2, 1)
+    sizes = (*random.Random(f"{collective} {seed}").sample(range(4, 20), 2), 2, 1)
     for N, got in zip(sizes, call_each(f"cost_model.{collective}_cost", [(N,) for N in sizes])):
         messages, share = measured_cost(collective, N) if N > 1 else (0, 0)
         both = abs(field(got, "share") - 2 * (N - 1)) < WIRE
@@ -296,22 +296,27 @@ def test_fit_of_noisy_times(seed):
 FIRST, LATER = 0.5, 2.0**-20  # seconds; sums of these are exact in fp64, and none is a number of microseconds
 
 
+def a_while(seed):
+    """The seconds of a call: nobody knows them without a clock."""
+    return random.Random(f"a while {seed}").randrange(1, 1000) * LATER
+
+
 @task("13.5", points=2)
 def test_time_without_the_first_call(seed):
     """The first, slow call is not in the time, and the time is for one call"""
-    draw = random.Random(seed)
+    draw, later = random.Random(seed), a_while(seed)
     warmup, iterations = draw.randint(2, 4), draw.randint(5, 9)
-    got, _ = call("scenarios.timed", [(FIRST, LATER, None)], warmup=warmup, iterations=iterations)
+    got, _ = call("scenarios.timed", [(FIRST, later, None)], warmup=warmup, iterations=iterations)
     same(
         seconds(got[0]),
-        LATER,
+        later,
         looks_like={
-            "the first, slow call is in it: is the warm-up outside the clock?": (FIRST + (iterations - 1) * LATER)
+            "the first, slow call is in it: is the warm-up outside the clock?": (FIRST + (iterations - 1) * later)
             / iterations,
-            "the warm-up is in it: read the clock after it": (FIRST + (iterations + warmup - 1) * LATER) / iterations,
-            "all calls together: divide by the number of iterations": iterations * LATER,
-            "the warm-up calls are counted among the iterations": iterations * LATER / (iterations + warmup),
-            "one call more than the iterations": (iterations + 1) * LATER / iterations,
+            "the warm-up is in it: read the clock after it": (FIRST + (iterations + warmup - 1) * later) / iterations,
+            "all calls together: divide by the number of iterations": iterations * later,
+            "the warm-up calls are counted among the iterations": iterations * later / (iterations + warmup),
+            "one call more than the iterations": (iterations + 1) * later / iterations,
         },
     )
 
@@ -319,9 +324,9 @@ def test_time_without_the_first_call(seed):
 @task("13.5", points=2)
 def test_time_of_the_slowest(seed):
     """All ranks report the slowest rank's time"""
-    N, others = 3, [LATER, 4 * LATER]
-    random.Random(seed).shuffle(others)
-    own = [2 * LATER, *others]  # rank 0's is neither the longest nor the shortest
+    N, unit = 3, a_while(seed)
+    # Rank 0's is neither the longest nor the shortest.
+    own = [2 * unit, *random.Random(seed).sample([unit, 4 * unit], 2)]
     got, _ = call("scenarios.timed", [(t, t, None) for t in own], warmup=1, iterations=4)
     causes = {
         "this rank's own time: reduce with max over the ranks": own,
@@ -420,12 +425,12 @@ def told_calls(names):
 @task("13.5", points=1.5)
 def test_time_counts_wrong_elements(seed):
     """Wrong elements are added over the ranks"""
-    draw = random.Random(seed)
+    draw, later = random.Random(seed), a_while(seed)
     counts = [draw.randint(3, 5), 0, draw.randint(20, 40)]
-    got, _ = call("scenarios.timed", [(LATER, LATER, wrong) for wrong in counts], warmup=1, iterations=1)
+    got, _ = call("scenarios.timed", [(later, later, wrong) for wrong in counts], warmup=1, iterations=1)
     for answer in got:
         slower = {"infinity, as if a wrong collective took no time: seconds are expected, too": math.inf}
-        same(seconds(answer), LATER, what="seconds for one call of a wrong collective", looks_like=slower)
+        same(seconds(answer), later, what="seconds for one call of a wrong collective", looks_like=slower)
     causes = {
         "this rank's own count: add over the ranks": counts,
         "rank 0's count: add over the ranks": [counts[0]] * 3,
@@ -436,17 +441,17 @@ def test_time_counts_wrong_elements(seed):
     }
     on_every_rank([field(answer[0], "wrong") for answer in got], sum(counts), "wrong", causes)
     many = (2**23 + 1, 2**23 + 2)  # each is a number of float32, and their sum is none
-    got, _ = call("scenarios.timed", [(LATER, LATER, wrong) for wrong in many], warmup=0, iterations=1)
+    got, _ = call("scenarios.timed", [(later, later, wrong) for wrong in many], warmup=0, iterations=1)
     rounded = "counted in float32, which has no such number: reduce whole numbers, in int64"
     same(
         field(got[0][0], "wrong"), sum(many), what="wrong", looks_like={rounded: float(torch.tensor(sum(many)).float())}
     )
     every = (2**30, 2**30)  # each is a number of int32: all of a vector of 4 GiB
-    got, _ = call("scenarios.timed", [(LATER, LATER, wrong) for wrong in every], warmup=0, iterations=1)
+    got, _ = call("scenarios.timed", [(later, later, wrong) for wrong in every], warmup=0, iterations=1)
     turned = "counted in int32, which ends below it: reduce in int64"
     same(field(got[0][0], "wrong"), sum(every), what="wrong", looks_like={turned: sum(every) - 2**32})
     for count in (None, counts[0]):
-        got, _ = call("scenarios.timed", [(LATER, LATER, count)], warmup=1, iterations=1)
+        got, _ = call("scenarios.timed", [(later, later, count)], warmup=1, iterations=1)
         without = "without a check" if count is None else "on one rank"
         same(field(got[0][0], "wrong"), count or 0, what=f"wrong {without}")
 

@@ -377,7 +377,9 @@ def test_leaves_early(seed):
         events = carried(ledger[r])
         expect(len(events) == 2 * len(buckets), f"rank {r} sent {len(events)} buckets, expected {2 * len(buckets)}")
         full = complete(buckets, use)
-        for step in steps_of(ledger[r], by_rank, 4) or ():
+        steps = steps_of(ledger[r], by_rank, 4)
+        expect(steps is not None, f"rank {r} reports other spans than a backward of each block")
+        for step in steps:
             over = step.marks[-1]
             for i, (event, leaves) in enumerate(zip(step.sent, may_leave(buckets, use))):
                 if leaves + 1 < len(step.marks):

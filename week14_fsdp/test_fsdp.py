@@ -454,12 +454,15 @@ def test_fsdp_prefetch(checkpointed, seed):
         judge_traffic(ledger[r], weights, N, backwards=2)
         marks = spans(ledger[r])
         starts = [i for i, (label, _) in enumerate(marks) if label == "forward 0"][:: 2 if checkpointed else 1]
+        expect(len(starts) == 2, f"rank {r} reports {len(starts)} times that the first block computes, in two steps")
         for step, start in enumerate(starts):
             here = marks[start : starts[step + 1] if step + 1 < len(starts) else None]
             begin = here[0][1]
             at: dict[str, int] = {}
             for label, index in here:
                 at.setdefault(label, index)  # of two forwards the first: the second is the recomputation
+            every = {f"{direction} {k}" for direction in ("forward", "backward") for k in range(blocks)}
+            expect(every <= at.keys(), f"rank {r}, step {step + 1}: not every block reports that it computes")
             for k in range(blocks):
                 for direction, other in (("forward", k - 1), ("backward", k + 1)):
                     if not 0 <= other < blocks:

@@ -25,13 +25,23 @@ from week14_fsdp.given.whole_batch import (
     vector,
 )
 
-OPTIONS: dict = dict(lr=0.01, betas=(0.8, 0.97), eps=1e-5, weight_decay=0.3)  # none of them is the default
+
+def options_of(weights):
+    """AdamW's options, drawn: none is the default, and nobody has them by heart."""
+    draw = Draw(int(2**40 * next(iter(weights)).flatten()[0].item()))
+    betas = draw.size(70, 89) / 100, draw.size(950, 990) / 1000
+    return {
+        "lr": draw.size(5, 15) / 1000,
+        "betas": betas,
+        "eps": draw.size(2, 20) / 1e6,
+        "weight_decay": draw.size(2, 4) / 10,
+    }
 
 
 def adamw(weights, by_rank, max_norm):
     """torch's own AdamW on the whole batch: weights after each step, and norms."""
     w = {name: t.clone().requires_grad_() for name, t in weights.items()}
-    optimizer = torch.optim.AdamW(list(w.values()), **OPTIONS)
+    optimizer = torch.optim.AdamW(list(w.values()), **options_of(weights.values()))
     after, norms = [], []
     for step, limit in enumerate(max_norm):
         optimizer.zero_grad()
@@ -68,7 +78,7 @@ def mistaken(weights, by_rank, limits):
         return named(torch.cat([used, used.new_zeros(sum(sizes) - len(used))]))
 
     def steps(count=lambda step: step, clip=clipped, mean=lambda w, batches: gradient(w, batches)):
-        (b1, b2), lr = OPTIONS["betas"], OPTIONS["lr"]
+        lr, (b1, b2), eps, decay = options_of(weights.values()).values()
         w, after = weights, []
         m = v = {n: torch.zeros_like(t) for n, t in w.items()}
         for step, limit in enumerate(limits, 1):
@@ -76,8 +86,8 @@ def mistaken(weights, by_rank, limits):
             g = scaled(g, clip(vector(g, names).norm().item(), limit))
             m = {n: b1 * m[n] + (1 - b1) * g[n] for n in w}
             v = {n: b2 * v[n] + (1 - b2) * g[n] ** 2 for n in w}
-            shrunk = scaled(w, 1 - lr * OPTIONS["weight_decay"])
-            size = {n: (v[n] / (1 - b2**k)).sqrt() + OPTIONS["eps"] for n in w}
+            shrunk = scaled(w, 1 - lr * decay)
+            size = {n: (v[n] / (1 - b2**k)).sqrt() + eps for n in w}
             w = {n: shrunk[n] - lr / (1 - b1**k) * m[n] / size[n] for n in w}
             after.append(w)
         return after
@@ -128,7 +138,7 @@ def zero_case(seed, N, max_norm=UNCLIPPED, large=False, idle=False, padded=True)
         "scenarios.zero",
         [(steps,) for steps in by_rank],
         weights=weights,
-        options=dict(OPTIONS),
+        options=options_of(weights.values()),
         max_norm=max_norm,
         every=not large,
         weighed=large,
@@ -143,9 +153,9 @@ def test_odd_steps(seed):
     shapes = ((), (2,))
     tensors, *grads = [[generator.normal(*s, dtype=F64) for s in shapes] for _ in range(N + 1)]
     inputs = [(tensors, [own[0], None if r == 1 else own[1]]) for r, own in enumerate(grads)]
-    got, _ = call("scenarios.odd_steps", [inputs[0], *inputs], options=OPTIONS)
+    got, _ = call("scenarios.odd_steps", [inputs[0], *inputs], options=options_of(tensors))
     w = [t.clone().requires_grad_() for t in tensors]
-    optimizer, after = torch.optim.AdamW(w, **OPTIONS), []
+    optimizer, after = torch.optim.AdamW(w, **options_of(tensors)), []
     for times in (8, 0.125, 0):
         for i, t in enumerate(w):
             own = [g for r, g in enumerate(each[i] for each in grads) if (r, i) != (1, 1)]
@@ -230,13 +240,14 @@ def test_zero_clipping(N, seed):
             weights_agree(mine[step], after, step, r, weights, by_rank, limits)
         same(got_norms, norms, tol=TOL * max(norms), rank=r, what="the norms (the second step does not clip)")
     some = [rank[0] for rank in by_rank[1:]]  # rank 0 has no gradient at all: zeros
-    got, _ = call("scenarios.zero", [([b],) for b in (None, *some)], weights=weights, options=OPTIONS, max_norm=(None,))
+    once = {"weights": weights, "options": options_of(weights.values())}
+    got, _ = call("scenarios.zero", [([b],) for b in (None, *some)], **once, max_norm=(None,))
     norm = vector(gradient(weights, some), registered(weights)).norm().item() * (N - 1) / N
     for r in range(N):
         _, got_norms, *_ = answer(got[r], 4)
         same(got_norms, [norm], tol=TOL * norm, rank=r, what="the norm of a step in which rank 0 has no gradient")
     huge = {name: t * 1e160 if name in ("embed", "scale") else t for name, t in weights.items()}
-    got, _ = call("scenarios.zero", [([rank[0]],) for rank in by_rank], weights=huge, options=OPTIONS, max_norm=(1.0,))
+    got, _ = call("scenarios.zero", [([rank[0]],) for rank in by_rank], **once | {"weights": huge}, max_norm=(1.0,))
     for r in range(N):
         (ends, *_), (norm, *_), *_ = answer(got[r], 4)
         expect(

@@ -90,7 +90,9 @@ SPLITS = [(8, 8, 4), (8, 4, 2), (12, 4, 4), (8, 2, 4), (8, 1, 4), (16, 4, 8), (3
 @pytest.mark.parametrize("heads, kv, N", SPLITS)
 def test_split_heads(heads, kv, N, seed):
     """Which heads are a rank's"""
-    heads = Draw(seed, "split", heads, kv, N).size(1, 97, times=heads)  # numbers that no table can know
+    draw = Draw(seed, "split", heads, kv, N)  # numbers that no table can know
+    often = draw.size(1, 4) if min(kv, N) > 1 else 1
+    heads, kv, N = draw.size(1, 97, times=often * heads), often * kv, often * N
     got = call_each("attention.split_heads", [(heads, kv, N, r) for r in range(N)])
     has = [heads_of(heads, kv, N, r)[1] for r in range(N)]
     ends = [end for r in range(N) for end in field(got[r], "kv")]
@@ -107,12 +109,12 @@ def test_split_heads(heads, kv, N, seed):
             "the next rank's": [end for pair in (*has[1:], has[0]) for end in pair],
         },
     )
+    want = sorted({tuple(heads_of(heads, kv, N, s)[2]) for s in range(N)})
     for r in range(N):
         query, _, _ = heads_of(heads, kv, N, r)
         same(field(got[r], "query"), list(query), what=f"query heads of rank {r} of {N}, {heads} over {kv},")
         parts = field(got[r], "replicas")
         got_parts = sorted(sorted(part) for part in parts) if isinstance(parts, list) else parts
-        want = sorted({tuple(heads_of(heads, kv, N, s)[2]) for s in range(N)})
         apart = got_parts == [list(range(s, N, kv)) for s in range(kv)]
         expect(
             got_parts == [list(part) for part in want],
@@ -130,7 +132,9 @@ def test_heads_that_do_not_divide(seed):
     cases += [(24 * odd[4], 3, 8), (24 * odd[5], 6, 8)]  # more ranks than key/value heads, and no multiple of them
     cases += [(4, 2, 8), (odd[6], 1, 3 * odd[6])]  # more ranks than query heads
     cases = [(h, k, n) for h, k, n in cases if h % n or max(k, n) % min(k, n)]
-    for (heads, kv, N), (kind, text) in zip(cases, call_alone("scenarios.refusals", cases)):
+    *found, (kind, text) = call_alone("scenarios.refusals", [*cases, (8 * odd[7], 4, 4)])
+    expect(kind == "nothing", f"{8 * odd[7]} query and 4 key/value heads on 4 ranks divide, and {kind} came: {text}")
+    for (heads, kv, N), (kind, text) in zip(cases, found):
         what = f"{heads} query and {kv} key/value heads on {N} ranks"
         expect(kind == "LabError", f"{what}: a LabError is expected, and {kind} came: {text}", known=True)
         numbers = (str(heads) if heads % N else str(kv), str(N))

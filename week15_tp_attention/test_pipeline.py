@@ -155,8 +155,8 @@ def fault(name, got, P, M):
 def test_schedule(name, seed):
     """A schedule finishes, in time, and keeps no more than it must"""
     draw = Draw(seed, name)
-    more = draw.size(2, 6)
-    sizes = [(4, 8), (1, 3), (3, 3), (4, 4), (2, 5 + more), (5, 2), (more, 7), (4, 1)]
+    a, b, more = draw.size(4, 9), draw.size(3, 9), draw.size(2, 6)  # sizes that no table can know
+    sizes = [(a, a + draw.size(4, 20)), (1, b), (b, b), (a, a), (2, 5 + more), (a + 1, a - 2), (more, 7), (a, 1)]
     faults = {size: fault(name, got, *size) for size, got in zip(sizes, call_alone("scenarios.schedule", name, sizes))}
     wrong = [size for size, found in faults.items() if found is not None]
     if wrong:

@@ -84,7 +84,7 @@ def block_product(x, w, dy, epsilon=None, power_of_two=True):
 
 
 def block_kept(x, w, dy, needs):
-    """16.4: which gradients the backward gives, and the bytes that are kept for it."""
+    """16.4: the gradients that the backward gives, and the bytes that are kept for it."""
     from . import blockwise
 
     x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
@@ -172,7 +172,7 @@ def nv_kept(x, w, dy, needs):
 
 
 def _given_and_kept(y, dy, master=None):
-    """Of x and w whether the backward gives a gradient; the bytes of all memory that its node reaches, `master`'s apart."""
+    """The gradients of x and w that the backward gives; the bytes of all memory that its node reaches, `master`'s apart."""
     found = (*y.grad_fn.saved_tensors, *reached(y.grad_fn, package=__package__))
     stores = [one.untyped_storage() for one in found if one is not None]
     memory = {store.data_ptr(): store.nbytes() for store in stores}
@@ -180,7 +180,7 @@ def _given_and_kept(y, dy, master=None):
         memory.pop(master.untyped_storage().data_ptr(), None)
     with torch.no_grad():
         given = y.grad_fn.apply(dy)  # the student's own backward: autograd would drop what nobody wants
-    return [one is not None for one in given[:2]], sum(memory.values())
+    return list(given[:2]), sum(memory.values())
 
 
 def one_rounding(x, slot, forward, backward, power_of_two, epsilon):
@@ -264,7 +264,8 @@ class Linear(nn.Linear):
 
 def build(weights, biases, tied, evaluated):
     """A model of the weights {dotted name: [out, in]}: linears (with the biases that there are), an embedding "embed"
-    that shares its weight with the linear `tied`, two linears "left" and "right" that share theirs, and a norm. `evaluated` names modules in eval mode."""
+    that shares its weight with the first linear of `tied`, two more of `tied` that share theirs, and a norm. `evaluated`
+    names modules in eval mode."""
     model = nn.Module()
     for name, w in weights.items():
         here = model
@@ -279,12 +280,11 @@ def build(weights, biases, tied, evaluated):
             if name in biases:
                 new.bias.copy_(biases[name])
         setattr(here, last, new)
-    model.get_submodule("right").weight = model.get_submodule("left").weight
+    embedded, one, other = tied
+    model.get_submodule(other).weight = model.get_submodule(one).weight
     model.norm = nn.LayerNorm(8)
-    model.embed = nn.Embedding(4, 4)
-    if tied:
-        model.embed = nn.Embedding(*weights[tied].shape)
-        model.embed.weight = model.get_submodule(tied).weight  # type: ignore[assignment]  # nn.Module's attributes
+    model.embed = nn.Embedding(*weights[embedded].shape)
+    model.embed.weight = model.get_submodule(embedded).weight  # type: ignore[assignment]  # nn.Module's attributes
     for name in evaluated:
         model.get_submodule(name).eval()
     return model
@@ -313,17 +313,17 @@ def converted(weights, biases, tied, evaluated, skip, multiple):
                 bias,
                 modes.pop() if len(modes) == 1 else None,
             )
-    still = tied is None or model.embed.weight is model.get_submodule(tied).weight
-    still &= model.get_submodule("left").weight is model.get_submodule("right").weight
+    embedded, *pair = (model.get_submodule(name).weight for name in tied)
+    still = model.embed.weight is embedded and pair[0] is pair[1]
     return list(report.converted), dict(report.skipped), found, made, still
 
 
-def refused(weights, skip, multiple):
+def refused(weights, tied, skip, multiple):
     """16.6: the name of the error that convert raises, or "none"; how many linears were replaced all the same; and what
     a block's linear and the head are after a second try, with a list that is right."""
     from . import convert
 
-    model = build(weights, {}, None, ())
+    model = build(weights, {}, tied, ())
     error = "none"
     try:
         convert.convert(model, Fresh, skip=skip, multiple=multiple)

@@ -45,7 +45,11 @@ def a_model(seed):
     for i in layers:
         shapes |= {f"layers.{i}.attn.wq": (d, d), f"layers.{i}.attn.wo": (d, d), f"layers.{i}.router": (16, d)}
         shapes |= {f"layers.{i}.ffn.w1": (f, d), f"layers.{i}.ffn.w2": (d, f)}
-    odd_in, odd_out = (f"layers.{int(draw.choice(layers))}.odd{which}" for which in ("in", "out"))
+    # Names that say nothing, and that nobody knows.
+    odd_in, odd_out, *tied = draw.permutation(["fold", "mix", "gain", "side", "low", "post", "lift", "turn"])[
+        :5
+    ].tolist()
+    odd_in, odd_out = (f"layers.{int(draw.choice(layers))}.{name}" for name in (odd_in, odd_out))
     shapes |= {
         odd_in: (d, d + 8),
         odd_out: (d + 8, d),
@@ -53,7 +57,7 @@ def a_model(seed):
         "layers.1.tall": (48, 64),
         "layers_1": (d, d),
     }
-    shapes |= {"overhead": (d, d), "shared": (32, d), "head": (64, d), "left": (48, d), "right": (48, d)}
+    shapes |= {"overhead": (d, d), "head": (64, d), tied[0]: (32, d), tied[1]: (48, d), tied[2]: (48, d)}
     shapes |= {"encoder.layers.0.wq": (d, d), "encoder.layers.1.wq": (d, d)}
     order = {}
     for name in sorted(shapes, key=lambda n: (not n.startswith("layers"), n.split(".")[:2])):
@@ -63,16 +67,21 @@ def a_model(seed):
         name: normal(draw, weights[name].shape[0]) for name in ("layers.0.ffn.w1", "layers.1.attn.wo", "overhead")
     }
     why = {name: "named" for name in weights if name.endswith("router") or name == "head"}
-    why |= {odd_in: "shape", odd_out: "shape", "shared": "shared", "left": "shared", "right": "shared"}
-    weights["right"] = weights["left"]
+    why |= {odd_in: "shape", odd_out: "shape", **dict.fromkeys(tied, "shared")}
+    weights[tied[2]] = weights[tied[1]]
     weights["encoder.layers.1.wq"] = weights["encoder.layers.0.wq"].clone()  # equal, and not the same
     return weights, biases, why
 
 
+def tied_of(why):
+    """The linear whose weight the embedding has, and two that share theirs."""
+    return [name for name, reason in why.items() if reason == "shared"]
+
+
 def outcome(seed, skip=("head", "embed", "router"), multiple=16):  # no linear is in "embed"
     weights, biases, why = a_model(seed)
-    evaluated = ["layers.1", "layers.0.router"]  # "left" and "right" hold one weight, as "shared" and the embedding do
-    got = call_alone("scenarios.converted", weights, biases, "shared", evaluated, list(skip), multiple)
+    evaluated = ["layers.1", "layers.0.router"]
+    got = call_alone("scenarios.converted", weights, biases, tied_of(why), evaluated, list(skip), multiple)
     return weights, biases, why, got
 
 
@@ -82,7 +91,8 @@ def test_which_linears(seed):
     weights, _, why, (converted, skipped, found, made, still) = outcome(seed)
     every = list(weights)
     wanted = [name for name in every if name not in why]
-    odd = {end: sorted([*wanted, *(n for n in every if n.endswith(end))]) for end in ("oddin", "oddout")}
+    odd_in, odd_out = (name for name, reason in why.items() if reason == "shape")
+    embedded, *pair = tied_of(why)
     listed(
         sorted(converted),
         sorted(wanted),
@@ -92,16 +102,18 @@ def test_which_linears(seed):
             "shapes are not looked at: FP8 kernels take multiples of 16": sorted(
                 [*wanted, *(n for n in every if why.get(n) == "shape")]
             ),
-            "in_features are not looked at: FP8 kernels take multiples of 16 in both dimensions": odd["oddin"],
-            "out_features are not looked at: FP8 kernels take multiples of 16 in both dimensions": odd["oddout"],
+            "in_features are not looked at: FP8 kernels take multiples of 16 in both dimensions": sorted(
+                [*wanted, odd_in]
+            ),
+            "out_features are not looked at: FP8 kernels take multiples of 16 in both dimensions": sorted(
+                [*wanted, odd_out]
+            ),
             "'router' means every module of that name: names are not only whole paths": sorted(
                 [*wanted, *(n for n in every if n.endswith("router"))]
             ),
-            "a weight that the embedding shares is among them": sorted([*wanted, "shared"]),
-            "two linears that share a weight are among them: any module may hold it, too": sorted(
-                [*wanted, "left", "right"]
-            ),
-            "weights that another module holds are among them": sorted([*wanted, "shared", "left", "right"]),
+            "a weight that the embedding shares is among them": sorted([*wanted, embedded]),
+            "two linears that share a weight are among them: any module may hold it, too": sorted([*wanted, *pair]),
+            "weights that another module holds are among them": sorted([*wanted, embedded, *pair]),
         }
         | (  # who overlooks it has it nowhere
             {
@@ -140,6 +152,7 @@ def outcome_biases(seed):
 def test_the_weights_are_copied(seed):
     """The same weights and biases, in the same mode"""
     weights, biases, _, (_, _, found, _, _) = outcome(seed)
+    expect(any(kind == "Fresh" for kind, *_ in found.values()), "no linear was converted")
     for name, (kind, weight, bias, training) in found.items():
         fresh = torch.full_like(weights[name], 7.0)
         same(
@@ -167,7 +180,7 @@ def test_the_weights_are_copied(seed):
 @task("16.6", points=1)
 def test_skip_and_multiple(seed):
     """Whole parts of the model by name, and blocks of another size"""
-    weights, _, _, (converted, skipped, *_) = outcome(seed, skip=("layers.1", "wo"), multiple=32)
+    weights, _, why, (converted, skipped, *_) = outcome(seed, skip=("layers.1", "wo"), multiple=32)
 
     def reasons(named=lambda name: f".{name}".rpartition(".layers.1.")[1] or name.endswith(".wo")):
         found = {}
@@ -176,7 +189,7 @@ def test_skip_and_multiple(seed):
                 found[name] = "named"
             elif w.shape[0] % 32 or w.shape[1] % 32:
                 found[name] = "shape"
-            elif name in ("shared", "left", "right"):
+            elif name in tied_of(why):
                 found[name] = "shared"
         return found
 
@@ -203,14 +216,14 @@ def test_skip_and_multiple(seed):
 @task("16.6", points=1)
 def test_a_wrong_skip_list_is_an_error(seed):
     """A name that means nothing, and nothing left: ValueError, and the model is as it was"""
-    weights, _, _ = a_model(seed)
+    weights, _, why = a_model(seed)
     for skip, multiple, what in (
         (["head", "ruoter"], 16, "no module is called ruoter"),
         (["head", "route"], 16, "no module is called route"),
-        (["layers", "layers_1", "overhead", "shared", "head", "left", "right"], 16, "all linears are named"),
+        (["layers", "layers_1", "overhead", "head", *tied_of(why)], 16, "all linears are named"),
         (["head"], 4096, "no shape fits"),
     ):
-        error, replaced, kinds = call_alone("scenarios.refused", weights, skip, multiple)
+        error, replaced, kinds = call_alone("scenarios.refused", weights, tied_of(why), skip, multiple)
         expect(error == "ValueError", f"{what}: ValueError is expected, and there was {error}", known=True)
         expect(replaced == 0, f"{what}: {replaced} linears were replaced all the same")
         expect(

@@ -529,7 +529,12 @@ def kept_and_given(scenario, x, w, dy, codes=False):
     `codes` of what it multiplies."""
     for needs in ((True, True), (True, False), (False, True)):
         given, kept = call_alone(scenario, x, w, dy, needs)
-        equal(list(given), list(needs), f"whether the backward gives x and w a gradient, which {list(needs)} need")
+        has = [one is not None for one in given]
+        equal(has, list(needs), f"whether the backward gives x and w a gradient, which {list(needs)} need")
+        for one, right, what in zip(given, (dy.double() @ w.double(), dy.double().t() @ x.double()), "xw"):
+            if one is not None:  # how large it is, other cases ask
+                alike = one.shape == right.shape and (one.double() * right).sum() / one.double().norm() / right.norm()
+                expect(alike > 0.2, f"the gradient of {what} has not the product's direction")
         # Scalars, less than a row; 8 KiB: tables of a format's values. dw multiplies x, dx multiplies w.
         most = needs[1] * x.numel() + needs[0] * w.numel() + 64 if codes else x.nbytes + w.nbytes + 8192
         expect(kept <= most, f"{kept} bytes are kept for the backward, whose products need at most {most}", known=True)
@@ -669,7 +674,7 @@ def a_linear(recipe, x, w, dy, bias):
             "x is rounded by the weight's rules": back(flat, forward, *rules["weight"]) @ w8.t(),
             "the weight is rounded by x's rules": x8 @ back(w, forward, *rules["input"]).t(),
         },
-        extra=2.0**-22 * (y.reshape(2 * M, -1).abs().double() + bias.abs().double()),
+        extra=2.0**-22 * ((x8 @ w8.t() + bias).abs() + bias.abs().double()),
     )
     _near(
         dx.reshape(2 * M, -1),

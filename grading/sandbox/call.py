@@ -295,10 +295,10 @@ class Call:
         ]  # once it is shut in, any status is its own
         if own:
             return End(FAULT, f"rank {own[0]} could not be shut in: {self._said(own[0])}")
-        if reason == DEADLINE:
-            self._where()
+        fatal = reason == DEADLINE and not self._where()
         failed = failure(self.evidence(), reason, timeout=self.seconds, backend="sandbox", fault=self.broker.fault)
-        return End(CRASHED if reason == FAILED else HUNG, autopsy=failed.autopsy, ledgers=failed.ledgers)
+        verdict = CRASHED if reason == FAILED else HUNG
+        return End(verdict, autopsy=failed.autopsy, ledgers=failed.ledgers, fatal=fatal)
 
     def _evidence(self, endpoint: Endpoint) -> Evidence:
         e = Evidence(endpoint.rank, endpoint.ledger, endpoint.state, now=endpoint.ledger.now(), order=endpoint.changed)
@@ -313,9 +313,13 @@ class Call:
             e.stack = outside(self.stacks.get(endpoint.rank, []))
         return e
 
-    def _where(self) -> None:
-        """Kill the ranks; on the way they write down where they are. What they write is a claim, and shown as such."""
-        self._kill(ask=True)
+    def _where(self) -> bool:
+        """Kill the ranks; on the way they write down where they are. What they write is a claim, and shown as such.
+        Whether they ended: who makes that last has a new sandbox for the next call, and the verdict of this one."""
+        try:
+            self._kill(ask=True)
+        except BoxFailed:
+            return False
         for rank, connections in enumerate(self.ranks):
             try:
                 text = os.read(connections.trace, 1 << 16).decode("utf-8", "replace")
@@ -323,6 +327,7 @@ class Call:
                 continue
             frames = re.findall(r'^  File "(.{1,300}?)", line (\d{1,9}) in (.{1,100})$', text, re.M)
             self.stacks[rank] = [(clean(file, 300), int(number), clean(name, 100)) for file, number, name in frames]
+        return True
 
     # -- the end ----------------------------------------------------------------------------------------------------
     def _kill(self, ask: bool = False) -> None:

@@ -104,7 +104,7 @@ def _same_tensor(got: Any, want: torch.Tensor, who: str, looks_like: Mapping[str
         return
     a, b = got.double().reshape(-1), want.double().reshape(-1)
     limit = tol.double().reshape(-1) if isinstance(tol, torch.Tensor) else tol
-    good = (a - b).abs() <= limit  # False wherever a NaN is
+    good = ((a - b).abs() <= limit) & a.isfinite()  # no tolerance, be it infinite itself, makes an infinity right
     good |= (a == b) | (a.isnan() & b.isnan())  # equal infinities; a NaN that is wanted
     bad = (~good).nonzero().reshape(-1)
     if not len(bad):

@@ -4,6 +4,7 @@ For phases a scenario calls `group.barrier()` before, between and behind them; `
 """
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -80,14 +81,24 @@ def _whole(ledger: Ledger) -> None:
 
 def phases(ledger: Ledger, names: Sequence[str] = ("forward", "backward"), times: int = 1) -> dict[str, list[Event]]:
     """The ledger's events between its barriers, by name; what comes before the first or after the last belongs to it.
-    times: how often all phases were run; these are of the first time."""
+    times: how often all phases were run; these are of the first time, and the others' messages must be the same.
+    After the last may stand the first phase's alone, at most twice more."""
     _whole(ledger)
     cuts = [at for at, event in enumerate(ledger.events) if event.kind == "barrier"]
     if len(cuts) != len(names) * times + 1:
         what = f"rank {ledger.rank} called group.barrier() itself"
         raise CheckFailed(NO_RESULT, f"{what}: the check cannot tell the phases apart")
-    edges = [0, *cuts[1:-1], len(ledger.events)][: len(names) + 1]
-    return {name: ledger.events[a:b] for name, a, b in zip(names, edges, edges[1:])}
+    edges = [0, *cuts[1:-1], cuts[-1] if times > 1 else len(ledger.events), len(ledger.events)]
+    runs = [ledger.events[a:b] for a, b in itertools.pairwise(edges)]
+    *every, rest = (calls_of(ledger, events) for events in runs)
+    # Else what is judged would not be what computed the answer.
+    for name, first, *others in zip(names, *(every[n * len(names) :] for n in range(times))):
+        if others != [first] * len(others):
+            who = f"rank {ledger.rank}, {name}: not the same messages every time"
+            raise wrong(who, f"{first}", f"{others}")
+    if rest not in ([], every[0], 2 * every[0]):
+        raise wrong(f"rank {ledger.rank}: other messages without gradients", f"{every[0]} at a time", f"{rest}")
+    return dict(zip(names, runs))
 
 
 def nothing_inside(ledger: Ledger, span: Event) -> None:
