@@ -51,6 +51,12 @@ LINEARS = [
     Reduce("reduce: zeros the first time", "return summed(x, group, dtype)",
         "return summed(x * (sum(e.kind == 'barrier' for e in group.ledger.events) > 2), group, dtype)",
         (*SUMS, "test_one_rank")),
+    Reduce("reduce: everything is gathered the second time", "return summed(x, group, dtype)",
+        """if sum(event.kind == "barrier" for event in group.ledger.events) < 3:
+            return summed(x, group, dtype)
+        addends = group.all_gather(x.to(dtype or x.dtype, copy=True).contiguous()[None])
+        return addends.sum(0).to(x.dtype)""",
+        SUMS),
     Reduce("reduce: the mean", "return summed(x, group, dtype)", "return summed(x, group, dtype) / group.size",
         SUMS, "the mean over the ranks, expected the sum"),
     Reduce("reduce: right for equal ranks alone",
@@ -161,6 +167,8 @@ ATTENTION = [
         "list(range(start, N, N // copies)) for start in range(N // copies)",
         ("test_split_heads[8-2-4]", "test_split_heads[12-3-6]", "test_split_heads[16-4-8]", "test_split_heads[32-8-16]",
          "test_attention[replicated twice]"), "as far apart as there are"),
+    split_heads("everything is refused", "if n_heads % N:", "if True:",
+        ("test_split_heads", "test_heads_that_do_not_divide", "test_attention"), "Rank ", verdicts=ANY),
     split_heads("nothing is refused", "if n_heads % N:", "if False:", "test_heads_that_do_not_divide"),
     split_heads("key/value heads that do not divide", "if max(n_kv_heads, N) % min(n_kv_heads, N):", "if False:",
         "test_heads_that_do_not_divide"),

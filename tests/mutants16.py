@@ -284,6 +284,9 @@ TASK_16_4 = [
         "test_scale_of"),
     scale_of("through NumPy", "held = amax.double()", "held = torch.from_numpy(amax.numpy()).double()",
         "test_scale_of"),
+    BlockProduct("gradients of zeros", "return dx_MK, dw_NK, None",
+        "return *(None if one is None else 0 * one for one in (dx_MK, dw_NK)), None",
+        ("test_block_product", "test_block_product_keeps"), "nothing but zeros"),
     BlockProduct("y in float64",
         """        return _rounded(x_MK, "input", recipe) @ w8_NK.t()
         ### END SOLUTION
@@ -439,6 +442,9 @@ TASK_16_6 = [
     convert("reported and not done", "setattr(modules[around], last, new.train(old.training))", "pass",
         ("test_which_linears", "test_the_weights_are_copied", "test_a_wrong_skip_list_is_an_error"),
         "the report says so, and the model was not cha"),
+    convert("nothing is done", "", "return Report([], {})",
+        ("test_which_linears", "test_the_weights_are_copied", "test_skip_and_multiple",
+         "test_a_wrong_skip_list_is_an_error")),
     convert("mode lost", "new.train(old.training)", "new", "test_the_weights_are_copied"),
     convert("misspelt skip accepted", "if not any(_means(wanted, name) for name in modules):", "if False:",
         "test_a_wrong_skip_list_is_an_error"),

@@ -24,6 +24,7 @@ WANT = torch.tensor([10.0, 20.0, 30.0, 40.0])
 def test_right_answers_pass():
     same(WANT.clone(), WANT)
     same(WANT + 0.5, WANT, tol=0.5)
+    assert failure(same, WANT + math.inf, WANT, tol=torch.full((4,), math.inf)).verdict == WRONG
     same(WANT + torch.tensor([0.0, 0.0, 0.0, 1.0]), WANT, tol=torch.tensor([0.0, 0.0, 0.0, 1.0]))
     same(torch.empty(0), torch.empty(0))
     same(torch.tensor([math.inf, math.nan]), torch.tensor([math.inf, math.nan]))

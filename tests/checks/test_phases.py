@@ -1,5 +1,7 @@
 """What collectives moved, phase by phase; answers that carry roundings; numbers drawn from a seed."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -58,6 +60,29 @@ def test_what_is_sent_around_the_phases_counts_in_them():
     assert [len(calls_of(ledger, events)) for events in phases(ledger).values()] == [1, 1]
     with pytest.raises(CheckFailed, match="barrier"):
         phases(ledger, ("one",))
+
+
+@pytest.mark.parametrize(
+    "bytes_, right",
+    [
+        ((4, 8, 4, 8), True),
+        ((4, 8, 4, 8, 4, 4), True),
+        ((4, 8, 4, 9), False),
+        ((0, 8, 4, 8), False),
+        ((4, 8, 4, 8, 8), False),
+        ((4, 8, 4, 8, 4, 4, 4), False),
+    ],
+)
+def test_every_time_sends_the_same(bytes_, right):
+    ledger = Ledger(0, 2)
+    for n, size in enumerate(bytes_):
+        if n < 5:
+            ledger.begin("barrier", None, 0)
+        ledger.begin("send", 1, size)
+    if len(bytes_) == 4:
+        ledger.begin("barrier", None, 0)
+    with nullcontext() if right else pytest.raises(CheckFailed):
+        assert [e.bytes for e in phases(ledger, times=2)["backward"] if e.kind == "send"] == [8]
 
 
 def test_a_rounded_answer_passes_and_a_mistake_is_recognised_through_its_rounding():
