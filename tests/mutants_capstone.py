@@ -233,7 +233,9 @@ ASSEMBLE = [
         "            half.register_forward_pre_hook(lambda _, args: (steps.copy_to_ranks(args[0], group), *args[1:]))",
         """            for one in (attn.wq, attn.wk, attn.wv) if half is attn else (ffn.w1, ffn.w3):
                 one.register_forward_pre_hook(lambda _, args: (steps.copy_to_ranks(args[0], group),))""",
-        f"{MESSAGES}[tp4]", "x is copied to the ranks once for each linear"),
+        # FP8's linears come in the place of these, without their hooks.
+        (f"{MESSAGES}[tp4]", f"{FP8}[dp2 x tp2]", f"{FP8}[tp2 x pp2]"), "x is copied to the ranks once for each linear",
+        "in front of the half"),
     gradients("no loss is a loss of zero", "return loss\n", "return torch.zeros(()) if loss is None else loss\n",
         f"{MESSAGES}[dp2 x pp2]"),
     held_finish("what was not used has no gradient",
