@@ -46,6 +46,7 @@ def texts(ax):
 
 def test_every_picture_is_written_with_alt_text(tmp_path):
     pictures = draw_all(read_run(DEMO), tmp_path)
+    assert "interval" in pictures[0].note  # the answer's: its rows have one
     assert [p.name for p in pictures] == ["answer", "loss", "gap", "sqnr"]
     for picture in pictures:
         assert picture.png.read_bytes()[:4] == b"\x89PNG" and picture.svg.read_text().lstrip().startswith("<?xml")

@@ -35,6 +35,7 @@ MISTAKES = {
     "a value where a table belongs": ({"data": 3}, ["data must be a table"]),
     "wrong type in a list": ({"precision": {"skip": ["a", 3]}}, ["[precision]", "skip[1] must be a string", "3"]),
     "beta of 1": ({"betas": [0.9, 1.0]}, ["betas[1] must be less than 1"]),
+    "fraction of 1": ({"data": {"heldout_fraction": 1.0}}, ["[data]", "heldout_fraction must be less than 1"]),
     "below range": ({"steps": 0}, ["steps must be at least 1", "0"]),
     "seed of too many bits": ({"seed": 2**63}, ["seed must be less than"]),
     "not one of": ({"activation_checkpointing": "blocks"}, ["'none' or 'block'", "'blocks'"]),
