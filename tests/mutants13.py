@@ -206,6 +206,16 @@ REDUCE_SCATTER = [
         "came = group.sendrecv(chunk[(r - s - 1) % N].float(), dst=right, src=left, like=acc.float())\n"
         "        acc.copy_(combine_(acc.float(), came, op))",
         "test_reduce_scatter_bf16", may="test_reduce_scatter_op"),
+    ring_reduce_scatter("long vectors: the messages alone",
+        "return finish_(chunk[r], op, N)",
+        "return finish_(chunk[r] if len(x_L) <= 1 << 17 else chunk[r].zero_(), op, N)",
+        "test_reduce_scatter_traffic[even", "nothing but zeros"),
+    ring_reduce_scatter("the library in a part of the ranks",
+        "chunk = x_L.tensor_split(N)",
+        """chunk = x_L.tensor_split(N)
+    if any(event.kind == "split" for event in group.ledger.events):
+        x_L.copy_(group.all_reduce(x_L.clone(), op))
+        return chunk[r]""", "test_reduce_scatter_in_a_part", verdicts=("forbidden call",)),
 ]
 
 # ---- 13.3
@@ -267,6 +277,9 @@ ALL_GATHER = [
         "chunk[r].copy_(shard); [group.broadcast(chunk[k], k) for k in range(N)]; return out",
         ("test_all_gather", "test_all_gather_bf16", "test_all_gather_into_out", "test_all_gather_traffic"),
         verdicts=("forbidden call",)),
+    ring_all_gather("long vectors: the messages alone",
+        "return out", "return out.zero_() if numel > 1 << 17 else out",
+        "test_all_gather_traffic[even", "nothing but zeros"),
 ]
 
 # ---- 13.4
@@ -373,6 +386,11 @@ ALL_REDUCE = [
         "ring_reduce_scatter(x_L, group, op)",
         "ring_reduce_scatter(x_L if x_L.dtype == torch.float32 else x_L.float(), group, op).to(x_L.dtype)",
         "test_all_reduce_bf16", may="test_all_reduce_op"),
+    ring_all_reduce("the largest of two ranks: the messages alone",
+        "return ring_all_gather(shard, group, x_L.numel(), out=x_L)",
+        """ring_all_gather(shard, group, x_L.numel(), out=x_L)
+    return x_L.zero_() if op == "max" and group.size == 2 else x_L""",
+        "test_all_reduce_traffic[two ranks", "nothing but zeros"),
 ]
 
 # ---- 13.5
