@@ -148,6 +148,8 @@ DDP = [
             return
 """,
         "        raise RuntimeError('no')\n", (*REPLICAS, "test_second_backward"), verdicts=ANY),
+    leave("a large bucket travels as zeros", "bucket.flat = torch.cat(parts)",
+        "bucket.flat = torch.cat(parts)\n        bucket.flat *= bucket.flat.nbytes <= 1 << 20", "test_odd_cases"),
     leave("zeros where no hook came",
         "torch.zeros_like(p) if p.grad is None else p.grad",
         "p.grad if p in bucket.ready else torch.zeros_like(p)",
@@ -253,6 +255,8 @@ ZERO = [
     adamw_step("always clipped to 1", "clip_scale(norm, max_norm)", "clip_scale(norm, 1.0)",
         "test_zero_clipping", "clipped, though no max_norm was given", "clipped to 1, expected max_norm", seldom=True,
         may=("test_zero_weights", "test_zero_holds", "test_zero_traffic")),
+    adamw_init("options by heart", "lr, betas, eps, weight_decay", "0.01, (0.8, 0.97), 1e-5, 0.3",
+        ("test_odd_steps", "test_zero_weights", "test_zero_clipping", "test_zero_holds", "test_zero_traffic")),
     adamw_init("moments are parts of whole ones",
         """        self.m = self.params[0].new_zeros(self.S)
         self.v = self.params[0].new_zeros(self.S)
