@@ -315,7 +315,7 @@ class Call:
 
     def _where(self) -> bool:
         """Kill the ranks; on the way they write down where they are. What they write is a claim, and shown as such.
-        Whether they ended: who makes that last has a new sandbox for the next call, and the verdict of this one."""
+        Returns whether they ended in time; if not, the next call needs a new sandbox."""
         try:
             self._kill(ask=True)
         except BoxFailed:
