@@ -112,8 +112,10 @@ def test_send_send_at_the_deadline(tmp_path):
 
 
 def test_a_killed_rank_ends_all(tmp_path):
-    code, out, err = torchrun(tmp_path, "die")  # torchrun's own business; nobody stays
-    assert json.loads(out.split("AUTOPSY", 1)[1])["ranks"][1]["error"] == "killed by SIGKILL" and code != 0
+    code, out, err = torchrun(tmp_path, "die")
+    guilty, other = json.loads(out.split("AUTOPSY", 1)[1])["ranks"][::-1]
+    assert code != 0 and "SIGKILL" in err  # how it died only torchrun knows, and says
+    assert guilty["note"] and not guilty["events"] and other["events"] and not other["note"]
     # Rank 0 has said why, and does not take its interpreter apart: on a busy machine that took 6 s of torchrun's 30.
     assert out.count("AUTOPSY") == 1 and "RanksFailed" in err and not (tmp_path / "apart0").exists()
 
