@@ -26,7 +26,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 # Elsewhere everything may be, a photograph of any kind too, but for code, its settings, and what is made of it.
 CODE = (".py", ".pyi", ".pyc", ".pyo", ".so", ".c", ".h", ".cpp", ".cu", ".sh")
 SETTINGS = (".toml", ".cfg", ".ini", ".lock", ".yml")
-ABOUT = (".egg-info", ".dist-info")  # how a folder is called that tells of a package
+ABOUT = (".egg-info", ".dist-info")  # how a folder is called that describes a package
 OF_RUN = ("run.json", "steps.jsonl", "events.jsonl")
 RECORD = "predictions.jsonl"
 MAX_CODE = 500_000  # characters of a notebook's cells that are looked at: to parse them takes seconds

@@ -123,7 +123,7 @@ def release(
         with open_class(folder, known) as cls:
             for week in found:
                 if not anyway:
-                    refuse_while_open(cls, week.name, "its solutions", tells="the answers")
+                    refuse_while_open(cls, week.name, "its solutions", shows="the answers")
                 seeds.append(f"the seed of {week.name}: {class_seed(cls, week)}")
     handed = weeks if solutions else ()
     if git is not None:
@@ -142,13 +142,13 @@ def collect(
         list[Path],
         typer.Argument(
             metavar="DOWNLOAD [WORKSHEET.csv]",
-            help="The platform's download of the submissions, and Moodle's grading worksheet, which tells times and "
+            help="The platform's download of the submissions, and Moodle's grading worksheet, which has times and "
             "groups; or a folder, or nbgrader's exchange.",
         ),
     ],
     received: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="By when it was handed in, where nothing tells: 2026-11-20T23:59+01:00."),
+        typer.Option(metavar="TIME", help="By when it was handed in, where there is no record: 2026-11-20T23:59+01:00."),
     ] = None,
     folder: Folder = HERE,
 ) -> None:

@@ -57,7 +57,7 @@ def collect(
     """Keep what is new in a download, and take over what it says of the rest.
 
     worksheet   Moodle's grading worksheet of this assignment: whose everything is, when it came, extensions, groups
-    received    when everything of which nothing tells a time was handed in, or by when
+    received    when everything without a submission time was handed in, or by when
 
     LabError for what is no download, for another week's, for a time that has not come, and while another collects."""
     if received is not None and received > datetime.now(UTC):
@@ -132,7 +132,7 @@ def _slips(cls: Class, week: Week, received: datetime | None, report: Report) ->
     notes, due = [], cls.rules.deadlines.get(week.name)
     if report.download.how == "moodle" and not any(arrival.received for arrival, _ in report.kept):
         notes.append(
-            f"Moodle's grading worksheet tells when each was handed in, and whose it is: `grade collect {week.name} "
+            f"Submission times and owners are in Moodle's grading worksheet: `grade collect {week.name} "
             f"{shlex.quote(report.download.source)} WORKSHEET.csv`"
         )
     if received is not None and due is not None and due - received > LONG:
@@ -147,8 +147,8 @@ def _slips(cls: Class, week: Week, received: datetime | None, report: Report) ->
         )
     if untimed := sum(arrival.received is None for arrival, _ in report.new):
         notes.append(
-            f"Of {count(untimed, 'new submission')} nothing tells when they were handed in: collect again with --received "
-            "TIME, which says it of the whole download"
+            f"{count(untimed, 'new submission')} without a submission time: collect again with --received TIME, which is "
+            "taken as the latest for the whole download"
         )
     for arrival, added in report.kept:
         notes += [f"{added.id} ({shown(arrival.label)}): {sentence}" for sentence in arrival.attention if added.new]

@@ -170,7 +170,7 @@ class Pool(AbstractContextManager):
             first.started()
         if first.why:
             raise LabError(
-                f"submissions cannot be shut in on this machine ({first.why}). `grade doctor` tells the "
+                f"submissions cannot be shut in on this machine ({first.why}). `grade doctor` shows the "
                 "fix; --unsandboxed runs them with your own rights, for people whom you trust"
             )
 

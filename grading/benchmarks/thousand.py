@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
-        "--folder", type=Path, help="kept, and gone on with: the record then tells how many marks were there before"
+        "--folder", type=Path, help="kept, and gone on with: the record then says how many marks were there before"
     )
     args = parser.parse_args()
     writable(args.out.parent)

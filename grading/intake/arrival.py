@@ -39,7 +39,7 @@ class Arrival:
     label      what the platform calls its author, shown to people
     keys       whose it is, by the platform; a group's own, if `members` has the persons'
     files      one zip: its bytes, or where it lies
-    received   when it was handed in, with its zone; None if nothing tells
+    received   when it was handed in, with its zone; None: unknown
     how        "canvas", "moodle", "nbgrader", "gradescope", "ilias", "blackboard" or "folder"
     source     the download's name
     late       the platform's own mark; None if there is none

@@ -1,8 +1,8 @@
 """Which attempt of a person counts in a week, and what lateness costs.
 
 "last" takes the attempt that was handed in last, "best" the one with most automatic points after what lateness costs,
-without those of [full_points]; of equals the later one counts, for its written answers. Where nothing tells when an
-attempt was handed in, it is in time.
+without those of [full_points]; of equals the later one counts, for its written answers. An attempt without a submission
+time is in time.
 """
 
 import math
@@ -37,7 +37,7 @@ class Counted:
     """The attempt of one person that counts.
 
     mark       of its files as they count now; None: not graded yet
-    received   when it was handed in; None if nothing tells
+    received   when it was handed in; None: unknown
     attempts   numbers of all that are not withdrawn, in the order of their times
     waits      another attempt may count in its place, once it is graded
     sentence   what the student should know of it"""

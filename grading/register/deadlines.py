@@ -55,7 +55,7 @@ def closes(cls: Class, week: str) -> tuple[datetime, Person | None] | None:
     return last[0] + cls.rules.grace + timedelta(days=cls.rules.late.closes_after_days or 0), last[1]
 
 
-def refuse_while_open(cls: Class, week: str, what: str, tells: str = "of hidden data") -> None:
+def refuse_while_open(cls: Class, week: str, what: str, shows: str = "hidden data") -> None:
     """LabError while somebody may still hand in: who has read `what` knows more than they may, and may be a friend."""
     if (closing := closes(cls, week)) is None or datetime.now(UTC) > closing[0]:
         return
@@ -65,5 +65,5 @@ def refuse_while_open(cls: Class, week: str, what: str, tells: str = "of hidden 
         f"{week} can be handed in until {until.isoformat(' ', 'minutes')} ("
         + (f"{whose.name} has an extension" if whose else "the deadline")
         + (f", and closes_after_days adds {days:g} days" if days else "")
-        + f"), and {what} would tell {tells}: wait, or say --anyway"
+        + f"), and {what} would show {shows}: wait, or say --anyway"
     )

@@ -295,7 +295,7 @@ def _typed(path: Path, week: str) -> Iterable[tuple[str, str, sqlite3.Row]]:
 
 
 def _shown(course: Path, who: str, week: Week) -> tuple[int, str]:
-    """(the attempt that formgrader shows, the digest of its files); (0, "") where nothing tells."""
+    """(the attempt that formgrader shows, the digest of its files); (0, "") if unknown."""
     try:
         with (course / "autograded" / who / week.name / week.notebook.name).open(encoding="utf-8") as file:
             note = json.loads(NOTE.search(file.read(4096))[1])  # type: ignore[index]  # None is caught

@@ -94,7 +94,7 @@ def _inexact(cls: Class, here: Iterable[Standing], kept: Iterable[Attempt]) -> l
             if one.timed in (PLATFORM, TIMED_BY_HAND) or cost.factor == 1:
                 continue
             known = "--received is only the latest that it can be" if one.timed else "it counts as just late"
-            said = f"nothing tells when {number} ({shown(standing.person.called, 60)}) was handed in, and {known}: "
+            said = f"{number} ({shown(standing.person.called, 60)}) has no submission time, and {known}: "
             said += f"the late penalty is {100 * (1 - cost.factor):.4g} %"
             out.setdefault(number, Problem(INEXACT, False, said, f"grade submission {number} time TIME"))
     return list(out.values())
@@ -136,7 +136,7 @@ def _of_attempts(cls: Class, week: Week, here: Iterable[Standing], kept: Iterabl
         attention = dict.fromkeys((*by_number[one.id].attention, *mark.attention))
         out += [Problem(ATTENTION, False, f"{name}, submission {one.id}: {said}") for said in attention]
     if untimed:
-        said = f"nothing tells when these were handed in, so they count as in time: {some(list(untimed.values()))}"
+        said = f"these have no submission time, and count as in time: {some(list(untimed.values()))}"
         out.insert(0, Problem(UNTIMED, False, said, f"grade submission {next(iter(untimed))} time TIME"))
     return out
 
