@@ -381,16 +381,17 @@ def test_time_order_of_things(warm, seed):
 
 
 @task("13.5", points=0.5)
-def test_time_by_the_devices_clock():
+def test_time_by_the_devices_clock(seed):
     """Without clock=, the device's clock"""
-    got, _ = call("scenarios.timed_by_default", [()])
+    later = a_while(seed)
+    got, _ = call("scenarios.timed_by_default", [(later,)])
     devices, result = got[0] if isinstance(got[0], tuple) and len(got[0]) == 2 else ([], None)
     expect(
         devices == ["cpu"],
         "without clock=, the clock is to be device_clock(group.device): on a GPU, any other reads before it is done",
         known=True,
     )
-    field(result, "seconds")
+    same(field(result, "seconds"), later, what="seconds by that clock")
 
 
 @task("13.5", points=0.5)
