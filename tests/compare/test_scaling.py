@@ -178,6 +178,19 @@ def test_each_arm_keeps_its_own_work():
         assert batches == [20 * ranks, 80 * ranks] and given.world_size == ranks
 
 
+def test_a_variant_that_cannot_run_here_is_left_out_and_the_baseline_is_refused(tmp_path, monkeypatch):
+    te = '[arms.te]\nlabel = "TE"\nrole = "candidate"\ntrain.precision = { backend = "te", recipe = "current" }\n'
+    given = load_preset(str(preset(tmp_path, SPEED.replace('["bf16"]', '["bf16", "te"]') + te)))
+    assert scaling.runnable(given, None, Console(file=io.StringIO())) == ["bf16"]  # no CPU runs TE
+
+    def refuse(*_):
+        raise LabError("none")
+
+    monkeypatch.setattr(scaling, "check_arm", refuse)
+    with pytest.raises(LabError, match="none"):
+        scaling.runnable(given, None, Console(file=io.StringIO()))
+
+
 def test_other_nccl_settings_are_another_question(tmp_path, monkeypatch):
     given = load_preset("h100")
     record = RunRecord.create(tmp_path, kind="compare", config=jsonable(given.model_dump()), seeds={})
