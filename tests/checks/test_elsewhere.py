@@ -22,19 +22,13 @@ WRONG = {
     "one of two": lambda device: torch.ones(1, device=device) + torch.ones(1),
     "another dtype": lambda device: torch.ones(1).to(torch.float64),
     "moved to another": lambda device: torch.ones(1).to(torch.zeros(1)),
-    "before the move": lambda device: moved_too_late(device),
+    "before the move": lambda device: [x := torch.ones(1), x.clone().to(device)][0],
 }
 
 
 def made_under(device):
     with torch.device(device):
         return torch.ones(1)
-
-
-def moved_too_late(device):
-    x = torch.ones(1)
-    x.clone().to(device)
-    return x
 
 
 def astray(make):
