@@ -92,7 +92,7 @@ def test_split_heads(heads, kv, N, seed):
     """Which heads are a rank's"""
     draw = Draw(seed, "split", heads, kv, N)  # numbers that no table can know
     often = draw.size(1, 4) if min(kv, N) > 1 else 1
-    heads, kv, N = draw.size(1, 97, times=often * heads), often * kv, often * N
+    heads, kv, N = draw.size(1, 9973, times=often * heads), often * kv, often * N
     got = call_each("attention.split_heads", [(heads, kv, N, r) for r in range(N)])
     has = [heads_of(heads, kv, N, r)[1] for r in range(N)]
     ends = [end for r in range(N) for end in field(got[r], "kv")]
