@@ -145,11 +145,9 @@ LINEARS = [
 split_heads, slice_weights = At.each("15.2", "attention", "def split_heads", "def slice_weights")
 ParallelAttention = At("15.2", "attention", "class ParallelAttention")
 ATTENTION = [
-    # on two ranks both are true; where another case tells which, the other is not said
     split_heads("the wrong half of the heads", "first = r // copies * k", "first = (n_kv_heads - k) - r // copies * k",
         ("test_split_heads[8-8-4]", "test_split_heads[8-4-2]", "test_split_heads[12-4-4]", "test_split_heads[8-2-4]",
-         "test_split_heads[12-3-6]", "test_split_heads[16-4-8]", "test_split_heads[32-8-16]"), "in reversed order",
-        "the next rank's", seldom=True),
+         "test_split_heads[12-3-6]", "test_split_heads[16-4-8]", "test_split_heads[32-8-16]"), "in reversed order"),
     At("15.2", "attention", "ParallelAttention.forward")("without gradients the first call's W_k and W_v",
         "wk, wv = copy_to_ranks(self.wk, self.replicas), copy_to_ranks(self.wv, self.replicas)",
         """wk, wv = copy_to_ranks(self.wk, self.replicas), copy_to_ranks(self.wv, self.replicas)
