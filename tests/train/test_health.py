@@ -105,3 +105,25 @@ def complaints(group, words):
 @pytest.mark.parametrize("words, agreed", [([None, None], None), ([None, "b"], "b"), (["a", "b"], "a")])
 def test_agreeing(words, agreed):
     assert on_ranks(complaints, words) == [agreed, agreed]
+
+
+def block_norms(group, spoilt):
+    model = nn.Module()
+    model.layers = nn.ModuleList(nn.Linear(3, 3, bias=False) for _ in range(2))
+    model.head = nn.Linear(3, 2, bias=False)
+    drawn = torch.Generator().manual_seed(0)  # of its own: ranks are threads and share torch's
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, generator=drawn)
+        parameter.grad = torch.randn(parameter.shape, generator=drawn)
+    if spoilt:
+        model.head.weight.grad[0, 0] = math.nan
+    weights = torch.cat([parameter.flatten() for parameter in model.parameters()]).norm().item()
+    each = {"layers.0": model.layers[0], "layers.1": model.layers[1], "head": model.head}
+    return health.norms(model, group), weights, {block: each[block].weight.grad.norm().item() for block in each}
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_norms_of_the_weights_and_of_each_blocks_gradient_count_replicas_once(spoilt):
+    for got, weights, grads in on_ranks(block_norms, spoilt):
+        assert got["param_norm"] == pytest.approx(weights, rel=1e-6)
+        assert got["grad_norms"] == pytest.approx(grads, rel=1e-6, nan_ok=True)
