@@ -32,11 +32,10 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
     """Say what will run, what will not and why, and what it is predicted to take."""
     preset, items, sure = plan.preset, plan.items(), plan.sure()
     say(console, "", head=preset.title)
-    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
     steps = preset.config(preset.baseline()).steps
-    say(console, f"{ranks} on {preset.device}, {steps} steps an arm; folder {plan.out}")
+    say(console, f"Ranks: {plan.world_size}, on {preset.device}. Steps of each variant: {steps}. Folder: {plan.out}")
     if (repeat := preset.repeat) and repeat.spread is None and any(part == "safety" for part, _ in plan.todo):
-        say(console, f"No record tells how far runs of this training scatter: {repeat.candidate} runs a candidate")
+        say(console, f"The spread of such runs has no record: {repeat.candidate} runs of each candidate")
     for part, arm in plan.done:
         say(console, f"  {preset.arms[arm].label}: finished already, kept" + (f" ({part})" if preset.speed else ""))
     for arm, why in plan.missing.items():
