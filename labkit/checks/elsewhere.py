@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from labkit.comm.group import Group
 
+_HERE = WeakTensorKeyDictionary()  # of all ranks: threads meet each other's. At a tensor whoever is judged could set it
 _ACROSS = ("copy_", "__set__")  # may take tensors of two devices; of others, one number may lie elsewhere
 
 
@@ -21,7 +22,6 @@ class Elsewhere(TorchFunctionMode):
     def __init__(self, group: Group) -> None:
         super().__init__()
         self._group = group
-        self._here = WeakTensorKeyDictionary()  # not at the tensors: there the code that is judged could say it
         self.astray: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -31,18 +31,14 @@ class Elsewhere(TorchFunctionMode):
             given = given[1:]  # moved to where the other one lies
         moved = func is torch.Tensor.to and any(isinstance(value, str) for value in args[1:])
         named = moved or any(isinstance(value, torch.device) for value in args) or kwargs.get("device") is not None
-        here = named or (bool(given) and all(map(self._is_here, given)))
-        if not named and func.__name__ not in _ACROSS and len({self._is_here(t) for t in given if t.dim()}) == 2:
+        here = named or (bool(given) and all(map(_is_here, given)))
+        if not named and func.__name__ not in _ACROSS and len({_is_here(t) for t in given if t.dim()}) == 2:
             self.astray.append(func.__name__)
         made = func(*args, **kwargs)
         for tensor in _tensors((made,)):
             if named or not any(tensor is other for other in given):  # what is changed in place stays where it is
-                self._here[tensor] = here
+                _HERE[tensor] = here
         return made
-
-    def _is_here(self, tensor: torch.Tensor) -> bool:
-        # torch makes a Parameter past this mode: one that nobody moved lies where its group is.
-        return self._here.get(tensor, isinstance(tensor, torch.nn.Parameter))
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._group, name)
@@ -50,11 +46,16 @@ class Elsewhere(TorchFunctionMode):
             return found
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            if not all(map(self._is_here, _tensors((*args, *kwargs.values())))):
+            if not all(map(_is_here, _tensors((*args, *kwargs.values())))):
                 self.astray.append(name)
             return found(*args, **kwargs)
 
         return called
+
+
+def _is_here(tensor: torch.Tensor) -> bool:
+    # torch makes a Parameter past this mode: one that nobody moved lies where its group is.
+    return _HERE.get(tensor, isinstance(tensor, torch.nn.Parameter))
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
