@@ -6,6 +6,7 @@ It runs where your code runs; what it returns is judged in the test files, elsew
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -144,12 +145,14 @@ def zero(steps, group, weights, options, max_norm, every=True, spoiled=None):
     from . import ddp, zero
 
     optimizer = zero.ShardedAdamW(ddp.trainable(model), group, **options)
-    after, norms = [], []
+    after: list[dict[str, torch.Tensor]] = []
+    norms: list[float] = []
     for batch, limit in zip(steps, max_norm):
         _without_gradients(model)
         _backward(model, batch)
         if spoiled and spoiled[:2] == (len(norms), group.rank):
-            model.get_parameter(spoiled[2]).grad[spoiled[3]] = spoiled[4]
+            grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+            grads[spoiled[2]][spoiled[3]] = spoiled[4]
         norms.append(optimizer.step(max_norm=limit))
         if every or len(norms) == len(steps):
             after.append({name: p.detach().clone() for name, p in model.named_parameters()})
@@ -552,7 +555,7 @@ def _no_finish(model, group, ordinary, batch, *seen):
     whole_batch_loss(model, batch)
 
 
-_ATTEMPTS = {
+_ATTEMPTS: dict[str, Callable[..., None]] = {
     "a second backward before finish()": _two_backwards,
     "a second backward of one forward": _second_backward,
     "a forward after a backward without finish()": _no_finish,
