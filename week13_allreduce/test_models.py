@@ -581,14 +581,10 @@ def test_busbw_at_the_edge(seed):
             else {"0: a broadcast's factor is 1 for every N": 0.0} | in_other_units(n, T),
         )
     draw, letters = random.Random(f"names {seed}"), "abcdefghijklmnopqrstuvwxyz_-"
-    unknown = ["", "reduce", "".join(draw.choices(letters, k=draw.randint(10, 20)))]
+    unknown = ["", "".join(draw.choices(letters, k=15)), *"reduce all_to_all allreduce all-reduce ALL_REDUCE".split()]
     for name in wanted:
         k = draw.randrange(len(name))
-        other = draw.choice(letters.replace(name[k], ""))
-        unknown += [
-            name[:k] + other + name[k + 1 :],
-            draw.choice([name.upper(), name[:k] + name[k + 1 :], name + other]),
-        ]
+        unknown.append(name[:k] + draw.choice(letters.replace(name[k], "")) + name[k + 1 :])
     arguments = [(name, N) for N in (draw.randint(2, 64), 1) for name in unknown]
     for (name, N), got in zip(arguments, call_each("scenarios.refusal", arguments)):
         expect(
