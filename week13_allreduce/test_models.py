@@ -581,7 +581,15 @@ def test_busbw_at_the_edge(seed):
             else {"0: a broadcast's factor is 1 for every N": 0.0} | in_other_units(n, T),
         )
     draw, letters = random.Random(f"names {seed}"), "abcdefghijklmnopqrstuvwxyz_-"
-    unknown = ["", "reduce", "all_to_all", "allreduce", "all-reduce", "ALL_REDUCE", "".join(draw.choices(letters, k=15))]
+    unknown = [
+        "",
+        "reduce",
+        "all_to_all",
+        "allreduce",
+        "all-reduce",
+        "ALL_REDUCE",
+        "".join(draw.choices(letters, k=15)),
+    ]
     for name in wanted:
         k = draw.randrange(len(name))
         unknown.append(name[:k] + draw.choice(letters.replace(name[k], "")) + name[k + 1 :])
