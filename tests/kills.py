@@ -117,8 +117,8 @@ PLANS = {
         ("mutants14", "mutants14_stretch"),
         always=TRUE_ALWAYS,
         autopsies=False,
-        # beside each refusal stand the losses of ordinary steps; an odd case is first of all a case
-        may=("test_fsdp_refuses", "test_odd_cases", "test_odd_steps"),
+        # beside each refusal stand losses and gradients of ordinary steps; an odd case is first of all a case
+        may=("test_fsdp_refuses", "test_second_backward", "test_odd_cases", "test_odd_steps"),
     ),
     "15": Plan(
         "week15_tp_attention", ("mutants15", "mutants15_stretch"), deadline=60.0, promised=1, always=TRUE_ALWAYS

@@ -12,10 +12,10 @@ from labkit.checks.verdict import NO_RESULT
 pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).resolve().parents[1]
-# What has no data to draw: a ring of one rank, defaults, a stage that does not exist, and a virtual clock's steps.
+# What has no data to draw: a ring of one rank, defaults, and a virtual clock's steps.
 FIXED = {
     "week13_allreduce": {"cost_model.naive_all_reduce_cost", "scenarios.timed", "scenarios.timed_by_default"},
-    "week14_fsdp": {"scenarios.stage_refused"},
+    "week14_fsdp": set(),
     "week15_tp_attention": set(),
     "week16_fp8": set(),
 }

@@ -185,15 +185,15 @@ def timed_by_default(later, group):
         timing.device_clock = kept
 
 
-def timed_elsewhere(start, group):
+def timed_elsewhere(start, later, wrong, group):
     """13.5: time a run as on a GPU, where a tensor that is made without a device lies on the CPU. Returns the group's
-    calls that were given one, and the Timing's fields. The clock begins at `start`."""
+    calls that were given one, and the Timing's fields. The clock begins at `start`, and goes on by `later`."""
     from . import timing
 
-    watched, ticks = Elsewhere(group), iter(range(start, start + 10))
+    watched, ticks = Elsewhere(group), iter(range(start, start + 10 * later, later))
     with watched:
         result = timing.time_collective(
-            lambda: None, watched, check=lambda: 1, warmup=1, iterations=1, clock=lambda: float(next(ticks))
+            lambda: None, watched, check=lambda: wrong, warmup=1, iterations=1, clock=lambda: float(next(ticks))
         )
     return watched.astray, result
 

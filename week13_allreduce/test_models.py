@@ -103,14 +103,25 @@ def cost_causes(collective, N, both):
     return causes, shares
 
 
+def continued(collective, N):
+    """[messages, share] for any N. Messages, and share times N, are whole, and at most quadratic in N: they go on as the
+    wire begins."""
+    first = [measured_cost(collective, n) for n in (4, 5, 6)]
+    a, b = ([round(cost[i] * n**i) for n, cost in zip((4, 5, 6), first)] for i in (0, 1))
+    k = N - 4
+    messages, times_N = (v[0] + k * (v[1] - v[0]) + k * (k - 1) // 2 * (v[2] - 2 * v[1] + v[0]) for v in (a, b))
+    return messages, times_N / N
+
+
 @task("13.1", points=8)
 @pytest.mark.parametrize("collective", TRAFFIC)
 def test_cost(collective, seed):
     """The cost is what the virtual wire replays. A single rank sends nothing."""
     # Below 4, several mistakes are one.
-    sizes = (*random.Random(f"{collective} {seed}").sample(range(4, 20), 2), 2, 1)
+    draw = random.Random(f"{collective} {seed}")
+    sizes = (*draw.sample(range(4, 20), 2), 2, 1, draw.randrange(20, 10**6))
     for N, got in zip(sizes, call_each(f"cost_model.{collective}_cost", [(N,) for N in sizes])):
-        messages, share = measured_cost(collective, N) if N > 1 else (0, 0)
+        messages, share = continued(collective, N) if N >= 20 else measured_cost(collective, N) if N > 1 else (0, 0)
         both = abs(field(got, "share") - 2 * (N - 1)) < WIRE
         causes, shares = cost_causes(collective, N, both)
         same(field(got, "messages"), messages, tol=WIRE, what=f"messages for N = {N}", looks_like=causes)
@@ -324,20 +335,21 @@ def test_time_without_the_first_call(seed):
 @task("13.5", points=2)
 def test_time_of_the_slowest(seed):
     """All ranks report the slowest rank's time"""
-    N, unit = 3, a_while(seed)
-    # Rank 0's is neither the longest nor the shortest.
-    own = [2 * unit, *random.Random(seed).sample([unit, 4 * unit], 2)]
-    got, _ = call("scenarios.timed", [(t, t, None) for t in own], warmup=1, iterations=4)
-    causes = {
-        "this rank's own time: reduce with max over the ranks": own,
-        "rank 0's time: reduce with max over the ranks": [own[0]] * N,
-        "the mean over the ranks, expected the maximum": [sum(own) / N] * N,
-        "the minimum over the ranks, expected the maximum": [min(own)] * N,
-        "the sum over the ranks, expected the maximum": [sum(own)] * N,
-        "all calls together: divide by the number of iterations": [4 * max(own)] * N,
-        "the warm-up calls are counted among the iterations": [4 * max(own) / 5] * N,
-    }
-    on_every_rank([seconds(answer) for answer in got], max(own), "the result", causes)
+    draw = random.Random(f"slowest {seed}")
+    first = [units * LATER for units in draw.sample(range(1, 1000), draw.randint(2, 4))]
+    for own in (first, [*first[1:], first[0]]):  # a second time: another rank is the slowest
+        N = len(own)
+        got, _ = call("scenarios.timed", [(t, t, None) for t in own], warmup=1, iterations=4)
+        causes = {
+            "this rank's own time: reduce with max over the ranks": own,
+            "rank 0's time: reduce with max over the ranks": [own[0]] * N,
+            "the mean over the ranks, expected the maximum": [sum(own) / N] * N,
+            "the minimum over the ranks, expected the maximum": [min(own)] * N,
+            "the sum over the ranks, expected the maximum": [sum(own)] * N,
+            "all calls together: divide by the number of iterations": [4 * max(own)] * N,
+            "the warm-up calls are counted among the iterations": [4 * max(own) / 5] * N,
+        }
+        on_every_rank([seconds(answer) for answer in got], max(own), "the result", causes)
 
 
 @task("13.5", points=2)
@@ -397,8 +409,8 @@ def test_time_by_the_devices_clock(seed):
 @task("13.5", points=0.5)
 def test_time_on_the_groups_device(seed):
     """What is reduced lies on group.device, and plain numbers come back"""
-    start = random.Random(seed).randrange(10**6)
-    got, _ = call("scenarios.timed_elsewhere", [(start,), (start,)])
+    start, later, wrong = (random.Random(f"elsewhere {seed}").randrange(1, 10**6) for _ in range(3))
+    got, _ = call("scenarios.timed_elsewhere", [(start, later, wrong)] * 2)
     for r, answer in enumerate(got):
         expect(isinstance(answer, tuple) and len(answer) == 2, "nothing came back", known=True)
         astray, result = answer
@@ -415,6 +427,10 @@ def test_time_on_the_groups_device(seed):
                 f"still. .item() takes the number out",
                 known=True,
             )
+        same(field(result, "seconds"), later, rank=r, what="seconds by a clock that each reading moves")
+        # Added or not: test_time_counts_wrong_elements judges that.
+        found = field(result, "wrong")
+        same(found, 2 * wrong if found != wrong else wrong, rank=r, what="wrong")
 
 
 def told_calls(names):
@@ -441,27 +457,29 @@ def test_time_counts_wrong_elements(seed):
         "0: what check returns, added over the ranks, is expected": [0] * 3,
     }
     on_every_rank([field(answer[0], "wrong") for answer in got], sum(counts), "wrong", causes)
-    many = (2**23 + 1, 2**23 + 2)  # each is a number of float32, and their sum is none
+    # Each is a number of float32, and their sum, which is odd, is none.
+    many = draw.randrange(2**23 + 1, 2**24, 2), draw.randrange(2**23 + 2, 2**24, 2)
     got, _ = call("scenarios.timed", [(later, later, wrong) for wrong in many], warmup=0, iterations=1)
     rounded = "counted in float32, which has no such number: reduce whole numbers, in int64"
-    same(
-        field(got[0][0], "wrong"), sum(many), what="wrong", looks_like={rounded: float(torch.tensor(sum(many)).float())}
-    )
-    every = (2**30, 2**30)  # each is a number of int32: all of a vector of 4 GiB
+    near = {rounded: [float(torch.tensor(sum(many)).float())] * 2}
+    on_every_rank([field(answer[0], "wrong") for answer in got], sum(many), "wrong", near, 0)
+    # Each is a number of int32: as many as a vector of 4 GiB has, and more.
+    every = [draw.randrange(2**30 + 1, 2**31, 2) for _ in range(2)]
     got, _ = call("scenarios.timed", [(later, later, wrong) for wrong in every], warmup=0, iterations=1)
     turned = "counted in int32, which ends below it: reduce in int64"
-    same(field(got[0][0], "wrong"), sum(every), what="wrong", looks_like={turned: sum(every) - 2**32})
+    near = {turned: [sum(every) - 2**32] * 2}
+    on_every_rank([field(answer[0], "wrong") for answer in got], sum(every), "wrong", near, 0)
     for count in (None, counts[0]):
         got, _ = call("scenarios.timed", [(later, later, count)], warmup=1, iterations=1)
         without = "without a check" if count is None else "on one rank"
         same(field(got[0][0], "wrong"), count or 0, what=f"wrong {without}")
 
 
-def on_every_rank(got, want, what, causes):
+def on_every_rank(got, want, what, causes, rel_tol=1e-6):
     """Each rank's answer is `want`. A cause, {sentence: answers by rank}, is reported if it explains all of them."""
 
     def explains(marks):
-        return all(isinstance(g, (int, float)) and math.isclose(g, m, rel_tol=1e-6) for g, m in zip(got, marks))
+        return all(isinstance(g, (int, float)) and math.isclose(g, m, rel_tol=rel_tol) for g, m in zip(got, marks))
 
     for r, one in enumerate(got):
         marks = {text: marks[r] for text, marks in causes.items() if explains(marks)}
@@ -520,7 +538,8 @@ def must_leave(collective, N):
 def test_busbw(collective, seed):
     """Bus bandwidth, as nccl-tests has it"""
     n, T = a_measurement(seed)
-    N = random.Random(f"{collective} {seed}").randint(4, 64)  # for 3, N-1 is 2
+    draw = random.Random(f"{collective} {seed}")
+    N, few = draw.randint(4, 64), draw.randint(2, 3)  # for 3, N-1 is 2
     share = must_leave(collective, N)
     others = {
         "the algorithm bandwidth: the factor is missing": 1.0,
@@ -538,6 +557,10 @@ def test_busbw(collective, seed):
         tol=1e-9 * n,
         what=f"the bus bandwidth of {collective} on {N} ranks",
         looks_like={text: factor * n / T for text, factor in others.items()} | in_other_units(n, T, share),
+    )
+    what = f"the bus bandwidth of {collective} on {few} ranks"
+    same(
+        call_alone("timing.busbw", collective, n, T, few), must_leave(collective, few) * n / T, tol=1e-9 * n, what=what
     )
 
 
@@ -557,8 +580,20 @@ def test_busbw_at_the_edge(seed):
             if collective != "broadcast"
             else {"0: a broadcast's factor is 1 for every N": 0.0} | in_other_units(n, T),
         )
-    unknown = ["all_to_none", "reduce", "all_to_all", "alltoall", "allreduce", "all-reduce", "ALL_REDUCE", ""]
-    arguments = [(name, N) for N in (4, 1) for name in unknown]
+    draw, letters = random.Random(f"names {seed}"), "abcdefghijklmnopqrstuvwxyz_-"
+    unknown = [
+        "",
+        "reduce",
+        "all_to_all",
+        "allreduce",
+        "all-reduce",
+        "ALL_REDUCE",
+        "".join(draw.choices(letters, k=15)),
+    ]
+    for name in wanted:
+        k = draw.randrange(len(name))
+        unknown.append(name[:k] + draw.choice(letters.replace(name[k], "")) + name[k + 1 :])
+    arguments = [(name, N) for N in (draw.randint(2, 64), 1) for name in unknown]
     for (name, N), got in zip(arguments, call_each("scenarios.refusal", arguments)):
         expect(
             got == "ValueError",

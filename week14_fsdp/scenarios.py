@@ -6,6 +6,7 @@ It runs where your code runs; what it returns is judged in the test files, elsew
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -36,6 +37,13 @@ def descend(params, lr):
             if p.grad is not None:
                 p.sub_(lr * p.grad)
                 p.grad = None
+
+
+def turn(shards, by):
+    """Each shard times its number, in place."""
+    with torch.no_grad():
+        for shard, one in zip(shards, by):
+            shard.mul_(one)
 
 
 def memory(questions):
@@ -123,10 +131,12 @@ def whole_batch_loss(model, batches):
     return model(tokens, targets, use)
 
 
-def zero(steps, group, weights, options, max_norm, every=True):
+def zero(steps, group, weights, options, max_norm, every=True, spoiled=None):
     """14.3: steps of ShardedAdamW, each with its own `max_norm`. Returns the weights after each (after the last alone,
     if not `every`), the norms, and the bytes that the optimizer holds after the last, of what it made itself: of
-    storages, and what is used of them. Spans note when memory is read, in grading."""
+    storages, and what is used of them. Spans note when memory is read, in grading.
+
+    spoiled: (step, rank, name, index, value): there that number of a gradient becomes the value."""
     model = Tiny(weights, Unheard())
     weights.clear()  # nothing of the check's stays that an optimizer could keep its moments in
     _backward(model, steps[0])  # what torch sets up at the first is memory that is no optimizer's
@@ -135,10 +145,14 @@ def zero(steps, group, weights, options, max_norm, every=True):
     from . import ddp, zero
 
     optimizer = zero.ShardedAdamW(ddp.trainable(model), group, **options)
-    after, norms = [], []
+    after: list[dict[str, torch.Tensor]] = []
+    norms: list[float] = []
     for batch, limit in zip(steps, max_norm):
         _without_gradients(model)
         _backward(model, batch)
+        if spoiled and spoiled[:2] == (len(norms), group.rank):
+            grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+            grads[spoiled[2]][spoiled[3]] = spoiled[4]
         norms.append(optimizer.step(max_norm=limit))
         if every or len(norms) == len(steps):
             after.append({name: p.detach().clone() for name, p in model.named_parameters()})
@@ -283,9 +297,12 @@ def _warm(checkpointed):
         Tiny(weights, Unheard(), checkpointed)(*[torch.zeros(1, 2, dtype=torch.long)] * 2).backward()
 
 
-def fsdp(steps, group, weights, prefetch=True, checkpointed=False, dtype=None, lr=0.03125):
+def fsdp(steps, turns, group, weights, prefetch=True, checkpointed=False, dtype=None, lr=0.03125):
     """14.4: steps of plain descent on the shards. An entry is a list of micro-batches, each with a `finish`. Returns by
     step the losses and each unit's shard.grad; the shards at the end; the meter's peak in bytes.
+
+    turns: powers of two, for each unit. From a forward to its `finish` its shard is so many times as large: the backward
+    computes with what it gathered itself.
 
     `weights` is emptied. In grading memory is read when the model is made, when a block computes, between steps."""
     _warm(checkpointed)
@@ -304,8 +321,10 @@ def fsdp(steps, group, weights, prefetch=True, checkpointed=False, dtype=None, l
         for batch in micro_batches:
             with meter, NoFreedMemory():
                 loss = whole_batch_loss(model, batch)
+                turn(sharded.shards(), turns)
                 loss.backward()
                 sharded.finish()
+            turn(sharded.shards(), [1 / by for by in turns])
             losses[-1].append(loss.detach().clone())
         grads.append([grad_of(unit.shard) for unit in sharded.units])
         descend(sharded.shards(), lr)
@@ -439,9 +458,9 @@ def another_model(weights, group):
     return errors
 
 
-def interrupted(batch, group, weights):
+def interrupted(batch, turns, group, weights):
     """14.4: two evaluations without a backward, and between them the shards doubled; then a forward that raises in its
-    middle; a step; one whose loss reaches block 0 alone, one whose loss reaches the root alone, and one of the whole
+    middle; a step, with `turns` as in `fsdp`; one whose loss reaches block 0 alone, one whose loss reaches the root alone, and one of the whole
     loss, and again, where rank 0 uses no weight of block 2. Returns the losses of the second evaluation and of the step, the
     shards' gradients, how many blocks were whole after the evaluations, the gradients of the two that reach less, and the
     last one's of the blocks."""
@@ -459,8 +478,10 @@ def interrupted(batch, group, weights):
         with suppress(IndexError):
             model(*batch[:2], [0, 99])
         loss = whole_batch_loss(model, batch)
+        turn(sharded.shards(), turns)
         loss.backward()
         sharded.finish()
+        turn(sharded.shards(), [1 / by for by in turns])
         grads, found = [], [loss.detach()]
         for unit in sharded.units:
             grads.append(grad_of(unit.shard))
@@ -489,41 +510,43 @@ def interrupted(batch, group, weights):
     return [again, *found[:1]], grads, whole, reached, alone, unused
 
 
-def _ordinary_steps(model, batches, finish, holders, losses):
+def _ordinary_steps(model, batches, finish, holders, losses, grads):
     """A forward, a backward and a `finish` of each batch; then the gradients go."""
     for batch in batches:
         loss = whole_batch_loss(model, batch)
         loss.backward()
         finish()
         losses.append(loss.detach().clone())
+        every = [holder.grad.flatten() for holder in holders if holder.grad is not None]
+        grads.append(torch.cat(every) if every else None)
         for holder in holders:
             holder.grad = None
 
 
-def _two_backwards(model, group, ordinary, batch, losses):
+def _two_backwards(model, group, ordinary, batch, *seen, bucket_bytes):
     from . import ddp
 
-    parallel = ddp.DataParallel(model, group, 1)
-    _ordinary_steps(model, ordinary, parallel.finish, list(model.parameters()), losses)
+    parallel = ddp.DataParallel(model, group, bucket_bytes)
+    _ordinary_steps(model, ordinary, parallel.finish, list(model.parameters()), *seen)
     whole_batch_loss(model, batch).backward()
     whole_batch_loss(model, batch).backward()
 
 
-def _second_backward(model, group, ordinary, batch, losses):
+def _second_backward(model, group, ordinary, batch, *seen):
     from . import fsdp
 
     sharded = fsdp.FSDP(model, model.blocks, group)
-    _ordinary_steps(model, ordinary, sharded.finish, sharded.shards(), losses)
+    _ordinary_steps(model, ordinary, sharded.finish, sharded.shards(), *seen)
     loss = whole_batch_loss(model, batch)
     loss.backward(retain_graph=True)
     loss.backward()
 
 
-def _no_finish(model, group, ordinary, batch, losses):
+def _no_finish(model, group, ordinary, batch, *seen):
     from . import fsdp
 
     sharded = fsdp.FSDP(model, model.blocks, group)
-    _ordinary_steps(model, ordinary, sharded.finish, sharded.shards(), losses)
+    _ordinary_steps(model, ordinary, sharded.finish, sharded.shards(), *seen)
     early: list[torch.Tensor] = []  # what leaves block 0: a backward from there is one, too
     for block in model.blocks[1:2]:
         block.register_forward_pre_hook(lambda _, args: early.append(args[0]))
@@ -532,25 +555,26 @@ def _no_finish(model, group, ordinary, batch, losses):
     whole_batch_loss(model, batch)
 
 
-_ATTEMPTS = {
+_ATTEMPTS: dict[str, Callable[..., None]] = {
     "a second backward before finish()": _two_backwards,
     "a second backward of one forward": _second_backward,
     "a forward after a backward without finish()": _no_finish,
 }
 
 
-def refused(batches, group, weights, what):
+def refused(batches, group, weights, what, **options):
     """One of the attempts with the last batch, after ordinary steps with the others. Returns what the attempt gave, and
-    the losses of the steps."""
+    the losses and the gradients of the steps."""
     losses: list[torch.Tensor] = []
+    grads: list[torch.Tensor | None] = []
     try:
         with NoFreedMemory():
-            _ATTEMPTS[what](Tiny(weights, group), group, batches[:-1], batches[-1], losses)
+            _ATTEMPTS[what](Tiny(weights, group), group, batches[:-1], batches[-1], losses, grads, **options)
     except NotImplementedError:
         raise
     except Exception as error:
-        return type(error).__name__ if str(error) else f"{type(error).__name__} without a word", losses
-    return "nothing", losses
+        return type(error).__name__ if str(error) else f"{type(error).__name__} without a word", losses, grads
+    return "nothing", losses, grads
 
 
 def exposed(traces):
@@ -561,10 +585,10 @@ def exposed(traces):
 
 
 def stage_refused(stage, sizes):
-    """14.1: what an unknown stage gives; and the weights' bytes under a known one."""
+    """14.1: what an unknown stage gives; and the weights' bytes under the known ones."""
     from . import memory
 
-    known = memory.memory(memory.Sizes(*sizes), "ddp", 1, 1, 2).weights
+    known = [memory.memory(memory.Sizes(*sizes), one, 1, 1, 2).weights for one in ("ddp", "zero1", "zero2", "zero3")]
     try:
         return f"the number {memory.memory(memory.Sizes(*sizes), stage, 1, 1, 4).total}", known
     except NotImplementedError:

@@ -249,8 +249,11 @@ def test_graphs_that_differ(uses, seed):
     for r in range(2):
         only(ledger[r], "all_reduce")
         posts = carried(ledger[r])
-        expect(bool(posts), f"rank {r} sent nothing")
-        each = len(posts) // len(by_rank[r])
+        each, total = len(posts) // 2, 2 * sum(t.nbytes for t in weights.values())
+        amount = sum(e.bytes for e in posts)
+        expect(amount == total, f"rank {r} sent {amount} bytes in 2 steps; the gradients are {total}")
+        steps = [[e.bytes for e in posts[:each]], [e.bytes for e in posts[each:]]]
+        expect(steps[0] == steps[1], f"rank {r} sent messages of {steps[0]} and {steps[1]} bytes in two equal steps")
         for step in (posts[k : k + each] for k in range(0, len(posts), each)):
             first = min(wait_of(ledger[r], event) for event in step)
             text = f"rank {r} waits for a bucket before all have left: what finish() has to send leaves first"
@@ -296,10 +299,11 @@ def test_no_sync(interrupted, last_use, seed):
         # Step 2 has one micro-batch. So no later no_sync ends what an exception left.
         steps = steps_of(ledger[r], by_rank, sum("up" in name for name in weights))
         expect(steps is not None, f"rank {r}: {len(events)} messages in 3 steps; every step sends the same buckets")
-        hides = [any(e.index < step.marks[-1] for e in step.sent) for step in steps or ()]
+        least = greedy([weights[n] for n in registered(weights)[::-1]], limit)[0]  # the first bucket that leaves
+        hides = [sum(e.bytes for e in s.sent if e.index < s.marks[-1]) >= least for s in steps or ()]
         expect(
             all(hides),
-            f"rank {r}, step {1 + hides.index(False) if False in hides else 0}: no bucket leaves before the last "
+            f"rank {r}, step {1 + hides.index(False) if False in hides else 0}: no full bucket leaves before the last "
             f"block's backward" + (", after an exception inside no_sync" if interrupted else ""),
             cause=("no_sync is not left by an exception: nothing but `finally` runs then",)
             * (interrupted and hides in ([True, False, True], [False] * 3))
@@ -372,10 +376,11 @@ def test_leaves_early(seed):
     by_rank = ddp_steps(seed, 2, uses, weights, generator)
     got, ledger = call("scenarios.data_parallel", [(s,) for s in by_rank], weights=weights, bucket_bytes=limit)
     judge_ddp(got, by_rank, weights, ledger, limit)
-    buckets = blocks_of(weights, limit)
+    buckets, want = blocks_of(weights, limit), 2 * greedy([weights[n] for n in registered(weights)[::-1]], limit)
     for r, use in enumerate(uses):
         events = carried(ledger[r])
         expect(len(events) == 2 * len(buckets), f"rank {r} sent {len(events)} buckets, expected {2 * len(buckets)}")
+        same([e.bytes for e in events], want, rank=r, what="the bytes of the buckets in two steps")
         full = complete(buckets, use)
         steps = steps_of(ledger[r], by_rank, 4)
         expect(steps is not None, f"rank {r} reports other spans than a backward of each block")
@@ -410,4 +415,5 @@ def test_second_backward(seed):
     """A second backward before finish() is refused, on every rank, and nothing hangs, whether a bucket left or not"""
     weights, generator = draw(seed + 50)
     for use in (None, [0]):  # the last blocks' buckets leave first: without them all wait
-        judge_refused("a second backward before finish()", weights, generator, seed, use)
+        limit = a_limit(weights, seed)
+        judge_refused("a second backward before finish()", weights, generator, seed, use, bucket_bytes=limit)

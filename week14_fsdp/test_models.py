@@ -7,6 +7,8 @@ microsecond.
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -256,13 +258,16 @@ def test_stage(stage, seed):
 
 @task("14.1", points=1)
 def test_unknown_stage(seed):
-    """Unknown stages, beside a known one"""
-    sizes, *_ = a_model(seed + 3)
-    root, block, L, *_ = sizes
-    unknown = ("zero4", "zero", "zero-3", "ZERO3", "fsdp", "")
+    """Unknown stages, beside the known ones"""
+    draw, (sizes, *_) = random.Random(f"stages {seed}"), a_model(seed + 3)
+    words = ["".join(draw.choices("demorz0123", k=draw.randint(2, 6))) for _ in range(4)]
+    known = ["ddp", "zero1", "zero2", "zero3"]
+    words += [f"zero{draw.randint(4, 999)}", draw.choice("abc") + draw.choice(known)]
+    unknown = ["", "zero", "zero-3", "ZERO3", "fsdp", *(word for word in words if word not in known)]
     for stage, got in zip(unknown, call_each("scenarios.stage_refused", [(stage, sizes) for stage in unknown])):
         expect(isinstance(got, tuple) and len(got) == 2, "nothing came back")
-        same(got[1], 2 * (root + L * block), what="weights, ddp on one rank, BF16,")
+        mine = [bytes_of(sizes, one, 1, 1, 2)["weights"] for one in known]
+        same(got[1], mine, what="weights by stage, on one rank, BF16,")
         expect(got[0] == "ValueError", f"{stage!r} is no stage: a ValueError, but it gave {got[0]}", known=True)
 
 

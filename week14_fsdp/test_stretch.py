@@ -48,7 +48,7 @@ def test_hsdp(M, P, seed):
         return scaled(added(*[gradient(w, [mb]) for rank in by_rank for mb in rank[step]]), 1 / P)
 
     causes = {"this node's mean: nothing crossed": of_node, "summed over the nodes, expected the mean": summed}
-    judge_fsdp(weights, by_rank, got, P, causes if M > 1 else {})
+    judge_fsdp(weights, by_rank, got, parts=P, also=causes if M > 1 else {})
     parts = [8 * -(-vector(weights, names).numel() // P) for names in unit_names(weights)]
     _, plain = call("scenarios.hybrid", given, weights=weights, dtype="float32", prefetch=False, **sizes)
     for r in range(N):

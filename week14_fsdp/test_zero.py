@@ -129,17 +129,25 @@ def large_weights(seed):
     return weights, generator
 
 
-def zero_case(seed, N, max_norm=UNCLIPPED, large=False, idle=False, padded=True):
+def limits_of(weights, by_rank, times):
+    """The `max_norm` of each step, from how many times that step's norm it is."""
+    limits: list[float | None] = []
+    for by in times:
+        limits.append(by and by * adamw(weights, by_rank, [*limits, None])[1][-1])
+    return limits
+
+
+def zero_case(seed, N, times=UNCLIPPED, large=False, idle=False, padded=True):
     weights, generator = large_weights(seed) if large else draw(seed, idle=idle)
     while (sum(t.numel() for t in weights.values()) % N > 0) != padded:  # there is to be padding, or none
         weights["idle"] = generator.normal(1 + weights.get("idle", torch.empty(0)).numel(), dtype=F64)
-    by_rank = [[a_batch(weights, generator) for _ in max_norm] for _ in range(N)]
+    by_rank = [[a_batch(weights, generator) for _ in times] for _ in range(N)]
     got, ledger = call(
         "scenarios.zero",
         [(steps,) for steps in by_rank],
         weights=weights,
         options=options_of(weights.values()),
-        max_norm=max_norm,
+        max_norm=limits_of(weights, by_rank, times),
         every=not large,
         weighed=large,
     )
@@ -226,8 +234,10 @@ def norms_of(weights, by_rank, r):
 @pytest.mark.parametrize("N", [2, 4])
 def test_zero_clipping(N, seed):
     """Clipping by the norm of the whole, averaged gradient, which is reported without clipping, too"""
-    limits = (0.05, None, 0.05, 0.0)
-    weights, by_rank, got, _ = zero_case(seed + 1000 * N, N, limits)
+    draw = Draw(seed, "clipping", N)
+    times = (draw.rng.uniform(0.02, 0.1), None, draw.rng.uniform(1.2, 4.0), 0.0)
+    weights, by_rank, got, _ = zero_case(seed + 1000 * N, N, times)
+    limits = limits_of(weights, by_rank, times)
     after, norms = adamw(weights, by_rank, limits)
     for r in range(N):
         mine, got_norms, *_ = answer(got[r], 4)
@@ -238,7 +248,7 @@ def test_zero_clipping(N, seed):
         same(got_norms[0], norms[0], tol=TOL * norms[0], rank=r, what="the norm of the first step", looks_like=causes)
         for step in range(len(after)):
             weights_agree(mine[step], after, step, r, weights, by_rank, limits)
-        same(got_norms, norms, tol=TOL * max(norms), rank=r, what="the norms (the second step does not clip)")
+        same(got_norms, norms, tol=TOL * max(norms), rank=r, what="the norms (two steps do not clip)")
     some = [rank[0] for rank in by_rank[1:]]  # rank 0 has no gradient at all: zeros
     once = {"weights": weights, "options": options_of(weights.values())}
     got, _ = call("scenarios.zero", [([b],) for b in (None, *some)], **once, max_norm=(None,))
@@ -246,13 +256,20 @@ def test_zero_clipping(N, seed):
     for r in range(N):
         _, got_norms, *_ = answer(got[r], 4)
         same(got_norms, [norm], tol=TOL * norm, rank=r, what="the norm of a step in which rank 0 has no gradient")
-    huge = {name: t * 1e160 if name in ("embed", "scale") else t for name, t in weights.items()}
-    got, _ = call("scenarios.zero", [([rank[0]],) for rank in by_rank], **once | {"weights": huge}, max_norm=(1.0,))
+    used = sorted(weights.keys() - {"idle"})
+    step, name, value = draw.size(0, 2), used[draw.size(0, len(used) - 1)], (math.nan, math.inf)[draw.size(0, 1)]
+    index = tuple(draw.size(0, n - 1) for n in weights[name].shape)
+    spoiled = step, draw.size(0, N - 1), name, index, value
+    got, _ = call("scenarios.zero", [(rank[:3],) for rank in by_rank], **once, max_norm=(1.0,) * 3, spoiled=spoiled)
+    _, norms = adamw(weights, by_rank, (1.0,) * 3)
     for r in range(N):
-        (ends, *_), (norm, *_), *_ = answer(got[r], 4)
+        mine, got_norms, *_ = answer(got[r], 4)
+        same(got_norms[:step], norms[:step], tol=TOL * max(norms), rank=r, what="the norms before one is not finite")
+        end = mine[-1][name][index].item()
         expect(
-            math.isnan(norm) and all(t.isnan().any() for t in ends.values()),
-            f"rank {r}: the loss is NaN, the norm {norm}; a step by it must not leave finite weights",
+            not math.isfinite(got_norms[step]) and math.isnan(end),
+            f"rank {r}: rank {spoiled[1]}'s gradient of {name} has a number that is {value} in step {step + 1}. The norm "
+            f"of this step is {got_norms[step]}, and the weight ends as {end}: a step must not leave it finite",
             cause=("a gradient that is not finite is hidden: nobody would see it",),
         )
 
@@ -308,8 +325,10 @@ def judge_memory(ledger, P, S):
 @task("14.3", points=3)
 def test_zero_traffic(seed):
     """One reduce-scatter and one all-gather in each step, and one number for the norm"""
-    N, limits = 3, (1e9,) * 3  # a limit on the norm is given, and never reached: a wrong one is 14.3's clipping
-    weights, by_rank, got, ledger = zero_case(seed + 5000, N, limits, padded=False)
+    # A limit on the norm is given, and never reached, not by a wrong norm either: that is 14.3's clipping.
+    N, times = 3, [Draw(seed, "limits", k).rng.uniform(5, 20) for k in range(3)]
+    weights, by_rank, got, ledger = zero_case(seed + 5000, N, times, padded=False)
+    limits = limits_of(weights, by_rank, times)
     after, _ = adamw(weights, by_rank, limits)
     S = -(-sum(t.numel() for t in weights.values()) // N)
     for r in range(N):

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from labkit.comm.group import Group
 
-_HERE = "_labkit_on_the_groups_device"
+_HERE = WeakTensorKeyDictionary()  # of all ranks: threads meet each other's. At a tensor whoever is judged could set it
 _ACROSS = ("copy_", "__set__")  # may take tensors of two devices; of others, one number may lie elsewhere
 
 
@@ -36,7 +37,7 @@ class Elsewhere(TorchFunctionMode):
         made = func(*args, **kwargs)
         for tensor in _tensors((made,)):
             if named or not any(tensor is other for other in given):  # what is changed in place stays where it is
-                setattr(tensor, _HERE, here)
+                _HERE[tensor] = here
         return made
 
     def __getattr__(self, name: str) -> Any:
@@ -54,7 +55,7 @@ class Elsewhere(TorchFunctionMode):
 
 def _is_here(tensor: torch.Tensor) -> bool:
     # torch makes a Parameter past this mode: one that nobody moved lies where its group is.
-    return getattr(tensor, _HERE, isinstance(tensor, torch.nn.Parameter))
+    return _HERE.get(tensor, isinstance(tensor, torch.nn.Parameter))
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:

@@ -81,7 +81,7 @@ def bytes_left(boxed, mutant, seed, checkpointed):
     week, runner, edit = boxed
     edit(mutant)
     with use(runner, Case(runner.folder, week.package, task="14.4", timeout=DEADLINE)):
-        _, _, _, ledgers, sizes = memory_case(seed, checkpointed)
+        _, _, _, ledgers, _, sizes = memory_case(seed, checkpointed)
     assert all(len(ledger.weighed) >= 2 * 2 * 8 for ledger in ledgers)
     return min(judge_weighed(ledger, sum(sizes), sizes[0], sizes[1], 8, 2) for ledger in ledgers), sizes[1]
 

@@ -54,20 +54,27 @@ def a_batch(weights, generator, use=None, T=5, B=2):
     return tokens, targets, use
 
 
-def loss_of(w, batch):
-    """The network of given/tiny.py, as a function of its weights."""
+def loss_of(w, batch, run=lambda block, *args: block(*args)):
+    """The network of given/tiny.py, as a function of its weights. run: how each block is called."""
     tokens, targets, use = batch
+
+    def block(x, k):
+        return x + F.relu(x @ w[f"blocks.{k}.up"].T + w[f"blocks.{k}.bias"]) @ w[f"blocks.{k}.down"].T
+
     x = w["embed"][tokens]
     for k in range(sum("up" in name for name in w)) if use is None else use:
-        x = x + F.relu(x @ w[f"blocks.{k}.up"].T + w[f"blocks.{k}.bias"]) @ w[f"blocks.{k}.down"].T
+        x = run(block, x, k)
     logits = (x * w["scale"]) @ w["embed"].T
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def gradient(weights, batches):
-    """Of the mean of the losses; zeros where nothing is used."""
+def gradient(weights, batches, turned=None, **how):
+    """Of the mean of the losses; zeros where nothing is used. turned: {name: what this weight is multiplied by between
+    forward and backward}."""
     w = {name: t.clone().requires_grad_() for name, t in weights.items()}
-    loss = sum(loss_of(w, batch) for batch in batches) / len(batches)
+    loss = sum(loss_of(w, batch, **how) for batch in batches) / len(batches)
+    for name, by in (turned or {}).items():
+        w[name].data.mul_(by)  # past autograd, which saved this memory
     grads = torch.autograd.grad(loss, list(w.values()), allow_unused=True)
     return {n: torch.zeros_like(t) if g is None else g for (n, t), g in zip(w.items(), grads)}
 
@@ -156,7 +163,7 @@ def gradients_agree(got, want, rank, causes, what="the gradients"):
     same(got[wrong], want[wrong], rank=rank, tol=TOL, what=f"{what}: that of {wrong}")
 
 
-def follow(weights, by_rank, lr=0.03125):
+def follow(weights, by_rank, lr=0.03125, gradient=gradient):
     """One process on the whole batch: gradients of each step. Micro-batches add up."""
     w, found = weights, []
     for step in range(len(by_rank[0])):
@@ -167,20 +174,25 @@ def follow(weights, by_rank, lr=0.03125):
     return found
 
 
-def judge_refused(what, weights, generator, seed, use=None):
-    """Pass if an attempt is refused on every rank, and the ordinary steps before it, one to three, were not. (To refuse
-    everything is no answer.) use: the blocks of the attempt."""
+def judge_refused(what, weights, generator, seed, use=None, mine=None, **options):
+    """Pass if an attempt is refused on every rank, and the ordinary steps before it, one to three, were right. (To
+    refuse everything is no answer.) use: the blocks of the attempt. mine: which of the mean gradient a rank has, as one
+    vector; all of it, if None."""
     by_rank = [[a_batch(weights, generator) for _ in range(1 + seed % 3)] for _ in range(2)]
     by_rank = [[*batches, a_batch(weights, generator, use)] for batches in by_rank]
-    got, _ = call("scenarios.refused", [(batches,) for batches in by_rank], weights=weights, what=what)
+    got, _ = call("scenarios.refused", [(batches,) for batches in by_rank], weights=weights, what=what, **options)
+    means = [gradient(weights, list(step)) for step in zip(*by_rank)][:-1]
     for r, batches in enumerate(by_rank):
-        seen, losses = answer(got[r], 2)
+        seen, losses, grads = answer(got[r], 3)
         want = [loss_of(weights, batch).item() for batch in batches[:-1]]
         expect(
             isinstance(losses, list) and len(losses) == len(want),
             f"rank {r}: an ordinary step must not be refused, and it gave {seen}",
         )
         same(losses, want, rank=r, tol=TOL, what="the losses of the steps before")
+        for found, mean in zip(answer(grads, len(means)), means):
+            whole = mine(mean, r) if mine else vector(mean, registered(weights))
+            same(found, whole, rank=r, tol=TOL, what="the gradient of an ordinary step, side by side,")
         expect(
             seen == "RuntimeError",
             f"rank {r}: {what} must be a RuntimeError with a sentence; it gave {seen}",
