@@ -327,7 +327,7 @@ CHECKPOINT = [
     load("a damaged one ends the run",
         """            passed_over.append(problem)
             continue""",
-        "            raise LabError(problem)", OLDER),
+        "            raise LabError(problem)", (*OLDER, "test_another_run")),
     load("nothing is said of the damaged one", 'Loaded(step, own["own"], passed_over)', 'Loaded(step, own["own"], [])',
         OLDER),
     load("of several damaged ones the last is spoken of",
