@@ -288,12 +288,13 @@ class Memory:
         return bytes(self.files[f"{step}/{name}"].tolist())
 
 
-def without_save(batches, values, lr, steps, refused, group):
-    """C.2: a step for each batch, of which those in `refused` are not taken; what the run is like after `steps` and at
-    the end. Your checkpoints are not called here."""
+def without_save(batches, values, lr, steps, refused, begun, group):
+    """C.2: a step for each batch, of which those in `refused` are not taken; AdamW has counted `begun` before. What the
+    run is like after `steps` and at the end. Your checkpoints are not called here."""
     from . import assemble
 
     trainer = assemble.assemble(setup_of(values), group)
+    trainer.optimizer.steps = begun
     stepped(trainer, batches[:steps], lr, refused)
     found = state(trainer)
     vitals = stepped(trainer, batches[steps:], lr)
@@ -308,17 +309,17 @@ def stepped(trainer, batches, lr, refused=()):
     return [list(trainer.step(rows, lr, lambda _, n=n: n not in refused)) for n, rows in enumerate(data)]
 
 
-def saved(batches, values, lr, step, full, refused, group):
-    """C.2: a step for each batch, of which those in `refused` are not taken, and a save as `step`: what was written and
-    said."""
+def saved(batches, values, lr, step, full, refused, begun, own, group):
+    """C.2: steps as in `without_save`, and a save as `step` with this `own`: what was written and said."""
     from . import assemble, checkpoint
 
     checkpoint.damage(Memory(group), 0, [])  # if it is a blank, it says so before C.1's
     trainer = assemble.assemble(setup_of(values), group)
+    trainer.optimizer.steps = begun
     stepped(trainer, batches, lr, refused)
     store, error = Memory(group, full=full), ("", "")
     try:
-        checkpoint.save(trainer, step, store, {"rate": 0.25, "rank": group.rank})
+        checkpoint.save(trainer, step, store, own)
     except LabError as refused:
         error = ("LabError", str(refused))
     return {"files": store.written, "discarded": store.discarded, "error": error, "state": state(trainer)}
@@ -330,11 +331,13 @@ def resumed(batches, values, lr, files, unlisted, group):
 
     checkpoint.damage(Memory(group), 0, [])  # if it is a blank, it says so before C.1's
     trainer = assemble.assemble(setup_of(values), group)
-    before = [unit.shard.detach().clone() for unit in trainer.units]
+    adam = trainer.optimizer
+    kept = [*(unit.shard for unit in trainer.units), *adam.m, *adam.v]
+    before = [x.detach().clone() for x in kept]
     try:
         found = checkpoint.load(trainer, Memory(group, files, unlisted=unlisted))
     except LabError as refused:
-        same = all(torch.equal(a, unit.shard) for a, unit in zip(before, trainer.units))
+        same = adam.steps == 0 and all(map(torch.equal, before, kept))
         return {"error": ("LabError", str(refused)), "untouched": same}
     loaded = state(trainer)
     vitals = stepped(trainer, batches, lr)

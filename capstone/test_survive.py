@@ -211,12 +211,17 @@ def test_who_acts(N, seed):
     bad = draw.size(0, N - 1)
     others = [r for r in range(N) if r != bad]
     by = others[draw.size(0, N - 2)]
+    kind, group = ("all_gather", "reduce_scatter", "all_reduce", "recv")[draw.size(0, 3)], f"dp{draw.size(10, 9999)}"
+    here = draw.size(1, 999)
+    there = here + draw.size(1, 999)
     for host in ("here", "there", "gone"):
-        waits = dict(call="all_gather", group="dp", ranks=[*range(N)], number=7, stood=LIMIT + 1, where="a.py:3")
-        standings = [stands(r, host=host.replace("gone", "here")) if r == bad else stands(r, **waits) for r in range(N)]
+        waits = dict(call=kind, group=group, ranks=[*range(N)], number=7, stood=LIMIT + 1, where="a.py:3")
+        standings = [stands(r, host=f"node{here}", **({} if r == bad else waits)) for r in range(N)]
+        if host == "there":
+            standings[bad]["host"] = f"node{there}"
         for r, one in enumerate(standings):
             one["pid"] = 2**31 - 1 - r  # no system has it
-        found = [bad, "all_gather", "dp", by, "it is in its own code"]
+        found = [bad, kind, group, by, "it is in its own code"]
         for r, got in zip(others, call_each("scenarios.acts", [(r, found, standings, host == "gone") for r in others])):
             written, killed, left = (field_of(got, key) for key in ("written", "killed", "left"))
             done = f"wrote {len(written)} autopsies, killed {len(killed)} processes" + ", left" * bool(left)
@@ -230,11 +235,11 @@ def test_who_acts(N, seed):
             expect(len(written) == 1, f"rank {by} is the one that acts: it {done}; expected one autopsy", known=True)
             said = re.findall(r"\w+", written[0][0])
             expect(
-                {str(bad), "all_gather", "dp"} <= {*said},
-                f"the autopsy must name rank {bad}, its call all_gather and its group dp: {written[0][0]!r}",
+                {str(bad), kind, group} <= {*said},
+                f"the autopsy must name rank {bad}, its call {kind} and its group {group}: {written[0][0]!r}",
                 known=True,
             )
-            named = dict(rank=bad, call="all_gather", group="dp")
+            named = dict(rank=bad, call=kind, group=group)
             expect(written[0][1] == named, f"the autopsy's fields are {written[0][1]}, expected {named}", known=True)
             right = [[standings[bad]["pid"], signal.SIGKILL]] if host != "there" else []
             where = {"here": "of this host", "gone": "of this host, and has died meanwhile"}.get(
@@ -526,24 +531,35 @@ def test_struck(fault, seed):
     """Killed, hung, preempted under torchrun"""
     story_of("struck", struck_run, seed).of(fault)
     if fault == "hung":  # the run always hangs in the same call, whose two words could be fixed
-        stuck = Draw(seed, "another call").size(0, 1)
-        there = dict(call="reduce_scatter", group="tp", ranks=[0, 1], number=7, begun={"world": 3, "tp": 8})
-        late = stands(stuck, begun={"world": 3, "tp": 7}, silent=LIMIT + 2)
+        draw = Draw(seed, "another call")
+        stuck, group = draw.size(0, 1), f"tp{draw.size(10, 9999)}"
+        kind = ("reduce_scatter", "all_reduce")[draw.size(0, 1)]
+        there = dict(call=kind, group=group, ranks=[0, 1], number=7, begun={"world": 3, group: 8})
+        late = stands(stuck, begun={"world": 3, group: 7}, silent=LIMIT + 2)
         waits = stands(1 - stuck, **there, stood=LIMIT + 1, where="a.py:3")
-        [got] = call_each("scenarios.who_hangs", [([late, waits] if stuck == 0 else [waits, late], LIMIT)])
-        right = [stuck, "reduce_scatter", "tp", 1 - stuck]
+        both = [late, waits] if stuck == 0 else [waits, late]
+        [got] = call_each("scenarios.who_hangs", [(both, LIMIT)])
+        right = [stuck, kind, group, 1 - stuck]
         got = got and list(got)
         expect(got == right, f"for another call `hung` names {got}, expected {right}", known=True)
+        done = call_alone("scenarios.acts", 1 - stuck, [*right, "its process is stopped"], both, False)
+        named, wrote = dict(rank=stuck, call=kind, group=group), [fields for _, fields in field_of(done, "written")]
+        expect(wrote == [named], f"for another call the autopsies' fields are {wrote}, expected {[named]}", known=True)
 
 
 def goes_on_run(place: Site, seed: int, story: Story) -> None:
-    """A bad batch, a full disk, three bad batches twice, a slow rank: one run, one start."""
+    """Bad batches, a full disk, a way back twice, a slow rank: one run, one start."""
     draw = Draw(seed, "goes on")
-    alone, row = draw.size(2, 4), draw.size(11, 12)
-    pair = draw.size(6, 7)
-    bad = {alone, pair, pair + 1, *range(row, row + 6)}
-    job = Job(seed, "goes on", steps=26, bad=bad, batches=40)
-    full = 2 * EVERY  # the checkpoint that finds no room
+    every, back, factor = draw.size(5, 7), draw.size(3, 4), draw.size(60, 75) / 100
+    full = draw.size(2, 5, times=every)  # the checkpoint that finds no room
+    to = full - every  # that of this step stays the newest
+    alone, row, pair = draw.size(2, every - 1), full + draw.size(1, 2), every + draw.size(1, 2)
+    some = range(pair, pair + draw.size(2, back - 1))
+    bad = {alone, *some, *range(row, row + 2 * back)}
+    shifts = [row + back - 1 - to, row + 2 * back - 1 - to]
+    shift, first = shifts[-1], to + back + draw.size(5, 8)
+    last = first + draw.size(13, 16)
+    job = Job(seed, "goes on", last, bad, batches=last + shift + 2, every=every, back=back, factor=factor)
     plan = job.plan({full})
     want = job.undisturbed(plan)
     victim, slow = draw.size(0, RANKS - 1), draw.size(0, RANKS - 1)
@@ -554,12 +570,17 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
 
     expect(reached(place, full - 1), f"the run does not come to step {full - 1}{Story(printed=place.said()).ending()}")
     said = [(one.get("step"), one.get("action")) for one in events(place, "nonfinite")]
-    right = [(alone, "skip"), (pair, "skip"), (pair + 1, "lower")]
+    right = [(alone, "skip"), (pair, "skip"), *((step, "lower") for step in some[1:])]
+    seconds = [one.get("rank_seconds") for one in struck.lines(place, "steps.jsonl")]
+    by_rank = all(isinstance(one, list) and len(one) == RANKS for one in seconds)
     story.wrong["skipped"] = first_of(
-        "" if said == right else f"the events of bad steps are {said}, expected {right}", curve(place, want, 5)
+        "" if said == right else f"the events of bad steps are {said}, expected {right}",
+        curve(place, want, every),
+        "" if to in published(place) else f"the checkpoint of step {to} is not there",
+        "" if by_rank and any(a != b for a, b in seconds) else "`rank_seconds` of the record are not each rank's own",
     )
 
-    # Files of one rank may not grow while step 10 is saved. Lines of the record are shorter than that.
+    # Files of one rank may not grow while that step is saved. Lines of the record are shorter than that.
     filled = place.fill(victim, 96 << 10)
     elsewhere = sys.platform != "linux"  # there the files are one's own; what a stranger left may be a link
     if not filled and elsewhere:
@@ -567,46 +588,43 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
     for rank in range(RANKS):
         gate(place, rank, full + 1 if full + 1 < row else full)
     until(place, lambda: events(place, "not saved") or full in published(place))
-    unsaved = events(place, "not saved")
-    there, older = published(place), weights(place, job, want, EVERY)
+    unsaved = [one.get("step") for one in events(place, "not saved")]
+    there, older = published(place), weights(place, job, want, to)
     if filled:
         place.fill(victim, None)
     elif elsewhere:
         (place.left / "run" / "checkpoints" / f"step-{full:08d}.partial").unlink(missing_ok=True)
     story.wrong["full disk"] = first_of(
         "" if filled or elsewhere else UNKNOWN,
-        "" if unsaved else "no event `not saved` was written",
+        "" if unsaved == [full] else f"events `not saved` were written of steps {unsaved}, expected {[full]}",
         "" if full not in there else f"the checkpoint of step {full} is there, and one rank could not write its part",
         older,
     )
 
-    # Three bad batches in a row: back to step 5, since step 10 could not be saved. So are the three behind them: back
-    # to step 5 again, whose checkpoint knows of no way back. Then one rank's batches come late.
-    first = EVERY + 8
-    shifts = [row + 2 - EVERY, row + 5 - EVERY]
-    shift = shifts[-1]
+    # Three or four bad batches in a row: back to step `to`, since step `full` could not be saved. So are as many behind
+    # them: back to step `to` again, whose checkpoint knows of no way back. Then one rank's batches come late.
     for rank in range(RANKS):
         gate(place, rank, first + shift - 1 if rank == slow else None)
     if not reached(place, first - 1, after=2):
         story.wrong["rolled back"] = f"the run does not come back to step {first - 1}"
         return
-    step, shown, seconds = first, 0, 1.0
+    step, shown, pause = first, 0, 1.0
     while shown < 4 and step < job.steps and reached(place, step - 1):  # then the other rank waits already
-        time.sleep(seconds)  # of a step that takes 20 ms
+        time.sleep(pause)  # of a step that takes 20 ms
         gate(place, slow, step + shift)
         reached(place, step)
         shown = shown + 1 if late(place, step, slow) else 0
         step += 1
-        seconds = seconds if shown else min(2 * seconds, 8.0)  # on a busy machine the other one is slow, too
+        pause = pause if shown else min(2 * pause, 8.0)  # on a busy machine the other one is slow, too
     gate(place, slow, None)
     status = struck.ended(place)
     # Read when all is written: on a busy machine a step's event may come after its line.
     named = {one.get("rank") for one in events(place, "slow rank") if first <= int(one.get("step") or 0) < step}
     rolled = [(one.get("to"), one.get("shift")) for one in events(place, "rolled back")]
-    last = [one.get("action") for one in events(place, "nonfinite")][3:]
-    counted, wanted = struck.own(place, job.steps, "rollbacks"), [(EVERY, one) for one in shifts]
+    led = [one.get("action") for one in events(place, "nonfinite")][1 + len(some) :]
+    counted, wanted = struck.own(place, job.steps, "rollbacks"), [(to, one) for one in shifts]
     story.wrong["rolled back"] = first_of(
-        "" if last == 2 * ["skip", "lower", "roll back"] else f"the last bad steps led to {last}",
+        "" if led == 2 * ["skip", *(back - 2) * ["lower"], "roll back"] else f"the last bad steps led to {led}",
         "" if rolled == wanted else f"it rolled back to {rolled} (step, shift), expected {wanted}",
         "" if status == 0 else f"the run ends with status {status}",
         curve(place, want, job.steps),

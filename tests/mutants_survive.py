@@ -95,6 +95,8 @@ FUNCTIONS = [
             other = other._replace(host="")
         self.autopsy(""",
         ACTS),
+    act("always the same call", "call=found.call, group=found.group", 'call="all_gather", group="dp"', ACTS),
+    act("whatever the host is called, but one", "if other.host == me.host:", 'if other.host != "there":', ACTS),
     act("the autopsy names nobody", "self.autopsy(text", "self.autopsy(found.why", ACTS),
     hung("at once", "one.stood < limit", "one.stood < limit / 9", HANGS),
 ]
@@ -105,6 +107,8 @@ RUN = [
     go_back("the lowered rate is forgotten",
         "run.recovery.rate, run.rollbacks = rate, rollbacks + 1",
         "run.rollbacks = rollbacks + 1", BACK, may=NAMED),
+    go_back("a rate of today's numbers", "= rate, rollbacks", "= 0.25 ** (rollbacks + 1), rollbacks", BACK, may=NAMED),
+    tell("one's own seconds for all", "rows[:, 1].tolist()", "[own] * group.size", (SKIPPED, NAMED)),
     go_back("the count of ways back comes back, too", "rate, rollbacks + 1", "rate, run.rollbacks + 1", BACK),
     go_back("ways back are not counted", "rate, rollbacks + 1", "rate, rollbacks", BACK),
     go_back("the same batches again",

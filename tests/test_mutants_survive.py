@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from capstone.given.struck import EVERY
+from capstone.given.struck import steps
 from labkit.checks.outside import Site
 from labkit.checks.runner import Case, LocalRunner, use
 from labkit.checks.verdict import WRONG, CheckFailed
@@ -65,12 +65,12 @@ class ThreadSite(Site):
         return None if self.running else self.status
 
     def fill(self, rank: int, most: int | None, ranks: int = 2) -> bool:
-        """A file lies where step 10's folder is to be, since one thread's files have no limit of their own."""
-        place = self.left / "run" / "checkpoints" / f"step-{2 * EVERY:08d}.partial"
+        """A file lies where the next step's folder is to be, since one thread's files have no limit of their own."""
         if most is None:
-            place.unlink(missing_ok=True)
+            self.in_the_way.unlink(missing_ok=True)
         else:
-            place.write_text("in the way")
+            self.in_the_way = self.left / "run" / "checkpoints" / f"step-{max(steps(self)) + 1:08d}.partial"
+            self.in_the_way.write_text("in the way")
         return True
 
     def close(self) -> None:

@@ -110,9 +110,9 @@ def clipped(clip, norm, name):
     return min(1.0, clip / norm) if clip else 1.0
 
 
-def alone(c, weights, batches, options, fp8=False, dtype=torch.float32, factor=clipped):
+def alone(c, weights, batches, options, fp8=False, dtype=torch.float32, factor=clipped, begun=0):
     """The same training in one process: losses (of the first step's micro-batches, too), norms, the first gradients,
-    the weights at the end. dtype: what one step computes in."""
+    the weights at the end. dtype: what one step computes in. begun: steps that AdamW has counted before."""
     model = Transformer(c, linear=linear_for(fp8))
     model.load_state_dict(weights)
     model.to(dtype)
@@ -120,6 +120,9 @@ def alone(c, weights, batches, options, fp8=False, dtype=torch.float32, factor=c
     vectors = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": matrices, "weight_decay": options["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=options["betas"], eps=options["adam_eps"])
+    for p in model.parameters() if begun else ():
+        moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        optimizer.state[p] = {"step": torch.tensor(float(begun)), **moments}
     losses: list[float] = []
     norms: list[float] = []
     micro: list[float] = []

@@ -3,8 +3,9 @@ meets none. It knows nothing of your modules; what ranks left behind it reads as
 
 **What may differ.** Two data-parallel ranks add the same gradients in another order than one process. alone.py's TOL
 is that for one step: 4e-5 of a gradient. A run of 30 steps adds 30 such errors, and this learning rate with AdamW's
-large epsilon keeps them from growing: TOL is 30 x 4e-5 = 1.2e-3. Found on four seeds: at most 5e-6, in weights and
-moments, and with one step left out 2e-2 and more. (At alone.py's rate of 0.1 they do grow: 5e-3 in the moments.)
+large epsilon keeps them from growing: TOL is 30 x 4e-5 = 1.2e-3, for longer runs too. Found on four seeds: at most
+5e-6, in weights and moments, and with one step left out 2e-2 and more. (At alone.py's rate of 0.1 they do grow: 5e-3 in
+the moments.)
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ RANKS, ROWS, EVERY = 2, 8, 5  # ROWS: of a batch; EVERY: steps between two check
 LIMIT = 10.0  # seconds: the watchdog's, where it is to bark; a busy machine may keep a healthy rank for some of them
 LR, TOL = 0.03, 30 * 4e-5
 PATIENCE = 150.0  # seconds in which its processes could run, for the next thing that a program is to do
-LOWER, BACK, FACTOR = 2, 3, 0.5
+LOWER, BACK, FACTOR = 2, 3, 0.5  # of Recovery: see labkit.train.recovery
 PROGRAM = "capstone.drawn"
 
 
@@ -44,9 +45,21 @@ class Job:
 
     bad    batches (from 1) that hold, in a row that one rank alone reads, a token whose embedding is infinite: its loss
            is NaN there. No other batch has the token.
+    every, back, factor: EVERY, BACK and FACTOR of this run
     """
 
-    def __init__(self, seed: int, name: str, steps: int, bad: set[int], batches: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        name: str,
+        steps: int,
+        bad: set[int],
+        batches: int,
+        every: int = EVERY,
+        back: int = BACK,
+        factor: float = FACTOR,
+    ) -> None:
+        self.every, self.back, self.factor = every, back, factor
         self.draw, self.steps, self.bad = Draw(seed, "struck", name), steps, bad
         draw, T = self.draw, self.draw.size(9, 14)
         shape: dict[str, Any] = dict(vocab_size=draw.size(259, 299), d_model=64, n_layers=2, n_heads=4, n_kv_heads=2)
@@ -76,9 +89,9 @@ class Job:
             "adam_eps": EPS,
             "clip_norm": 1.0,
             "eval_every": 0,
-            "checkpoint_every": EVERY,
+            "checkpoint_every": every,
             "hang_after": 0,
-            "recovery": {"lower_after": LOWER, "rollback_after": BACK, "factor": FACTOR},
+            "recovery": {"lower_after": LOWER, "rollback_after": back, "factor": factor},
         }
 
     def lay(self, place: Site) -> None:
@@ -110,11 +123,11 @@ class Job:
             batch = step + shift
             if batch not in self.bad:
                 row, plan[step] = 0, (batch, rate, True)
-                newest = step if step % EVERY == 0 and step not in unsaved else newest
+                newest = step if step % self.every == 0 and step not in unsaved else newest
                 continue
             row, plan[step] = row + 1, (batch, rate, False)
-            rate *= FACTOR if row >= LOWER else 1.0
-            if row >= BACK:
+            rate *= self.factor if row >= LOWER else 1.0
+            if row >= self.back:
                 plan = {k: v for k, v in plan.items() if k <= newest}
                 shift, step, row, unsaved = shift + step - newest, newest, 0, ()
         return plan

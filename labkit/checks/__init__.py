@@ -18,7 +18,8 @@ A check calls the student's function, which runs elsewhere, and judges what came
     call            (name, inputs, *, in_place=False, shared=False, **arguments): on len(inputs) ranks. An entry that is a
                     tuple is several arguments. in_place: it may write to them; `got.inputs[r]` holds them afterwards.
                     A run that hangs, crashes or gives no answer fails the test by itself
-    call_alone      (name, *arguments): without a group, in one process; call_each(name, tuples): once with each
+    call_alone      (name, *arguments): without a group, in one process; call_each(name, tuples): once with each,
+                    in an order of the seed's
     same            (got, want, *, rank, looks_like, tol, what): type, shape, dtype and numbers of a tensor; a number; a
                     list. A loop over ranks ends at the first wrong one: its cause must be true there. With roundings:
                     labkit.checks.judge.close

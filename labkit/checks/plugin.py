@@ -154,6 +154,7 @@ class Checks:
             without=task.without,
             modules=task.modules,
             replies=self.replies,
+            seed=seed_of(self.seed, item),
         )
         begin = time.perf_counter()
         try:

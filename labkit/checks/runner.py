@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import random
 import re
 import subprocess
 import tempfile
@@ -133,8 +134,9 @@ class Answers(list):
 
 @dataclass
 class Case(Setting):
-    """The test that is running: what its calls printed, and whether one has been answered."""
+    """The test that is running: what its calls printed, and whether one has been answered. seed: of its random data."""
 
+    seed: int = 0
     printed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what a case that passes says (labkit.checks.judge.note)
     answered: bool = False
@@ -174,12 +176,14 @@ def call_alone(name: str, *args: Any, timeout: float | None = None, **kwargs: An
 
 
 def call_each(name: str, arguments: list[tuple]) -> list[Any]:
-    """Run "module.function" with each of these tuples, in one process, without ranks; raises like `call`."""
-    values = _run(name, (tuple(arguments),), None, with_group=False, each=True).values[0]
+    """Run "module.function" with each of these tuples, in one process, without ranks; raises like `call`. It is asked
+    in an order of the seed's, and so cannot tell a question by its number."""
+    order = random.Random(f"{here()[1].seed} {name}").sample(range(len(arguments)), len(arguments))
+    values = _run(name, (tuple(arguments[k] for k in order),), None, with_group=False, each=True).values[0]
     # Who answers is the student's process: a list of no values would satisfy every loop over it.
     if not isinstance(values, (list, tuple)) or len(values) != len(arguments):
         raise CheckFailed(NO_RESULT, f"{name} was called {len(arguments)} times, and as many values did not come back")
-    return list(values)
+    return [value for _, value in sorted(zip(order, values), key=lambda pair: pair[0])]
 
 
 @contextmanager

@@ -80,6 +80,16 @@ def test_an_answer_of_another_length_is_no_answer(tmp_path, answer):
     assert failed.value.verdict == "no result"
 
 
+def test_the_order_of_the_questions_is_the_seeds_and_that_of_the_answers_the_askers(tmp_path):
+    asked = []
+    runner = Answering(lambda job: Reply(values=[[asked.append(k) or k for (k,) in job.inputs[0]]]))
+    for seed in (1, 2, 1):
+        with use(runner, Case(tmp_path, "week91_mini", seed=seed)):
+            assert call_each("ops.f", [(k,) for k in range(40)]) == [*range(40)]
+    assert asked[:40] == asked[80:] != asked[40:80]
+    assert sorted(asked[40:80]) == [*range(40)] != asked[:40]
+
+
 def test_one_process_answers_all_questions_in_their_order(tmp_path):
     pid = "def pid(k, of=None):\n    import os\n    return k, of, os.getpid()\n\n\n"
     ops = OPS.replace("def more():", pid + "def more():")
