@@ -556,7 +556,7 @@ def test_what_a_rank_holds(mesh, seed):
 def test_a_step_that_is_not_taken(mesh, seed):
     """What is not finite on one rank, in a gradient or in the loss; and a step that is refused"""
     m = MESHES[mesh]
-    c, weights, batches, options = drawn(seed, mesh, "spoilt", mesh=m)
+    c, weights, batches, options = drawn(seed, mesh, "spoilt")
     draw, options["clip_norm"] = Draw(seed, mesh, "bad"), 0.0
     bad, where = draw.size(0, RANKS - 1), [(draw.size(0, 10**6), draw.size(0, 10**6)) for _ in range(2)]
     last = RANKS - 1 - draw.size(0, RANKS // m.get("pp", 1) - 1)  # of the last stage, which has the loss

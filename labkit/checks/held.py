@@ -25,13 +25,13 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), CodeType, Traceback
 def reached(*roots: Any, package: str) -> Iterator[torch.Tensor]:
     """All tensors that the roots refer to, each once; of a group those that others hung on it. It stops at what is not
     of `package` or the course."""
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # they live on: no other takes their id
     left = list(roots)
     while left:
         one = left.pop()
         if id(one) in seen or type(one) in _PLAIN:
             continue
-        seen.add(id(one))
+        seen[id(one)] = one
         if isinstance(one, torch.Tensor):
             yield one
         left += _refers_to(one, package)
