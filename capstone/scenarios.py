@@ -242,9 +242,8 @@ def product(x, w, dy, group, epsilon=None, power_of_two=False):
     recipe = part("week16_fp8.casts").Recipe(epsilon=epsilon or {}, power_of_two=power_of_two)
     group.barrier()
     y = fp8.AgreedProduct.apply(x, w, recipe, group)
-    stores = [
-        t.untyped_storage() for t in (*y.grad_fn.saved_tensors, *reached(y.grad_fn, fp8, group, package=__package__))
-    ]
+    hung = reached(y.grad_fn, fp8, group, *map(vars, (x, w, y)), package=__package__)
+    stores = [t.untyped_storage() for t in (*y.grad_fn.saved_tensors, *hung)]
     kept = {store.data_ptr(): store.nbytes() for store in stores}
     kept.pop(w.untyped_storage().data_ptr(), None)
     group.barrier()

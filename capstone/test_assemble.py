@@ -738,7 +738,8 @@ def pipelined(ledgers, mesh, size, micro):
         first = place(mesh, r)[0] == 0
         expect(
             sent == len(behind) == micro,
-            f"rank {r} sends {sent} activations to its neighbour and waits for {len(behind)}, expected {micro}",
+            f"rank {r} sends {sent} messages as large as a micro-batch's activations to its neighbour and waits for "
+            f"{len(behind)}, expected {micro}",
             known=True,
         )
         early = [k for k, had in enumerate(behind) if had < (min(k + 2, micro) if first else k)]

@@ -259,7 +259,7 @@ def least(c, mesh, rank, rows, steps, options, itemsize=4, wholes=0):
     return {
         # Of each half a sum forward and one backward; the embedding's, and the one in front of the head.
         "tp": 2 * (tp - 1) * (4 * layers + first + last) * micro * steps * x // tp,
-        "dp": (dp - 1) * (dp_bytes * steps + 4 * sum(sizes.values()) * wholes) // dp,
+        "dp": int((dp - 1) * (dp_bytes * steps + 4 * sum(sizes.values()) * wholes) / dp),
         "pp": (2 - first - last) * micro * steps * x if pp > 1 else 0,
     }
 
