@@ -55,12 +55,15 @@ def places(meshes, group):
     return found
 
 
-def trained(batches, values, lr, group):
+def trained(batches, values, lrs, group):
     """C.1: a step for each batch. Returns what every step gave, the first one's gradients as the optimizer would have
     seen them, the weights at the end, what was converted and what the rank holds between steps."""
+    from labkit.checks.held import reached
+
     from . import assemble
 
     trainer = assemble.assemble(setup_of(values), group)
+    values["weights"].clear()  # nothing of the check's stays that weights could be kept in
     gradients: dict[str, torch.Tensor] = {}
     calls = []
 
@@ -70,8 +73,9 @@ def trained(batches, values, lr, group):
             gradients.update(whole(trainer, lambda unit: unit.shard.grad))
         return True
 
-    vitals = [list(trainer.step(assemble.data_of(trainer, batch), lr, look)) for batch in batches]
+    vitals = [list(trainer.step(assemble.data_of(trainer, batch), lr, look)) for batch, lr in zip(batches, lrs)]
     held = [len(unit.shard) for unit in trainer.units]
+    found = [t.untyped_storage() for t in reached(trainer, assemble, package=__package__) if not t.is_meta]
     storages = [unit.full.untyped_storage().nbytes() for unit in trainer.units]
     left = sum(p.untyped_storage().nbytes() for p in trainer.model.parameters())
     return {
@@ -84,6 +88,7 @@ def trained(batches, values, lr, group):
         "held": held,
         "moments": [len(x) for x in (*trainer.optimizer.m, *trainer.optimizer.v)],
         "left": sum(storages) + left,
+        "reached": sum({store.data_ptr(): store.nbytes() for store in found}.values()),
         "grads": sum(unit.shard.grad is not None for unit in trainer.units),
     }
 
@@ -119,17 +124,18 @@ def marked(batch, values, group):
     return {"loss": loss is not None, "vitals": list(vitals), "without": without}
 
 
-def heard(batches, values, lr, group):
-    """C.1: one step; of its first micro-batch what went into each converted linear on this rank, and what came out:
-    {name: {"x", "y", "dy", "dx"}}, with the weights before the step, the gradients and the vitals."""
+def heard(batches, values, lrs, group):
+    """C.1: a step for each batch; of each micro-batch what went into each converted linear on this rank, and what came
+    out: {name: {"x", "y", "dy", "dx"}}, lists. With the weights before each step, the first one's gradients and its
+    vitals."""
     from . import assemble
 
     trainer = assemble.assemble(setup_of(values), group)
-    weights = whole(trainer, lambda unit: unit.shard)
-    found: dict[str, dict[str, torch.Tensor]] = {}
+    found: dict[str, dict[str, list[torch.Tensor]]] = {}
 
     def keep(name, what, tensor):
-        found.setdefault(name, {}).setdefault(what, tensor.detach().float().reshape(-1, tensor.shape[-1]).clone())
+        rows = tensor.detach().float().reshape(-1, tensor.shape[-1]).clone()
+        found.setdefault(name, {}).setdefault(what, []).append(rows)
 
     for name, module in trainer.model.named_modules():
         if hasattr(module, "in_features") and name != "head":
@@ -147,10 +153,14 @@ def heard(batches, values, lr, group):
     gradients: dict[str, torch.Tensor] = {}
 
     def look(vitals):
-        gradients.update(whole(trainer, lambda unit: unit.shard.grad))
+        if not gradients:
+            gradients.update(whole(trainer, lambda unit: unit.shard.grad))
         return True
 
-    vitals = list(trainer.step(assemble.data_of(trainer, batches[0]), lr, look))
+    vitals, weights = [], []
+    for batch, lr in zip(batches, lrs):
+        weights.append(whole(trainer, lambda unit: unit.shard))
+        vitals.append(list(trainer.step(assemble.data_of(trainer, batch), lr, look)))
     more = {"report": trainer.report, "kinds": kinds(trainer.model), "weights": weights}
     return {"linears": found, "gradients": gradients, "vitals": vitals, **more}
 
@@ -161,29 +171,37 @@ def kinds(model: nn.Module) -> dict[str, str]:
     return {name: type(m).__name__ for name, m in every.items() if hasattr(m, "in_features") or name == "tok_embed"}
 
 
-def spoilt(batches, values, lr, spoils, group):
+def spoilt(batches, values, lrs, spoils, spots, group):
     """C.1: a step for each batch. In the first ones a rank finds a value in its gradient or its loss, as `spoils` says:
-    ("gradient" or "loss", rank, value). `allow` refuses the one after them. Returns vitals, what `allow` was called
-    with, and whether anything moved in each; and the vitals of one gradient, of 1e22 times it, and with a NaN on all
-    ranks but the first."""
+    ("gradient" or "loss", rank, value, unit, place). `allow` refuses the one after them. Returns vitals, what `allow`
+    was called with, and whether anything moved in each, and the weights at the end; and the vitals of one gradient, of
+    1e22 times it, and with a NaN on all ranks but the first; before that `finite` with one number spoilt at each of
+    `spots`."""
     from . import assemble
 
     trainer = assemble.assemble(setup_of(values), group)
     gradients, calls, moved, vitals, graphs = trainer.gradients, [], [], [], []
 
+    def spot(unit, place):
+        """A unit's gradient, and where in it a number is that is no filling."""
+        one = trainer.units[unit % len(trainer.units)]
+        filled = sum(p.numel() for p in one.params) - one.group.rank * len(one.shard)
+        return one.shard.grad, place % min(len(one.shard), filled)
+
     def with_spoils(rows):
         loss = gradients(rows)
         graphs.append(loss is not None and loss.requires_grad)
-        for what, rank, value in spoils[number : number + 1]:
+        for what, rank, value, *where in spoils[number : number + 1]:
             if group.rank == rank and what == "loss" and loss is not None:
                 return torch.full_like(loss, value)
             if group.rank == rank and what == "gradient":
-                trainer.units[-1].shard.grad[-1] = value
+                gradient, at = spot(*where)
+                gradient[at] = value
         return loss
 
     vars(trainer)["gradients"] = with_spoils
-    for number, batch in enumerate(batches):
-        before = [unit.shard.detach().clone() for unit in trainer.units]
+    for number, (batch, lr) in enumerate(zip(batches, lrs)):
+        before, count = [unit.shard.detach().clone() for unit in trainer.units], trainer.optimizer.steps
         moments = [x.clone() for x in (*trainer.optimizer.m, *trainer.optimizer.v)]
         allowed = number != len(spoils)
 
@@ -194,14 +212,22 @@ def spoilt(batches, values, lr, spoils, group):
         vitals.append(list(trainer.step(assemble.data_of(trainer, batch), lr, allow)))
         same = all(torch.equal(a, unit.shard) for a, unit in zip(before, trainer.units))
         same &= all(map(torch.equal, moments, (*trainer.optimizer.m, *trainer.optimizer.v)))
-        moved.append(not same)
+        moved.append(not same or trainer.optimizer.steps != count)
+    weights = whole(trainer, lambda unit: unit.shard)
     grads = sum(unit.shard.grad is not None for unit in trainer.units)
-    loss, sizes = gradients(assemble.data_of(trainer, batches[0])), []
+    loss, sizes, found = gradients(assemble.data_of(trainer, batches[0])), [], []
+    for rank, value, *where in spots:
+        gradient, at = spot(*where)
+        right = gradient[at].clone()
+        gradient[at] = value if group.rank == rank else right
+        found.append(trainer.vitals(loss).finite)
+        gradient[at] = right
     for times in (1.0, 1e22, math.nan if group.rank else 1.0):
         for unit in trainer.units:
             unit.shard.grad.mul_(times)
         sizes.append(list(trainer.vitals(loss)))
-    return {"vitals": vitals, "calls": calls, "moved": moved, "grads": grads, "sizes": sizes, "graph": any(graphs)}
+    judged = {"sizes": sizes, "spots": found, "graph": any(graphs), "weights": weights}
+    return {"vitals": vitals, "calls": calls, "moved": moved, "grads": grads, **judged}
 
 
 def product(x, w, dy, group, epsilon=None, power_of_two=False):
@@ -216,7 +242,8 @@ def product(x, w, dy, group, epsilon=None, power_of_two=False):
     recipe = part("week16_fp8.casts").Recipe(epsilon=epsilon or {}, power_of_two=power_of_two)
     group.barrier()
     y = fp8.AgreedProduct.apply(x, w, recipe, group)
-    stores = [t.untyped_storage() for t in (*y.grad_fn.saved_tensors, *reached(y.grad_fn, package=__package__))]
+    hung = reached(y.grad_fn, fp8, group, *map(vars, (x, w, y)), package=__package__)
+    stores = [t.untyped_storage() for t in (*y.grad_fn.saved_tensors, *hung)]
     kept = {store.data_ptr(): store.nbytes() for store in stores}
     kept.pop(w.untyped_storage().data_ptr(), None)
     group.barrier()

@@ -23,20 +23,26 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), CodeType, Traceback
 
 
 def reached(*roots: Any, package: str) -> Iterator[torch.Tensor]:
-    """All tensors that the roots refer to, each once; it stops at groups and at what is not of `package` or the course."""
-    seen: set[int] = set()
+    """All tensors that the roots refer to, each once; of a group those that others hung on it. It stops at what is not
+    of `package` or the course."""
+    seen: dict[int, Any] = {}  # they live on: no other takes their id
     left = list(roots)
     while left:
         one = left.pop()
-        if id(one) in seen or type(one) in _PLAIN or isinstance(one, Group):
+        if id(one) in seen or type(one) in _PLAIN:
             continue
-        seen.add(id(one))
+        seen[id(one)] = one
         if isinstance(one, torch.Tensor):
             yield one
         left += _refers_to(one, package)
 
 
 def _refers_to(one: Any, package: str) -> list[Any]:
+    if isinstance(one, Group):
+        parts = [vars(one).get(name) for name in ("ledger", "transport")]
+        own = [value for value in vars(one).values() if not any(value is part for part in parts)]
+        each = [(type(part), *item) for part in parts for item in getattr(part, "__dict__", {}).items()]
+        return own + [value for kind, name, value in each if name not in _sets(kind)]
     if isinstance(one, FunctionType):
         inner = [one.__closure__, one.__defaults__, one.__kwdefaults__, one.__dict__]
         return [*inner, one.__globals__] if _students(one.__globals__.get("__name__"), package) else inner
@@ -49,6 +55,13 @@ def _refers_to(one: Any, package: str) -> list[Any]:
     if isinstance(one, FrameType):
         return [dict(one.f_locals)] if _students(one.f_globals.get("__name__"), package) else []
     return gc.get_referents(one)
+
+
+@functools.cache
+def _sets(kind: type) -> set[str]:
+    """The names of attributes that a class's own methods use."""
+    functions = [f for each in kind.__mro__ for f in vars(each).values() if isinstance(f, FunctionType)]
+    return {name for f in functions for name in f.__code__.co_names}
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from labkit.checks.held import bring_libraries, grown, reached
 from labkit.checks.verdict import CheckFailed
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
+from labkit.comm.rendezvous import ThreadTransport
 
 PACKAGE = "week91_held"
 T = torch.zeros(3)
@@ -81,12 +82,16 @@ def test_the_students_own_modules_and_classes_and_no_others(module):
     assert not any(found is T for found in reached(module.function, package=PACKAGE))
 
 
-def test_it_ends_and_leaves_groups_alone():
+def test_it_ends_and_finds_in_groups_what_is_hung_on_them():
     group = object.__new__(Group)
-    group.kept = T
+    group.ledger, group.transport = Ledger(), ThreadTransport([torch.ones(1)], 0, None)  # what it has is its own
     loop = [group, torch, torch.nn, sys.modules]
     loop.append(loop)
     assert list(reached(loop, package=PACKAGE)) == []
+    for part in (group, group.ledger, group.transport):
+        part.kept = [T]
+        assert [found is T for found in reached(loop, package=PACKAGE)] == [True]
+        part.kept = None
 
 
 def ledger(*events, weighed):
