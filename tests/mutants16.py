@@ -146,6 +146,11 @@ TASK_16_2 = [
     scale_from_amax("powers without epsilon", "np.frexp(scale)[1]",
         "np.frexp(np.minimum(FORMATS[fmt].largest / np.where(amax > 0, amax, 1) / 2.0**margin, LARGEST_FLOAT32))[1]",
         "test_power_of_two", "epsilon is ignored"),
+    scale_from_amax("one margin alone", "2.0**margin)", "(8.0 if margin else 1.0))",
+        SCALES, may=(*POWERS, "test_nothing_to_go_by")),
+    scale_from_amax("tiny amaxes by heart", "np.minimum(scale, LARGEST_FLOAT32)",
+        "np.where(np.isin(amax, np.float32([1e-44, 2e-38])), LARGEST_FLOAT32, scale)",
+        ("test_nothing_to_go_by", *POWERS), "infinite for a tiny amax"),
 ]
 
 reduce_amax, delayed_update = At.each("16.3", "delayed", "reduce_amax", "update")
