@@ -282,7 +282,7 @@ TASK_16_4 = [
     block_backward("epsilon of another slot",
         '_rounded(dy_MN, "grad", ctx.recipe)',
         '_rounded(dy_MN, "input", ctx.recipe)',
-        "test_block_product", "the epsilons are ignored", "dy has the epsilon of x"),
+        "test_block_product", "dy is rounded by x's rules"),
     scale_of("one number alone is looked at",
         "held = amax.double().clamp(min=epsilon)",
         "held = amax.double().clamp(min=epsilon)\n    if held.numel() == 1 and held.item() == 0: return torch.ones_like(amax).float()",
@@ -338,6 +338,12 @@ TASK_16_4 = [
         "torch.exp2(torch.frexp(scale)[1] - 1.0)",
         "torch.exp2(torch.floor(torch.log2(scale.float())))",
         "test_scale_of", "floor(log2 q) in float32", may="test_block_product"),
+    scale_of("through DLPack", "held = amax.double()", "held = torch.from_dlpack(torch._C._to_dlpack(amax)).double()",
+        "test_scale_of"),
+    block_scales("powers of two in E4M3", "power_of_two=power_of_two", 'power_of_two=fmt == "e4m3"',
+        ("test_block_scales", "test_on_grid", "test_block_product")),
+    At("16.4", "blockwise", "_rounded")("three products of full width", "on_grid(", "(lambda x, *_: x)(",
+        ("test_block_product", KEEPS)),
 ]
 
 rounding, rounded_weight = At.each("16.5", "linear", "rounding", "rounded_weight")
@@ -352,7 +358,7 @@ TASK_16_5 = [
     rounding("no epsilon", "recipe.epsilon.get(slot, 0.0)", "0.0",
         "test_rounding", "epsilon is ignored", may="test_linear"),
     rounding("another operand's kind of scale", "recipe.powers(slot)", 'recipe.powers("input")',
-        "test_rounding", "power_of_two is ignored", may="test_linear"),
+        ("test_rounding", "test_linear"), "power_of_two is ignored", "the weight is rounded by x's rules"),
     rounded_weight("stale weight cache",
         "if is_first_microbatch is False:",
         "if is_first_microbatch is not None and self._kept is not None:",
@@ -409,6 +415,14 @@ TASK_16_5 = [
         s_dy, s_w, s_x = torch.ones(3)""",
         "test_bf16_input", "scaled back before the product", may=PRODUCTS),
     linear_backward("dx that nobody wants, of tensors", "if ctx.needs_input_grad[0]:", "if True:", "test_frozen_input"),
+    rounding("powers of two come with epsilons", "recipe.powers(slot)", 'slot == "weight" and bool(recipe.epsilon)',
+        ("test_rounding", "test_linear"), "power_of_two is ignored"),
+    rounded_weight("None takes what was kept", "if is_first_microbatch is False:",
+        "if is_first_microbatch is False or (is_first_microbatch is None and self._kept):",
+        "test_micro_batches", "None takes what was kept"),
+    At("16.5", "linear", "FP8Linear.forward")("full width in eval mode", "        x_MK = x.reshape",
+        "        if not self.training:\n            return nn.functional.linear(x, self.weight, self.bias)\n        x_MK = x.reshape",
+        "test_within_the_bound"),
 ]
 
 convert, gradients_of = At.each("16.6", "convert", "convert", "gradients_of")
