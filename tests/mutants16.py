@@ -520,6 +520,13 @@ TASK_16_6 = [
         """model.zero_grad()
     total = 0.0""",
         "test_autocast", "what `grad` held before is lost"),
+    convert("shared by their places", "holders[id(old.weight)] > 1",
+        '"." not in name and name not in ("layers_1", "overhead", "head")',
+        "test_which_linears", may="test_skip_and_multiple"),
+    convert("eval mode by name", "new.train(old.training)", 'new.train(not name.startswith("layers.1."))',
+        "test_the_weights_are_copied"),
+    convert("two misspellings by heart", "if not any(_means(wanted, name) for name in modules):",
+        'if wanted in ("ruoter", "route"):', "test_a_wrong_skip_list_is_an_error"),
 ]
 
 loss_scale_update, after, unscale = At.each("16.7", "loss_scaling", "update", "after", "unscale_")
@@ -571,6 +578,9 @@ TASK_16_7 = [
     after("counts on after a rollback",
         "action, to, self.in_row = ROLL_BACK, self.checkpoint, 0",
         "action, to = ROLL_BACK, self.checkpoint", "test_recovery", "it counts on after a rollback"),
+    after("lowers from the second on", "self.in_row >= self.lower_after", "self.in_row >= 2", "test_recovery"),
+    after("a loss of -inf is finite", "not torch.tensor(loss).isfinite().item()", "loss != loss or loss == float('inf')",
+        "test_recovery"),
 ]
 
 measure, see = At.each("16.8", "scale_tracker", "measure", "Alarm.see")

@@ -348,9 +348,10 @@ def refused(weights, tied, skip, multiple):
     return error, replaced, [type(model.get_submodule(name)).__name__ for name in ("layers.0.attn.wq", "head")]
 
 
-def micro_batched(xs, ys, w, before, low):
-    """16.6: gradients_of on a model that notes what runs inside the context. before: what its weight's grad holds.
-    `low`: its output is BF16. Returns the loss, the gradient, and the log: (what, how many contexts are open)."""
+def micro_batched(xs, ys, w, before, low, inside):
+    """16.6: gradients_of on a model that notes what runs inside the context, where forward, loss and backward are
+    `inside` times as large. before: what its weight's grad holds. `low`: its output is BF16. Returns the loss, the
+    gradient, and the log: (what, how many contexts are open)."""
 
     from . import convert
 
@@ -366,21 +367,23 @@ def micro_batched(xs, ys, w, before, low):
         finally:
             open_ -= 1
 
+    def here(what, number, x):
+        log.append((what, open_))
+        return x * inside[number] if open_ else x
+
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
             self.weight = nn.Parameter(w.clone())
 
         def forward(self, x):
-            log.append(("forward", open_))
-            y = x @ self.weight.t()
+            y = here("forward", 0, x @ self.weight.t())
             y = y.bfloat16() if low else y
-            y.register_hook(lambda _: log.append(("backward", open_)))
+            y.register_hook(lambda dy: here("backward", 2, dy))
             return y
 
     def loss(out, y):
-        log.append(("loss in " + str(out.dtype).removeprefix("torch."), open_))
-        return (out - y).square().mean()
+        return here("loss in " + str(out.dtype).removeprefix("torch."), 1, (out - y).square().mean())
 
     model = Model()
     model.weight.grad = before.clone()
