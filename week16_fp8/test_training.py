@@ -160,6 +160,7 @@ def outcome_biases(seed):
 def test_the_weights_are_copied(seed):
     """The same weights and biases, in the same mode"""
     weights, biases, _, (_, _, found, _, _) = outcome(seed)
+    evaluated = in_eval(seed)
     expect(any(kind == "Fresh" for kind, *_ in found.values()), "no linear was converted")
     for name, (kind, weight, bias, training) in found.items():
         fresh = torch.full_like(weights[name], 7.0)
@@ -179,7 +180,7 @@ def test_the_weights_are_copied(seed):
             )
         else:
             expect(bias is None, f"{name} had no bias, and has one now")
-        mode = name not in in_eval(seed)
+        mode = name not in evaluated
         expect(
             training == mode, f"{name} was in {'training' if mode else 'eval'} mode, and is not any more", known=True
         )
