@@ -146,6 +146,11 @@ TASK_16_2 = [
     scale_from_amax("powers without epsilon", "np.frexp(scale)[1]",
         "np.frexp(np.minimum(FORMATS[fmt].largest / np.where(amax > 0, amax, 1) / 2.0**margin, LARGEST_FLOAT32))[1]",
         "test_power_of_two", "epsilon is ignored"),
+    scale_from_amax("one margin alone", "2.0**margin)", "(8.0 if margin else 1.0))",
+        SCALES, may=(*POWERS, "test_nothing_to_go_by")),
+    scale_from_amax("tiny amaxes by heart", "np.minimum(scale, LARGEST_FLOAT32)",
+        "np.where(np.isin(amax, np.float32([1e-44, 2e-38])), LARGEST_FLOAT32, scale)",
+        ("test_nothing_to_go_by", *POWERS), "infinite for a tiny amax"),
 ]
 
 reduce_amax, delayed_update = At.each("16.3", "delayed", "reduce_amax", "update")
@@ -277,7 +282,7 @@ TASK_16_4 = [
     block_backward("epsilon of another slot",
         '_rounded(dy_MN, "grad", ctx.recipe)',
         '_rounded(dy_MN, "input", ctx.recipe)',
-        "test_block_product", "the epsilons are ignored", "dy has the epsilon of x"),
+        "test_block_product", "dy is rounded by x's rules"),
     scale_of("one number alone is looked at",
         "held = amax.double().clamp(min=epsilon)",
         "held = amax.double().clamp(min=epsilon)\n    if held.numel() == 1 and held.item() == 0: return torch.ones_like(amax).float()",
@@ -333,6 +338,12 @@ TASK_16_4 = [
         "torch.exp2(torch.frexp(scale)[1] - 1.0)",
         "torch.exp2(torch.floor(torch.log2(scale.float())))",
         "test_scale_of", "floor(log2 q) in float32", may="test_block_product"),
+    scale_of("through DLPack", "held = amax.double()", "held = torch.from_dlpack(torch._C._to_dlpack(amax)).double()",
+        "test_scale_of"),
+    block_scales("powers of two in E4M3", "power_of_two=power_of_two", 'power_of_two=fmt == "e4m3"',
+        ("test_block_scales", "test_on_grid", "test_block_product")),
+    At("16.4", "blockwise", "_rounded")("three products of full width", "on_grid(", "(lambda x, *_: x)(",
+        ("test_block_product", KEEPS)),
 ]
 
 rounding, rounded_weight = At.each("16.5", "linear", "rounding", "rounded_weight")
@@ -347,7 +358,7 @@ TASK_16_5 = [
     rounding("no epsilon", "recipe.epsilon.get(slot, 0.0)", "0.0",
         "test_rounding", "epsilon is ignored", may="test_linear"),
     rounding("another operand's kind of scale", "recipe.powers(slot)", 'recipe.powers("input")',
-        "test_rounding", "power_of_two is ignored", may="test_linear"),
+        ("test_rounding", "test_linear"), "power_of_two is ignored", "the weight is rounded by x's rules"),
     rounded_weight("stale weight cache",
         "if is_first_microbatch is False:",
         "if is_first_microbatch is not None and self._kept is not None:",
@@ -404,6 +415,14 @@ TASK_16_5 = [
         s_dy, s_w, s_x = torch.ones(3)""",
         "test_bf16_input", "scaled back before the product", may=PRODUCTS),
     linear_backward("dx that nobody wants, of tensors", "if ctx.needs_input_grad[0]:", "if True:", "test_frozen_input"),
+    rounding("powers of two come with epsilons", "recipe.powers(slot)", 'slot == "weight" and bool(recipe.epsilon)',
+        ("test_rounding", "test_linear"), "power_of_two is ignored"),
+    rounded_weight("None takes what was kept", "if is_first_microbatch is False:",
+        "if is_first_microbatch is False or (is_first_microbatch is None and self._kept):",
+        "test_micro_batches", "None takes what was kept"),
+    At("16.5", "linear", "FP8Linear.forward")("full width in eval mode", "        x_MK = x.reshape",
+        "        if not self.training:\n            return nn.functional.linear(x, self.weight, self.bias)\n        x_MK = x.reshape",
+        "test_within_the_bound"),
 ]
 
 convert, gradients_of = At.each("16.6", "convert", "convert", "gradients_of")
@@ -501,6 +520,13 @@ TASK_16_6 = [
         """model.zero_grad()
     total = 0.0""",
         "test_autocast", "what `grad` held before is lost"),
+    convert("shared by their places", "holders[id(old.weight)] > 1",
+        '"." not in name and name not in ("layers_1", "overhead", "head")',
+        "test_which_linears", may="test_skip_and_multiple"),
+    convert("eval mode by name", "new.train(old.training)", 'new.train(not name.startswith("layers.1."))',
+        "test_the_weights_are_copied"),
+    convert("two misspellings by heart", "if not any(_means(wanted, name) for name in modules):",
+        'if wanted in ("ruoter", "route"):', "test_a_wrong_skip_list_is_an_error"),
 ]
 
 loss_scale_update, after, unscale = At.each("16.7", "loss_scaling", "update", "after", "unscale_")
@@ -552,6 +578,9 @@ TASK_16_7 = [
     after("counts on after a rollback",
         "action, to, self.in_row = ROLL_BACK, self.checkpoint, 0",
         "action, to = ROLL_BACK, self.checkpoint", "test_recovery", "it counts on after a rollback"),
+    after("lowers from the second on", "self.in_row >= self.lower_after", "self.in_row >= 2", "test_recovery"),
+    after("a loss of -inf is finite", "not torch.tensor(loss).isfinite().item()", "loss != loss or loss == float('inf')",
+        "test_recovery"),
 ]
 
 measure, see = At.each("16.8", "scale_tracker", "measure", "Alarm.see")

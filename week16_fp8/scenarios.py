@@ -36,7 +36,10 @@ def delay(amax_ST, group, fmt, length, algorithm, margin, alone=False):
 class Watch(TorchFunctionMode):
     """Notes every look at a tensor's values from Python, inside it."""
 
-    LOOKS = ("item", "tolist", "numpy", "cpu", "__array__", "__bool__", "__float__", "__int__", "__index__")
+    CASTS = ("__array__", "__bool__", "__dlpack__", "__float__", "__format__", "__index__", "__int__", "__repr__")
+    LOOKS = ("item", "tolist", "numpy", "cpu", "data_ptr", "storage", "untyped_storage", *CASTS)
+    # What vmap says of any other way: within it a tensor has no values of its own.
+    REFUSED = ("data pointer", "access storage", ".item()", "data-dependent", "aten::equal", "allclose")
 
     def __init__(self):
         super().__init__()
@@ -56,6 +59,10 @@ def scale_unseen(amax, fmt, epsilon, power_of_two):
     with Watch() as watch:
         scale = casts.scale_of(amax, fmt, epsilon=epsilon, power_of_two=power_of_two)
         casts.scale_of(amax.reshape(-1)[0], fmt, epsilon=epsilon, power_of_two=power_of_two)  # one number alone
+    try:
+        torch.vmap(lambda one: casts.scale_of(one, fmt, epsilon=epsilon, power_of_two=power_of_two))(amax)
+    except RuntimeError as error:
+        watch.looked += [f"what needs values ({error})"] * any(word in str(error) for word in Watch.REFUSED)
     return scale, watch.looked
 
 
@@ -191,14 +198,19 @@ def one_rounding(x, slot, forward, backward, power_of_two, epsilon):
     return linear.rounding(x, slot, recipe)
 
 
-def linear_step(x, w, bias, dy, needs_input=True, **recipe):
-    """16.5: forward and backward of an FP8Linear with these weights: y and the gradients of x, weight and bias."""
+def linear_step(x, w, bias, dy, needs_input=True, training=True, **recipe):
+    """16.5: forward and backward of an FP8Linear with these weights: y and the gradients of x, weight and bias. Not
+    training: all of it in eval mode, and y from a forward without a graph."""
     from . import casts, linear
 
     module = _linear(linear, w, bias, casts.Recipe(**recipe))
+    module.train(training)
     x = x.requires_grad_(needs_input)
     y = module(x)
     y.backward(dy)
+    if not training:
+        with torch.no_grad():
+            y = module(x)
     return y.detach(), x.grad, module.weight.grad, module.bias.grad if bias is not None else None
 
 
@@ -336,9 +348,10 @@ def refused(weights, tied, skip, multiple):
     return error, replaced, [type(model.get_submodule(name)).__name__ for name in ("layers.0.attn.wq", "head")]
 
 
-def micro_batched(xs, ys, w, before, low):
-    """16.6: gradients_of on a model that notes what runs inside the context. before: what its weight's grad holds.
-    `low`: its output is BF16. Returns the loss, the gradient, and the log: (what, how many contexts are open)."""
+def micro_batched(xs, ys, w, before, low, inside):
+    """16.6: gradients_of on a model that notes what runs inside the context, where forward, loss and backward are
+    `inside` times as large. before: what its weight's grad holds. `low`: its output is BF16. Returns the loss, the
+    gradient, and the log: (what, how many contexts are open)."""
 
     from . import convert
 
@@ -354,21 +367,23 @@ def micro_batched(xs, ys, w, before, low):
         finally:
             open_ -= 1
 
+    def here(what, number, x):
+        log.append((what, open_))
+        return x * inside[number] if open_ else x
+
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
             self.weight = nn.Parameter(w.clone())
 
         def forward(self, x):
-            log.append(("forward", open_))
-            y = x @ self.weight.t()
+            y = here("forward", 0, x @ self.weight.t())
             y = y.bfloat16() if low else y
-            y.register_hook(lambda _: log.append(("backward", open_)))
+            y.register_hook(lambda dy: here("backward", 2, dy))
             return y
 
     def loss(out, y):
-        log.append(("loss in " + str(out.dtype).removeprefix("torch."), open_))
-        return (out - y).square().mean()
+        return here("loss in " + str(out.dtype).removeprefix("torch."), 1, (out - y).square().mean())
 
     model = Model()
     model.weight.grad = before.clone()

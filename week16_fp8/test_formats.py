@@ -7,6 +7,7 @@ expected comes from torch's own float8 casts, which are not there.
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -255,6 +256,11 @@ def amaxes(seed, shape, low=-12.0, high=6.0):
     return torch.from_numpy(np.asarray(10 ** draw.uniform(low, high, shape), dtype=np.float32))
 
 
+def margin_of(seed, *more):
+    """Of so many that no table has them, and none whose double is its power of two."""
+    return int(np.random.default_rng([seed % 2**63, 16, *more]).integers(3, 21))
+
+
 def quotient(amax, fmt, margin=0, epsilon=0.0):
     """largest / (max(amax, epsilon) 2^margin), float64."""
     return LARGEST[fmt] / (amax.double().clamp(min=epsilon) * 2.0**margin)
@@ -264,8 +270,8 @@ def quotient(amax, fmt, margin=0, epsilon=0.0):
 @BOTH
 def test_scale(fmt, seed):
     """largest / amax, with a margin"""
-    shapes = (3, 5), (7,), ()
-    for amax, margin in zip([amaxes(seed + k, shape) for k, shape in enumerate(shapes)], (0, 3 + seed % 3, 0)):
+    for k, (shape, margin) in enumerate((((3, 5), 0), ((7,), margin_of(seed, 0)), ((), margin_of(seed, 1)), ((), 0))):
+        amax = amaxes(seed + k, shape)
         q = quotient(amax, fmt, margin)
         got = call_alone("scaling.scale_from_amax", amax, fmt, margin=margin)
         same(
@@ -288,13 +294,13 @@ def test_scale(fmt, seed):
 @task("16.2", points=2)
 def test_epsilon(seed):
     """An amax below epsilon counts as epsilon"""
-    epsilon = float(amaxes(seed, (1,), -7.0, -3.0)[0])
+    epsilon, fmt = float(amaxes(seed, (1,), -7.0, -3.0)[0]), ("e4m3", "e5m2")[margin_of(seed) % 2]
     factors = torch.tensor([0.0, 1e-6, 0.01, 0.5, 0.99, 1.01, 2.0, 1e3, 1e6])
     amax = (epsilon * factors.double()).float()
-    q = quotient(amax, "e4m3", 0, epsilon)
-    floor = (LARGEST["e4m3"] / amax.double()).clamp(max=LARGEST_FLOAT32)
+    q = quotient(amax, fmt, 0, epsilon)
+    floor = (LARGEST[fmt] / amax.double()).clamp(max=LARGEST_FLOAT32)
     same(
-        call_alone("scaling.scale_from_amax", amax, "e4m3", epsilon=epsilon),
+        call_alone("scaling.scale_from_amax", amax, fmt, epsilon=epsilon),
         q.float(),
         tol=q * 2.0**-22,
         what=f"the scale with epsilon {epsilon:.3g} for amax / epsilon = {factors.tolist()}",
@@ -304,7 +310,7 @@ def test_epsilon(seed):
             ).float(),
             "epsilon is ignored": torch.where(amax > 0, floor, 1.0).float(),
             "epsilon is added to amax: amax counts as the larger of the two": (
-                LARGEST["e4m3"] / (amax.double() + epsilon)
+                LARGEST[fmt] / (amax.double() + epsilon)
             ).float(),
         },
     )
@@ -328,16 +334,23 @@ def likely_scales(got, want, tol, amax, epsilon):
     }
 
 
+def beside_the_border(seed, fmt, margin):
+    """Two amaxes around the border below which the quotient leaves float32, wherever the margin comes in, and one so large
+    that amax 2^margin does."""
+    below, above, large = np.random.default_rng([seed % 2**63, margin]).uniform(0.2, 1.0, 3).tolist()
+    border = LARGEST[fmt] / LARGEST_FLOAT32
+    most = min(LARGEST_FLOAT32, LARGEST[fmt] * 2.0 ** (125 - margin))  # the scale is then no subnormal
+    return border * 2.0 ** (-margin - 6 * below), border * 2.0 ** (6 * above), most * 2.0 ** (large - 1.0)
+
+
 @task("16.2", points=2)
 def test_nothing_to_go_by(seed):
     """Blocks of zeros, NaN, infinity and next to nothing still get a finite scale above 0"""
-    places, margin = shuffled(seed, 18) % 6, 3 + seed % 3
-    amax = torch.tensor([0.0, math.inf, math.nan, 1e-44, 2e-38, 3e38])[places]
-    for fmt, epsilon in (("e4m3", 0.0), ("e5m2", 1e-4)):
-        want = torch.tensor([1.0, 1.0, 1.0, LARGEST_FLOAT32, LARGEST_FLOAT32, LARGEST[fmt] / 3e38 / 2**margin])[places]
-        if epsilon:
-            known = LARGEST[fmt] / 2**margin  # the 1 has no margin
-            want = torch.tensor([known / epsilon, 1.0, 1.0, known / epsilon, known / epsilon, known / 3e38])[places]
+    for fmt, epsilon in product(LARGEST, (0.0, float(amaxes(seed, (1,), -7.0, -3.0)[0]))):
+        margin = margin_of(seed, ord(fmt[1]), epsilon > 0)
+        amax = torch.tensor([0.0, math.inf, math.nan, *beside_the_border(seed, fmt, margin)])[shuffled(seed, 18) % 6]
+        q, known = quotient(amax, fmt, margin, epsilon), amax.isfinite() & (amax.clamp(min=epsilon) > 0)
+        want = torch.where(known, q.clamp(max=LARGEST_FLOAT32), 1.0).float()  # the 1 has no margin
         got = call_alone("scaling.scale_from_amax", amax, fmt, epsilon=epsilon, margin=margin)
         what = f"the scale for amax = {amax.tolist()}, {fmt}, epsilon {epsilon}, margin {margin}"
         tol = want.double() * 2.0**-21
@@ -350,9 +363,11 @@ def test_power_of_two(fmt, seed):
     """The largest power of two that is not above the quotient"""
     exact = LARGEST[fmt] / 2.0 ** torch.arange(-20, 20, 3)  # quotients that are powers of two
     above = torch.nextafter(exact, torch.tensor(math.inf))  # the quotient is a rounding below one
-    amax = torch.cat([amaxes(seed, (9,)), exact, exact * 1.25, above, torch.tensor([1e-44])])[shuffled(seed, 52)]
     for epsilon in (0.0, float(amaxes(seed, (1,), -7.0, -3.0)[0])):
-        power_of_two(amax, fmt, 3 + seed % 3, epsilon)
+        margin = margin_of(seed, epsilon > 0)
+        tiny = torch.tensor(beside_the_border(seed, fmt, margin)[:2])
+        amax = torch.cat([amaxes(seed, (8,)), exact, exact * 1.25, above, tiny])[shuffled(seed, 52)]
+        power_of_two(amax, fmt, margin, epsilon)
 
 
 def power_of_two(amax, fmt, margin, epsilon):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.checks import call, call_alone, call_each, expect, same, task
+from labkit.checks import Draw, call, call_alone, call_each, expect, same, task
 from labkit.checks.judge import note
 
 RUNS = Path(__file__).parent / "data" / "held-out.npz"
@@ -46,10 +46,11 @@ def a_model(seed):
         shapes |= {f"layers.{i}.attn.wq": (d, d), f"layers.{i}.attn.wo": (d, d), f"layers.{i}.router": (16, d)}
         shapes |= {f"layers.{i}.ffn.w1": (f, d), f"layers.{i}.ffn.w2": (d, f)}
     # Names that say nothing, and that nobody knows.
-    odd_in, odd_out, *tied = draw.permutation(["fold", "mix", "gain", "side", "low", "post", "lift", "turn"])[
-        :5
-    ].tolist()
-    odd_in, odd_out = (f"layers.{int(draw.choice(layers))}.{name}" for name in (odd_in, odd_out))
+    names = draw.permutation(["fold", "mix", "gain", "side", "low", "post", "lift", "turn"]).tolist()
+    # At the top, or in a layer: neither tells which weights are shared.
+    top = [True, False, *(draw.permutation(4) % 2 == 0).tolist(), False, False]
+    names = [name if up else f"layers.{int(draw.choice(layers))}.{name}" for name, up in zip(names, top)]
+    tied, plain, (odd_in, odd_out) = draw.permutation(names[:3]).tolist(), names[3:6], names[6:]
     shapes |= {
         odd_in: (d, d + 8),
         odd_out: (d + 8, d),
@@ -57,7 +58,9 @@ def a_model(seed):
         "layers.1.tall": (48, 64),
         "layers_1": (d, d),
     }
-    shapes |= {"overhead": (d, d), "head": (64, d), tied[0]: (32, d), tied[1]: (48, d), tied[2]: (48, d)}
+    shapes |= {"overhead": (d, d), "head": (64, d)} | {
+        name: (high, d) for three in (tied, plain) for name, high in zip(three, (32, 48, 48))
+    }
     shapes |= {"encoder.layers.0.wq": (d, d), "encoder.layers.1.wq": (d, d)}
     order = {}
     for name in sorted(shapes, key=lambda n: (not n.startswith("layers"), n.split(".")[:2])):
@@ -78,10 +81,15 @@ def tied_of(why):
     return [name for name, reason in why.items() if reason == "shared"]
 
 
+def in_eval(seed):
+    """The linears that are in eval mode."""
+    draw = generator(seed + 1)
+    return [name for name in a_model(seed)[0] if draw.random() < 0.5]
+
+
 def outcome(seed, skip=("head", "embed", "router"), multiple=16):  # no linear is in "embed"
     weights, biases, why = a_model(seed)
-    evaluated = ["layers.1", "layers.0.router"]
-    got = call_alone("scenarios.converted", weights, biases, tied_of(why), evaluated, list(skip), multiple)
+    got = call_alone("scenarios.converted", weights, biases, tied_of(why), in_eval(seed), list(skip), multiple)
     return weights, biases, why, got
 
 
@@ -152,6 +160,7 @@ def outcome_biases(seed):
 def test_the_weights_are_copied(seed):
     """The same weights and biases, in the same mode"""
     weights, biases, _, (_, _, found, _, _) = outcome(seed)
+    evaluated = in_eval(seed)
     expect(any(kind == "Fresh" for kind, *_ in found.values()), "no linear was converted")
     for name, (kind, weight, bias, training) in found.items():
         fresh = torch.full_like(weights[name], 7.0)
@@ -171,7 +180,7 @@ def test_the_weights_are_copied(seed):
             )
         else:
             expect(bias is None, f"{name} had no bias, and has one now")
-        mode = not name.startswith("layers.1.") and name != "layers.0.router"
+        mode = name not in evaluated
         expect(
             training == mode, f"{name} was in {'training' if mode else 'eval'} mode, and is not any more", known=True
         )
@@ -217,12 +226,17 @@ def test_skip_and_multiple(seed):
 def test_a_wrong_skip_list_is_an_error(seed):
     """A name that means nothing, and nothing left: ValueError, and the model is as it was"""
     weights, _, why = a_model(seed)
+    draw, parts = generator(seed + 2), [name.split(".") for name in weights]
+    every = {".".join(one[k:upto]) for one in parts for upto in range(1, len(one) + 1) for k in range(upto)}
+    long = sorted(name for name in every if len(name.rpartition(".")[2]) > 3)
+    turned = {name[:-2] + name[-1] + name[-2] for name in long}  # its last two letters
     for skip, multiple, what in (
-        (["head", "ruoter"], 16, "no module is called ruoter"),
-        (["head", "route"], 16, "no module is called route"),
-        (["layers", "layers_1", "overhead", "head", *tied_of(why)], 16, "all linears are named"),
-        (["head"], 4096, "no shape fits"),
+        ([str(draw.choice(long)), str(draw.choice(sorted(turned - every)))], 16, "the second is no module's name"),
+        ([str(draw.choice(long)), str(draw.choice(long))[:-1]], 16, "the second is a part of a module's name"),
+        (draw.permutation(sorted({one[0] for one in parts})).tolist(), 16, "all linears are named"),
+        (["head"], int(draw.integers(200, 5000)), "no shape fits"),
     ):
+        what = f"skip={skip}, multiple={multiple}, {what}"
         error, replaced, kinds = call_alone("scenarios.refused", weights, tied_of(why), skip, multiple)
         expect(error == "ValueError", f"{what}: ValueError is expected, and there was {error}", known=True)
         expect(replaced == 0, f"{what}: {replaced} linears were replaced all the same")
@@ -240,7 +254,8 @@ def test_autocast(low, seed):
     count, rows, d = int(draw.integers(2, 5)), int(draw.integers(3, 7)), int(draw.integers(4, 9))
     xs, ys = ([normal(draw, rows + k, d) for k in range(count)] for _ in range(2))  # micro-batches of other sizes
     w, before = normal(draw, d, d), normal(draw, d, d)
-    value, grad, log = call_alone("scenarios.micro_batched", xs, ys, w, before, low)
+    inside = draw.uniform(1.5, 3.0, 3).tolist()  # what runs in a context is so many times as large
+    value, grad, log = call_alone("scenarios.micro_batched", xs, ys, w, before, low, inside)
     one: list[list] = [["enter", 0], ["forward", 1], ["loss in float32", 0], ["backward", 0]]
     log = [list(entry) for entry in log]
 
@@ -269,15 +284,15 @@ def test_autocast(low, seed):
         + ("\n  one context, or one backward, for all of them" if log == once else ""),
         cause=cause,
     )
-    full = [x.double() @ w.double().t() for x in xs]
-    out = [(x @ w.t()).bfloat16().float() if low else x @ w.t() for x in xs]
+    full = [inside[0] * (x.double() @ w.double().t()) for x in xs]
+    out = [one.bfloat16().float() if low else one.float() for one in full]
     loss = sum(float((o.double() - y.double()).square().mean()) for o, y in zip(out, ys)) / count
     tol = 1e-5 * abs(loss) + (0.02 * loss if low else 0.0)
     last = float((out[-1].double() - ys[-1].double()).square().mean()) / count
     causes = {"the sum over the micro-batches": loss * count, "the last micro-batch's share alone": last}
     near = {text: value for text, one in causes.items() if isinstance(value, float) and abs(value - one) <= tol}
     same(value, loss, tol=tol, what="the loss", looks_like=near)
-    want = sum((2 / f.numel() / count) * (f - y.double()).t() @ x.double() for f, x, y in zip(full, xs, ys))
+    want = sum((2 / f.numel() / count) * (f - y.double()).t() @ x.double() for f, x, y in zip(full, xs, ys)) * inside[0]
     # BF16 rounds the output and its gradient by 2^-8 of them each; FP32 sums of a few terms.
     tol = (2.0**-6 if low else 1e-5) * float(want.abs().max())
     likely = {
@@ -359,11 +374,12 @@ def test_as_gradscaler(seed):
     draw = generator(seed + 1)
     for number, interval in enumerate((int(draw.integers(2, 5)), 1, 1)):
         ranks, finite, _ = steps_of(seed + number, 1, 20 + seed % 7)
+        # Neither is the other's inverse.
+        growth, backoff = float(draw.uniform(1.7, 2.4)), float(draw.uniform(0.2, 0.4) + 0.4 * draw.integers(2))
         if number:  # up to where float32 ends, and no further; then down, below 1
             finite = [2.0 - number] * len(ranks[0])
             ranks = [[[torch.full((2,), 1.0 if number == 1 else math.inf)] for _ in finite]]
-        start = (2.0 ** int(draw.integers(2, 9)), 2.0**115, 2.0)[number]
-        growth, backoff = ((1.7, 0.3), (2.0, 0.25), (2.0, 0.25))[number]  # neither is the other's inverse
+        start = 2.0 ** int(draw.integers(*((1, 6), (114, 119), (0, 3))[number]))
         settings = {"scale": start, "growth": growth, "backoff": backoff, "interval": interval}
         got, _ = call("scenarios.scaled_steps", [(ranks[0],)], in_place=True, alone=True, **settings)
         answers, after, scales, counts = got[0]
@@ -375,6 +391,7 @@ def test_as_gradscaler(seed):
             good.append((good[-1] + 1) % interval if one and good else int(bool(one)) % interval)
             in_double.append(in_double[-1] * (backoff if not one else 1.0 if good[-1] else growth))
         unbounded = [start * growth ** (k + 1) for k in range(len(finite))] if number == 1 else want
+        stayed = [number == 1 and old == new for old, new in zip([start, *want], want)]
         same(
             scales,
             want,
@@ -384,7 +401,7 @@ def test_as_gradscaler(seed):
                 "it grows one step late": by_torch(finite, start, growth, backoff, interval + 1),
                 "it grows beyond float32: where the next scale would be infinite it stays": unbounded,
                 "it becomes infinite: where the next scale would be it stays": [
-                    one if one < 2.0**128 else math.inf for one in unbounded
+                    math.inf if stays else one for stays, one in zip(stayed, want)
                 ],
                 "it never grows": ungrown(finite, start, 1.0, backoff, interval),
                 "it is a float64: torch's scale is a float32": in_double[1:],
@@ -477,23 +494,28 @@ def recovery(
 @task("16.7", points=4)
 def test_recovery(seed):
     """Skip, lower the rate, roll back; and the log of it"""
-    draw = generator(seed)
-    lower_after, rollback_after = 2, int(draw.integers(4, 6))
-    factor = float(draw.choice([0.5, 0.25]))
-    rows = [1, lower_after, 1, rollback_after, rollback_after + 1, 2 * rollback_after]
+    draw = Draw(seed, "recovery")
+    lowers, rollback_after = draw.order([1, 2, 3]), draw.size(5, 7)
+    factor = float(draw.rng.uniform(0.2, 0.8))
+    rows = [1, lowers[0], 1, rollback_after, rollback_after + 1, 2 * rollback_after]
     bad: list[str] = ["", ""]
     for row in rows:
-        bad += [str(draw.choice(["loss", "gradient"])) for _ in range(row)] + [""] * int(draw.integers(1, 4))
+        bad += [str(draw.rng.choice(["loss", "gradient"])) for _ in range(row)] + [""] * int(draw.rng.integers(1, 4))
     at = [k for k, one in enumerate(bad) if one]
     bad[at[0]], bad[at[1]] = "loss", "gradient"
-    saves = [int(k) for k in range(len(bad)) if draw.random() < 0.5 or k in (at[5], at[8])]
-    saves = [k for k in saves if k > at[3]]  # the first bad steps come before any checkpoint
-    losses = [float(draw.choice([math.nan, math.inf])) if one == "loss" else 2.5 for one in bad]
-    finite = [one == "" or (one == "loss" and draw.random() < 0.5) for one in bad]
-    options = lower_after, rollback_after, factor
+    long = lowers[0] + 2  # where the first long row begins
+    midst = at[long + 1], at[long + rollback_after + 1]
+    saves = [int(k) for k in range(len(bad)) if draw.rng.random() < 0.5 or k in midst]
+    saves = [k for k in saves if k > at[long - 1]]  # the first bad steps come before any checkpoint
+    infinite = [math.nan, math.inf, -math.inf]
+    losses = [float(draw.rng.choice(infinite)) if one == "loss" else 2.5 for one in bad]
+    finite = [one == "" or (one == "loss" and draw.rng.random() < 0.5) for one in bad]
+    finite[at[0]] = False
+    for k, loss in zip(at[-3:], infinite):  # each of them alone
+        bad[k], losses[k], finite[k] = "loss", loss, True
     # One checkpoint is of step 0; without one it rolls back all the same.
-    runs = [(one, *options) for one in (saves, [0], list[int]())]
-    runs.append((saves, rollback_after, 2, factor))  # and where it rolls back before it would lower
+    runs = [(one, lower, rollback_after, factor) for one, lower in zip((saves, [0], list[int]()), lowers)]
+    runs.append((saves, rollback_after, draw.size(2, 4), factor))  # and where it rolls back before it would lower
     for one, got in zip(runs, call_each("scenarios.recovered", [(losses, finite, *one) for one in runs])):
         judge_recovery(got, losses, finite, (bad, *one))
 
@@ -563,10 +585,11 @@ def test_measure(fmt, seed):
     y = y.view(-1)[torch.from_numpy(draw.permutation(y.numel()))].reshape(y.shape)
     spoilt = y.clone()
     spoilt.view(-1)[:2] = torch.tensor([math.inf, math.nan])
-    tensors = [y / scale, torch.zeros(4, 3), spoilt / scale, (y / scale).bfloat16(), y.bfloat16()]
-    scales = [scale] * 4 + [1 + 2.0**-10]  # beyond the borders by less than BF16 can say
+    infinite = spoilt.nan_to_num(1.0, posinf=-math.inf)
+    tensors = [y / scale, torch.zeros(4, 3), spoilt / scale, infinite / scale, (y / scale).bfloat16(), y.bfloat16()]
+    scales = [scale] * 5 + [1 + 2.0**-10]  # beyond the borders by less than BF16 can say
     got = call_alone("scenarios.measured", tensors, scales, fmt)
-    expect(isinstance(got, list) and len(got) == 5, "a Stat is expected, of each tensor")
+    expect(isinstance(got, list) and len(got) == 6, "a Stat is expected, of each tensor")
     for stat, x, scale in zip(got, tensors, scales):
         z = x.double().abs() * scale
         over = float((z > largest).double().mean())
@@ -584,7 +607,7 @@ def test_measure(fmt, seed):
                 "per cent: a share is expected": 100 * over,
                 "the largest value itself does not saturate": float((z >= largest).double().mean()),
                 "in x's own dtype, which rounds x * scale": float((own > largest).double().mean()),
-                "the scale is left out": float((bare > largest).double().mean()) if scale != scales[4] else math.nan,
+                "the scale is left out": float((bare > largest).double().mean()) if scale != scales[-1] else math.nan,
             },
             "underflow": {
                 "zeros count as lost: they were nothing before": float((z <= smallest / 2).double().mean()),
@@ -673,6 +696,12 @@ def test_alarms(number, seed):
             "the same runs in another order, each with an Alarm of its own, ring at other steps",
             cause=("something is kept between runs: what an Alarm remembers is its own, not its class's or module's",),
         )
+    for k in draw.permutation([k for k, step in enumerate(rung) if step > 0])[:3].tolist():
+        (alone,) = raised([mixed[k]])
+        text = (
+            f"a run alone rings at step {alone}, and at {rung[k]} among others: an alarm knows its own run and no other"
+        )
+        expect(alone == rung[k], text, known=True)
     hits, false, lead, missed = 0, 0, [], []
     for k, step in zip(shuffled, rung):
         fault, at, last = truth[k]
