@@ -148,7 +148,9 @@ def collect(
     ],
     received: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="By when it was handed in, where there is no record: 2026-11-20T23:59+01:00."),
+        typer.Option(
+            metavar="TIME", help="By when it was handed in, where there is no record: 2026-11-20T23:59+01:00."
+        ),
     ] = None,
     folder: Folder = HERE,
 ) -> None:
