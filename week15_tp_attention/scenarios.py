@@ -14,13 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.checks.held import reached
 
 
-def driven(group, forward, dy, leaves, meanwhile=None, times=2, modules=()):
+def driven(group, forward, dy, leaves, meanwhile=None, times=2, modules=(), later=()):
     """Run `forward`, then backward from `dy` (None: from a number), and all of it again, the numbers in order in memory.
     Returns y and what the second time added to the leaves' gradients, by name: none, if y has another shape than dy.
 
     meanwhile: another call, in a group of this rank alone, between forward and backward. "the first time" holds y and the
-    gradients of that. modules: in evaluation mode then, and it is called "in evaluation"; "without gradients" is y once more, after one of
-    other weights."""
+    gradients of that. modules: in evaluation mode then, and it is called "in evaluation". later: other numbers for leaves
+    by name, the first for the second time, each further one for a forward "without gradients"."""
     alone = group.split([[r] for r in range(group.size)], "alone") if meanwhile else None
     dy = None if dy is None else reordered(dy)
     found: dict = {}
@@ -28,6 +28,7 @@ def driven(group, forward, dy, leaves, meanwhile=None, times=2, modules=()):
     for again in range(times):
         for module in modules:
             module.train(bool(again))
+        old = renew(leaves, later[0]) if again and later else {}
         for t in (*leaves.values(), dy) if again else ():
             if t is not None:  # contiguous, and still the caller's: whoever writes to it is seen
                 t.data, t.grad = t.data.contiguous(), t.grad if t.grad is None else t.grad.contiguous()
@@ -42,12 +43,22 @@ def driven(group, forward, dy, leaves, meanwhile=None, times=2, modules=()):
         added = {name: t.grad if t.grad is None else t.grad - before.get(name, 0) for name, t in leaves.items()}
         earlier = {"in evaluation" if modules else "the first time": found} if again else {}
         found = {"y": y, **added, **earlier}
-    with torch.no_grad():
-        for factor in (2.0, 0.5) if modules else ():
-            for t in (t for module in modules for t in module.parameters()):
-                t.mul_(factor)
-            found["without gradients"] = forward()
+    found["without gradients"] = []
+    for others in later[1:]:
+        renew(leaves, others)
+        with torch.no_grad():
+            found["without gradients"].append(forward())
+    renew(leaves, old)  # the caller's
     return found
+
+
+def renew(leaves, others):
+    """Write other numbers into leaves, as an optimizer does. Returns the old ones."""
+    old = {name: leaves[name].detach().clone() for name in others}
+    with torch.no_grad():
+        for name, value in others.items():
+            leaves[name].copy_(value)
+    return old
 
 
 def reordered(x):
@@ -72,7 +83,7 @@ def step(x, dy, group, which, **more):
     return {**result, "kept": result["y"].untyped_storage().nbytes()}
 
 
-def linear(x, dy, weight, bias, group, kind, **options):
+def linear(x, dy, weight, bias, later=(), *, group, kind, **options):
     """15.1: one of the two linears. A dtype comes by name."""
     from . import linears
 
@@ -82,7 +93,7 @@ def linear(x, dy, weight, bias, group, kind, **options):
     x, leaves = leaf(reordered(x)), {"weight": module.weight}
     if bias is not None:
         leaves["bias"] = module.bias
-    return driven(group, lambda: module(x), dy, {"x": x, **leaves}, modules=[module])
+    return driven(group, lambda: module(x), dy, {"x": x, **leaves}, modules=[module], later=later)
 
 
 def two_linears(x, dy, w1, b1, w2, b2, group):
@@ -119,14 +130,14 @@ def slices(weights, share, d_head):
     return found, {name: t.untyped_storage().nbytes() for name, t in found.items()}
 
 
-def attention_layer(x, dy, weights, cos, sin, group, n_heads, n_kv_heads):
+def attention_layer(x, dy, weights, later, cos, sin, group, n_heads, n_kv_heads):
     """15.2: the layer on this rank's slices."""
     from . import attention
 
     layer = attention.ParallelAttention(weights, group, n_heads, n_kv_heads)
     x = leaf(reordered(x))
     leaves = {"x": x, **{name: getattr(layer, name) for name in weights}}
-    return driven(group, lambda: layer(x, cos, sin), dy, leaves, modules=[layer])
+    return driven(group, lambda: layer(x, cos, sin), dy, leaves, modules=[layer], later=later)
 
 
 def scattered(x, dy, group):
@@ -165,7 +176,10 @@ def kept_beside(others, module, forward):
 
     with torch.autograd.graph.saved_tensors_hooks(keeping, lambda t: t):
         ys = forward()
-    for tensor in reached(module, *{y.grad_fn for y in ys}, package=__package__):
+    nodes = [y.grad_fn for y in ys]
+    for node in nodes:  # it grows
+        nodes += [before for before, _ in getattr(node, "next_functions", ()) if before not in nodes]
+    for tensor in reached(module, *nodes, package=__package__):
         keeping(tensor)  # what was put beside save_for_backward is kept, too
     return ys, kept
 
@@ -201,14 +215,21 @@ def weighed(x, dys, weights, group, keep):
     return [w.grad for w in weights]
 
 
-def block(x, dy, weights, cos, sin, group, parts, d_head, **options):
-    """15.3: a whole block on this rank's positions; the ranks of a part have equal key/value heads."""
+def block(x, dy, weights, later, cos, sin, group, parts, d_head, **options):
+    """15.3: a whole block on this rank's positions; the ranks of a part have equal key/value heads. Also how many
+    numbers each forward keeps for backward beside the weights, in tensors of at least x's size."""
     from . import sequence
 
     module = sequence.SequenceParallelBlock(weights, group, group.split(parts, "replicas"), d_head, **options)
     x = leaf(reordered(x))
-    leaves = {"x": x, **{name: getattr(module, name) for name in weights}}
-    return driven(group, lambda: module(x, cos, sin), dy, leaves, modules=[module])
+    leaves, kept = {name: getattr(module, name) for name in weights}, []
+
+    def forward():
+        (y,), found = kept_beside(leaves.values(), (sequence, module), lambda: (module(x, cos, sin),))
+        kept.append(sum(numbers for numbers in found.values() if numbers >= x.numel()))
+        return y
+
+    return {**driven(group, forward, dy, {"x": x, **leaves}, modules=[module], later=later), "kept": kept}
 
 
 def embedding(tokens, weight, dy, group, V):

@@ -89,7 +89,7 @@ def test_embedding(ragged, seed):
 
 def few_numbers(ledger, events, tokens, V, N):
     """Forward may send a few numbers a token, in whatever calls."""
-    limit = ring(4 * NUMBERS_A_TOKEN * tokens, N, 2) + 128
+    limit = ring(4 * NUMBERS_A_TOKEN * tokens, N, 2) + 64
     total = ring_bytes(ledger, events)
     whole = any(event.bytes >= 4 * V * tokens for event in events)
     cause = ("whole logits travel: V numbers a token, where the loss needs a few",) if whole else ()
@@ -103,10 +103,10 @@ def few_numbers(ledger, events, tokens, V, N):
 
 
 def targets_of(draw, V, N, B, T):
-    """Targets, every rank's rows among them, of which two do not count."""
-    targets = draw.ids(V, B, T).flatten()
-    targets[:N] = torch.tensor([V * r // N for r in range(N)])
-    targets[N : N + 2] = -100
+    """Targets, every rank's rows among them, of which some do not count, up to a third."""
+    targets, places = draw.ids(V, B, T).flatten(), draw.order(range(B * T))
+    targets[places[:N]] = torch.tensor([V * r // N for r in range(N)])
+    targets[places[N : N + draw.size(1, B * T // 3)]] = -100
     return targets.reshape(B, T)
 
 
@@ -171,7 +171,8 @@ OUT_OF_RANGE = "exp left float32: of each token subtract the largest of its own 
 def test_cross_entropy(size, apart, dtype, seed):
     """The loss, from a few numbers a token; far apart: tokens by hundreds, and on each of them the ranks"""
     N, draw = 4, Draw(seed, "loss", size + apart)
-    B, T, V = draw.size(1 + (apart > 0), 2), draw.size(9, 12), draw.size(9, 12, times=N) + 3
+    # A rank's logits of a token, in BF16 too, are several times what may be sent for it.
+    B, T, V = draw.size(1 + (apart > 0), 2), draw.size(9, 12), draw.size(40, 50, times=N) + 3
     logits, targets, scale = draw.normal(B, T, V), targets_of(draw, V, N, B, T), float(draw.size(2, 9))
     # Every rank's largest logit is at a place of its own, a few units (or hundreds) from the others'.
     heights = torch.stack([torch.from_numpy(draw.rng.permutation(N)) for _ in range(B * T)]).reshape(B, T, N) - 1.5
@@ -191,8 +192,8 @@ def test_cross_entropy(size, apart, dtype, seed):
     got, ledgers = both_times("scenarios.loss", inputs, V=V)
     for r in range(N):
         causes = loss_causes(z.detach(), targets, V, N, r)
-        # A logit of hundreds is off by 2**-16 in float32, before anything is done with it; sums of V, of B T numbers.
-        tol = (V + B * T) * 2.0**-24 * (10 + size)
+        # A logit of hundreds is off by 2**-16 in float32, before anything is done with it; sums of V/N, N, B T numbers.
+        tol = (V // N + N + B * T) * 2.0**-24 * (10 + size)
         if size > 1 and isinstance(got[r]["y"], torch.Tensor):
             lost = (logits.tensor_split(N, -1)[r] - logits.amax(-1, keepdim=True)).exp().sum(-1)[targets != -100] == 0
             local = [cause for cause in causes if cause.startswith("the denominator is")] if lost.any() else []
@@ -223,7 +224,7 @@ def test_cross_entropy(size, apart, dtype, seed):
 def test_head(seed):
     """From the last norm's output to the loss, and back"""
     N, draw = 4, Draw(seed, "head")
-    B, T, D, V = draw.size(2, 3), draw.size(9, 12), draw.size(4, 8), draw.size(9, 12, times=N) + 2
+    B, T, D, V = draw.size(2, 3), draw.size(9, 12), draw.size(4, 8), draw.size(40, 50, times=N) + 2
     x, weight, targets = draw.normal(B, T, D), draw.normal(V, D, scale=2.0), targets_of(draw, V, N, B, T)
     x64, w64 = x.double().requires_grad_(), weight.double().requires_grad_()
     want = mean_loss(x64 @ w64.T, targets)
@@ -358,36 +359,45 @@ def test_product_in_chunks(N, seed):
     whole, chunk = torch.cat(x, 1), x[0].nbytes
     for in_order in (True, False):
         got, ledgers = call("scenarios.chunks", [(x[r], weights[r]) for r in range(N)], in_order=in_order)
-    for r in (*range(1, N), 0):  # on rank 0 several mistakes give the same
-        right = [((r + 1) % N, chunk)] * (N - 1)
-        left = ((r - 1) % N, chunk)
-        turned = ("to the left: rank r's right neighbour is r+1",) if N > 2 and set(sends(ledgers[r])) == {left} else ()
-        last = {"the last step sends, too: after N-1 steps every chunk has been everywhere": [right[0]] * N}
-        sent(ledgers[r], steps=N - 1, at_most=(N - 1) * chunk, forbid=f"{LIBRARY} barrier", at_least=1, looks_like=last)
-        text = f"rank {r} must send one chunk a step to rank {(r + 1) % N}: {sends(ledgers[r])}"
-        expect(sends(ledgers[r]) == right, text, cause=turned)
-        arrived = torch.cat([x[(r - s) % N] for s in range(N)], 1)
-        other = torch.cat([x[(2 * r - s) % N] for s in range(N)], 1)
-        causes = {
-            "in the order of arrival, expected in rank order": arrived @ weights[r].T,
-            "its own positions N times: what arrived was not multiplied": torch.cat([x[r]] * N, 1) @ weights[r].T,
-            "step s multiplies the positions of rank r-s, and stores them as rank r+s's": other @ weights[r].T,
-        }
-        same(got[r]["y"], whole @ weights[r].T, rank=r, what="y", looks_like=causes)
-        spans = [event for event in ledgers[r].events if event.kind == "compute" and event.label == "product"]
-        expect(len(spans) == N, f"rank {r} must have {N} spans 'product', and it has {len(spans)}", known=True)
-        for kind, what in (("send", "message"), ("recv", "receive")):
-            posted = [event for event in ledgers[r].events if event.kind == kind]
-            for s, event in enumerate(posted):
-                hidden(ledgers[r], event, spans[s], f"{what} {s}")
-        in_spans(got[r], [x[(r - s) % N] @ weights[r].T for s in range(N)], "product", r)
-    travels = LATENCY + chunk / BANDWIDTH
-    for product in (0.5 * travels, 2 * travels):
-        time = on_the_wire(ledgers, "product", product)
-        same(
-            time,
-            (N - 1) * max(travels, product) + product,
-            tol=1e-6 * travels,
-            what=f"seconds on the wire, with {N} products of {product:.3g} s and messages of {travels:.3g} s,",
-            looks_like={"one after the other: nothing is hidden": (N - 1) * travels + N * product},
-        )
+        for r in (*range(1, N), 0):  # on rank 0 several mistakes give the same
+            right = [((r + 1) % N, chunk)] * (N - 1)
+            left = ((r - 1) % N, chunk)
+            turned = (
+                ("to the left: rank r's right neighbour is r+1",) if N > 2 and set(sends(ledgers[r])) == {left} else ()
+            )
+            last = {"the last step sends, too: after N-1 steps every chunk has been everywhere": [right[0]] * N}
+            sent(
+                ledgers[r],
+                steps=N - 1,
+                at_most=(N - 1) * chunk,
+                forbid=f"{LIBRARY} barrier",
+                at_least=1,
+                looks_like=last,
+            )
+            text = f"rank {r} must send one chunk a step to rank {(r + 1) % N}: {sends(ledgers[r])}"
+            expect(sends(ledgers[r]) == right, text, cause=turned)
+            arrived = torch.cat([x[(r - s) % N] for s in range(N)], 1)
+            other = torch.cat([x[(2 * r - s) % N] for s in range(N)], 1)
+            causes = {
+                "in the order of arrival, expected in rank order": arrived @ weights[r].T,
+                "its own positions N times: what arrived was not multiplied": torch.cat([x[r]] * N, 1) @ weights[r].T,
+                "step s multiplies the positions of rank r-s, and stores them as rank r+s's": other @ weights[r].T,
+            }
+            same(got[r]["y"], whole @ weights[r].T, rank=r, what="y", looks_like=causes)
+            spans = [event for event in ledgers[r].events if event.kind == "compute" and event.label == "product"]
+            expect(len(spans) == N, f"rank {r} must have {N} spans 'product', and it has {len(spans)}", known=True)
+            for kind, what in (("send", "message"), ("recv", "receive")):
+                posted = [event for event in ledgers[r].events if event.kind == kind]
+                for s, event in enumerate(posted):
+                    hidden(ledgers[r], event, spans[s], f"{what} {s}")
+            in_spans(got[r], [x[(r - s) % N] @ weights[r].T for s in range(N)], "product", r)
+        travels = LATENCY + chunk / BANDWIDTH
+        for product in (0.5 * travels, 2 * travels):
+            time = on_the_wire(ledgers, "product", product)
+            same(
+                time,
+                (N - 1) * max(travels, product) + product,
+                tol=1e-6 * travels,
+                what=f"seconds on the wire, with {N} products of {product:.3g} s and messages of {travels:.3g} s,",
+                looks_like={"one after the other: nothing is hidden": (N - 1) * travels + N * product},
+            )

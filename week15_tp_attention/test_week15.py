@@ -138,12 +138,20 @@ def test_step(name, dim, seed):
             moved(ledgers[r], phase, parts[phase], calls={kind: 1} if kind else {}, at_most=limit if kind else 0)
 
 
-def linear_case(kind, N, whole_end, draw):
-    """A linear's data: x, dy, weight and bias by rank; y, dx, dW, db by rank; the unsharded bias. x has two dimensions,
-    or four: a linear's are "..., inputs"."""
+TIMES = 4  # forward and backward, with another x and other weights again; forward alone, with others each time
+
+
+def linear_case(kind, N, whole_end, draw, biased=True):
+    """A linear's data, for each time: x, dy, weight and bias by rank; y, dx, dW, db by rank; the unsharded bias. x has
+    two dimensions, or four: a linear's are "..., inputs"."""
     lead = (draw.size(1, 3), 3, draw.size(2, 4)) if whole_end else (draw.size(2, 4),)
     width, out = draw.size(2, 4, times=N), draw.size(2, 4, times=N)
-    x, w, b, dy = draw.whole(*lead, width), draw.whole(out, width), draw.whole(out), draw.whole(*lead, out)
+    dy, shapes = draw.whole(*lead, out), ((*lead, width), (out, width), (out,))
+    drawn = [[draw.whole(*shape) for shape in shapes] for _ in range(TIMES)]
+    return [one_linear(kind, N, whole_end, x, dy, w, b * biased) for x, w, b in drawn]
+
+
+def one_linear(kind, N, whole_end, x, dy, w, b):
     y, dx = x @ w.T + b, dy @ w
     dw, db = dy.flatten(0, -2).T @ x.flatten(0, -2), dy.flatten(0, -2).sum(0)
     if kind == "Column":
@@ -176,27 +184,39 @@ def linear_causes(kind, N, r, whole_end, data, want, b):
     }
 
 
-@task("15.1", points=6)
+@task("15.1", points=7)
 @pytest.mark.parametrize("whole_end", [False, True], ids=["cut", "whole"])
 @pytest.mark.parametrize("kind", ["Column", "Row"])
 def test_linear(kind, whole_end, seed):
-    """Column- and row-parallel linears"""
-    N = {"Column": 3, "Row": 4}[kind]
-    data, want, b = linear_case(kind, N, whole_end, Draw(seed, kind, whole_end))
+    """Column- and row-parallel linears; a single rank's is an ordinary one"""
+    judge_linear(kind, {"Column": 3, "Row": 4}[kind], whole_end, Draw(seed, kind, whole_end))
+    # One of the two cases has no bias there.
+    judge_linear(kind, 1, whole_end, Draw(seed, kind, "one rank"), Draw(seed, kind).size(0, 1) == whole_end)
+
+
+def judge_linear(kind, N, whole_end, draw, biased=True):
+    cases = linear_case(kind, N, whole_end, draw, biased)
+    names = ("x", "weight", "bias") if biased else ("x", "weight")
+    later = [[dict(zip(names, (x[r], w[r], b[r]))) for (x, _, w, b), _, _ in cases[1:]] for r in range(N)]
     options = {"gather" if kind == "Column" else "scatter": whole_end}
-    got, ledgers = call("scenarios.linear", list(zip(*data)), kind=kind, **options)
+    x, dy, weight, bias = cases[0][0]
+    inputs = list(zip(x, dy, weight, bias if biased else [None] * N, later))
+    got, ledgers = call("scenarios.linear", inputs, kind=kind, **options)
+    (_, first, _), (data, want, b), *others = cases
     for r in range(N):
-        y_causes, dx_causes = linear_causes(kind, N, r, whole_end, data, want, b)
+        y_causes, dx_causes = linear_causes(kind, N, r, whole_end, data, want, b) if N > 1 else ({}, {})
         zeros = {"nothing but zeros": torch.zeros_like(want[0][r])}
         same(got[r]["y"], want[0][r], rank=r, what="y", looks_like=y_causes | zeros)
         same(got[r]["x"], want[1][r], rank=r, what="dL/dx", looks_like=dx_causes)
         times_N = {"N times too much: each rank's gradient is complete already": N * want[2][r]}
         same(got[r]["weight"], want[2][r], rank=r, what="dL/dW", looks_like=times_N)
-        times_N = {"N times too much: each rank's gradient is complete already": N * want[3][r]}
-        same(got[r]["bias"], want[3][r], rank=r, what="dL/db", looks_like=times_N)
-        for name, value in zip(("y", "x", "weight", "bias"), want):
+        if biased:
+            times_N = {"N times too much: each rank's gradient is complete already": N * want[3][r]}
+            same(got[r]["bias"], want[3][r], rank=r, what="dL/db", looks_like=times_N)
+        for name, value in zip(("y", *names), first):
             same(got[r]["in evaluation"][name], value[r], rank=r, what=f"{name} after .eval()")
-        same(got[r]["without gradients"], want[0][r], rank=r, what="y under no_grad, after one of other weights")
+        for y, (_, value, _) in zip(got[r]["without gradients"], others, strict=True):
+            same(y, value[0][r], rank=r, what="y under no_grad, of another x and other weights")
         judge_linear_messages(kind, N, whole_end, data, ledgers[r])
 
 
@@ -218,28 +238,17 @@ def judge_linear_messages(kind, N, whole_end, data, ledger):
             ({"all_reduce": 1}, ring(long, N, 2)),
             ({"all_gather": 1} if whole_end else {}, ring(wide, N, 1)),
         )
-    parts = phases(ledger, times=2)
+    parts = phases(ledger, times=2, alone=TIMES - 2)
     for phase, (calls, limit) in (("forward", forward), ("backward", backward)):
+        calls = calls if N > 1 else {}
         moved(ledger, phase, parts[phase], calls=calls, at_most=limit if calls else 0, looks_like=gathers)
 
 
-@task("15.1", points=1)
-def test_one_rank(seed):
-    """A single rank is an ordinary linear"""
-    for kind in ("Column", "Row"):
-        data, want, _ = linear_case(kind, 1, True, Draw(seed, "one rank", kind))
-        options = {"gather" if kind == "Column" else "scatter": True}
-        got, _ = both_times("scenarios.linear", list(zip(*data)), kind=kind, **options)
-        for name, value in zip(("y", "x", "weight", "bias"), want):
-            same(got[0][name], value[0], what=f"{name} of {kind}")
+DTYPES = [(BF16, None), (BF16, "float32"), (torch.float32, "bfloat16")]  # of x; requested
 
 
 @task("15.1", points=2)
-@pytest.mark.parametrize(
-    "dtype, requested",
-    [(BF16, None), (BF16, "float32"), (torch.float32, "bfloat16")],
-    ids=["bfloat16", "float32", "float32 in bfloat16"],
-)
+@pytest.mark.parametrize("dtype, requested", DTYPES, ids=["bfloat16", "float32", "float32 in bfloat16"])
 def test_sum_dtype(dtype, requested, seed):
     """The ranks' addends are sent in the dtype that was requested, and y keeps x's"""
     N, draw, wide = 4, Draw(seed, "dtype", requested), requested == "float32"
@@ -247,11 +256,13 @@ def test_sum_dtype(dtype, requested, seed):
     # One addend of each output is a multiple of 4 from 256 to 508, the others are 1. In bfloat16 300 + 1 is 300
     # again, so a sum there depends on the order; 303 rounded once is 304.
     large = 256 + 4 * draw.ids(63, out)
-    ones, zeros = torch.ones(B, T, 1, dtype=dtype), torch.zeros(out, dtype=dtype)
+    ones = torch.ones(B, T, 1, dtype=dtype)
+    biased = Draw(seed, "bias").size(0, 2) == DTYPES.index((dtype, requested))  # one of the three
+    bias = torch.zeros(out, dtype=dtype) if biased else None
     weights = [torch.where(torch.arange(out) % N == r, large, 1).to(dtype).unsqueeze(1) for r in range(N)]
     dy = draw.whole(B, T, out, dtype=dtype)
     options, requested = {"sum_dtype": requested} if requested else {}, requested or "bfloat16"
-    got, ledgers = both_times("scenarios.linear", [(ones, dy, w, zeros) for w in weights], kind="Row", **options)
+    got, ledgers = both_times("scenarios.linear", [(ones, dy, w, bias) for w in weights], kind="Row", **options)
     exact = (large + N - 1).expand(B, T, out)
     for r in range(N):
         # In bfloat16 each of the N-1 sums may be off by 1, half a unit between 256 and 512, and the result's last too.

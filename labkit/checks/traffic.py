@@ -79,10 +79,12 @@ def _whole(ledger: Ledger) -> None:
         raise CheckFailed(FORBIDDEN, f"rank {ledger.rank} switched its ledger off: what it sent cannot be judged")
 
 
-def phases(ledger: Ledger, names: Sequence[str] = ("forward", "backward"), times: int = 1) -> dict[str, list[Event]]:
+def phases(
+    ledger: Ledger, names: Sequence[str] = ("forward", "backward"), times: int = 1, alone: int = 0
+) -> dict[str, list[Event]]:
     """The ledger's events between its barriers, by name; what comes before the first or after the last belongs to it.
     times: how often all phases were run; these are of the first time, and the others' messages must be the same.
-    After the last may stand the first phase's alone, at most twice more."""
+    alone: how often the first phase's stand once more, alone, behind the last."""
     _whole(ledger)
     cuts = [at for at, event in enumerate(ledger.events) if event.kind == "barrier"]
     if len(cuts) != len(names) * times + 1:
@@ -96,8 +98,8 @@ def phases(ledger: Ledger, names: Sequence[str] = ("forward", "backward"), times
         if others != [first] * len(others):
             who = f"rank {ledger.rank}, {name}: not the same messages every time"
             raise wrong(who, f"{first}", f"{others}")
-    if rest not in ([], every[0], 2 * every[0]):
-        raise wrong(f"rank {ledger.rank}: other messages without gradients", f"{every[0]} at a time", f"{rest}")
+    if rest != alone * every[0]:
+        raise wrong(f"rank {ledger.rank}: other messages without gradients", f"{alone} times {every[0]}", f"{rest}")
     return dict(zip(names, runs))
 
 

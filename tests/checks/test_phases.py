@@ -63,17 +63,18 @@ def test_what_is_sent_around_the_phases_counts_in_them():
 
 
 @pytest.mark.parametrize(
-    "bytes_, right",
+    "bytes_, alone, right",
     [
-        ((4, 8, 4, 8), True),
-        ((4, 8, 4, 8, 4, 4), True),
-        ((4, 8, 4, 9), False),
-        ((0, 8, 4, 8), False),
-        ((4, 8, 4, 8, 8), False),
-        ((4, 8, 4, 8, 4, 4, 4), False),
+        ((4, 8, 4, 8), 0, True),
+        ((4, 8, 4, 8, 4, 4), 2, True),
+        ((4, 8, 4, 9), 0, False),
+        ((0, 8, 4, 8), 0, False),
+        ((4, 8, 4, 8, 8), 1, False),
+        ((4, 8, 4, 8, 4, 4), 0, False),
+        ((4, 8, 4, 8), 2, False),
     ],
 )
-def test_every_time_sends_the_same(bytes_, right):
+def test_every_time_sends_the_same(bytes_, alone, right):
     ledger = Ledger(0, 2)
     for n, size in enumerate(bytes_):
         if n < 5:
@@ -82,7 +83,7 @@ def test_every_time_sends_the_same(bytes_, right):
     if len(bytes_) == 4:
         ledger.begin("barrier", None, 0)
     with nullcontext() if right else pytest.raises(CheckFailed):
-        assert [e.bytes for e in phases(ledger, times=2)["backward"] if e.kind == "send"] == [8]
+        assert [e.bytes for e in phases(ledger, times=2, alone=alone)["backward"] if e.kind == "send"] == [8]
 
 
 def test_a_rounded_answer_passes_and_a_mistake_is_recognised_through_its_rounding():
