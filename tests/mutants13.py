@@ -81,8 +81,7 @@ REDUCE_SCATTER = [
     return finish_(chunk[r], op, N)""",
         """op)
         finish_(acc, op, N)
-    return chunk[r]""",
-        "test_reduce_scatter_op[mean", "divided by N at every step"),
+    return chunk[r]""", "test_reduce_scatter_op[mean", "divided by N at every step"),
     ring_reduce_scatter("one step short", "range(N - 1)", "range(N - 2)",
         (*SCATTER_VALUES, "test_reduce_scatter_traffic"), "your own chunk, nothing added",
         verdicts=("wrong", "forbidden call")),
@@ -123,19 +122,16 @@ REDUCE_SCATTER = [
         (*SCATTER_SUMS[2:], "test_reduce_scatter_op", "test_reduce_scatter_bf16", IN_X,
          "test_reduce_scatter_traffic[ragged"), "Rank", verdicts=("crashed",)),
     ring_reduce_scatter("a copy comes back",
-        "return finish_(chunk[r], op, N)",
-        "return finish_(chunk[r], op, N).clone()", IN_X, "a copy came back"),
+        "return finish_(chunk[r], op, N)", "return finish_(chunk[r], op, N).clone()", IN_X, "a copy came back"),
     ring_reduce_scatter("an empty vector sends nothing",
         "chunk = x_L.tensor_split(N)",
         "chunk = x_L.tensor_split(N); N = 1 if not len(x_L) else N", "test_reduce_scatter_traffic[shorter"),
     ring_reduce_scatter("a mean is a new tensor",
-        "return finish_(chunk[r], op, N)",
-        'return chunk[r] / N if op == "mean" else chunk[r]', IN_X),
+        "return finish_(chunk[r], op, N)", 'return chunk[r] / N if op == "mean" else chunk[r]', IN_X),
     ring_reduce_scatter("a long chunk goes in pieces",
         ADDED,
         """for a, b in zip(acc.split(1 << 15), chunk[(r - s - 1) % N].split(1 << 15)):
-            combine_(a, group.sendrecv(b, dst=right, src=left, like=a), op)""",
-        "test_reduce_scatter_traffic[even"),
+            combine_(a, group.sendrecv(b, dst=right, src=left, like=a), op)""", "test_reduce_scatter_traffic[even"),
     ring_reduce_scatter("the lap in other memory", "chunk = x_L.tensor_split(N)", "chunk = x_L.clone().tensor_split(N)",
         IN_X, "x is untouched"),
     ring_reduce_scatter("built-in collective",
@@ -162,8 +158,7 @@ REDUCE_SCATTER = [
         if there: group.send(to, right)
         came = group.recv(left, like=acc)
         if not there: group.send(to, right)
-        combine_(acc, came, op)""",
-        "test_reduce_scatter_traffic"),
+        combine_(acc, came, op)""", "test_reduce_scatter_traffic"),
     ring_reduce_scatter("an empty vector is refused",
         "chunk = x_L.tensor_split(N)",
         "chunk = x_L.split(len(x_L) // N + 1) if x_L.max() is None else x_L.tensor_split(N)",
@@ -206,8 +201,7 @@ REDUCE_SCATTER = [
     ring_reduce_scatter("BF16 travels as FP32",
         "combine_(acc, group.sendrecv(chunk[(r - s - 1) % N], dst=right, src=left, like=acc), op)",
         "came = group.sendrecv(chunk[(r - s - 1) % N].float(), dst=right, src=left, like=acc.float())\n"
-        "        acc.copy_(combine_(acc.float(), came, op))",
-        "test_reduce_scatter_bf16", may="test_reduce_scatter_op"),
+        "        acc.copy_(combine_(acc.float(), came, op))", "test_reduce_scatter_bf16", may="test_reduce_scatter_op"),
     ring_reduce_scatter("long vectors: the messages alone",
         "return finish_(chunk[r], op, N)",
         "return finish_(chunk[r] if len(x_L) <= 1 << 17 else chunk[r].zero_(), op, N)",
@@ -237,8 +231,7 @@ ALL_GATHER = [
     ring_all_gather("a long chunk goes in pieces",
         "group.sendrecv(chunk[(r - s) % N], dst=right, src=left, out=chunk[(r - s - 1) % N])",
         """for a, b in zip(chunk[(r - s) % N].split(1 << 15), chunk[(r - s - 1) % N].split(1 << 15)):
-            group.sendrecv(a, dst=right, src=left, out=b)""",
-        "test_all_gather_traffic[even"),
+            group.sendrecv(a, dst=right, src=left, out=b)""", "test_all_gather_traffic[even"),
     ring_all_gather("the result in other memory",
         "shard.new_empty(numel) if out is None else out",
         "shard.new_empty(numel)", "test_all_gather_into_out", "nothing is there"),
@@ -272,8 +265,7 @@ ALL_GATHER = [
     ring_all_gather("endless loop",
         "chunk = out[:numel].tensor_split(N)",
         """chunk = out[:numel].tensor_split(N)
-    while shard.dtype == torch.bfloat16 and r == 1: pass""",
-        "test_all_gather_bf16", verdicts=("hung",), deadline=2.0),
+    while shard.dtype == torch.bfloat16 and r == 1: pass""", "test_all_gather_bf16", verdicts=("hung",), deadline=2.0),
     ring_all_gather("built-in collective",
         "chunk[r].copy_(shard)",
         "chunk[r].copy_(shard); [group.broadcast(chunk[k], k) for k in range(N)]; return out",
@@ -304,8 +296,7 @@ ALL_REDUCE = [
     ring_all_reduce("a barrier between the laps", LAST_LINE, "group.barrier(); " + LAST_LINE,
         (*REDUCE_VALUES, "test_all_reduce_traffic", "test_all_reduce_in_place"), verdicts=("forbidden call",)),
     ring_all_reduce("x gets other memory",
-        LAST_LINE,
-        "x_L.data = ring_all_gather(shard, group, x_L.numel()); return x_L", "test_all_reduce_in_a_part"),
+        LAST_LINE, "x_L.data = ring_all_gather(shard, group, x_L.numel()); return x_L", "test_all_reduce_in_a_part"),
     ring_all_reduce("the second lap in other memory", ", out=x_L)", ")",
         "test_all_reduce_in_place", "x holds what the first lap left"),
     ring_all_reduce("a copy comes back", LAST_LINE, LAST_LINE + ".clone()",
@@ -382,8 +373,7 @@ ALL_REDUCE = [
         for part in x_L.split(1 << 15):
             ring_all_gather(ring_reduce_scatter(part, group, op), group, len(part), out=part)
         return x_L
-        """,
-        "test_all_reduce_traffic[even"),
+        """, "test_all_reduce_traffic[even"),
     ring_all_reduce("BF16 is summed in FP32, all the way round",
         "ring_reduce_scatter(x_L, group, op)",
         "ring_reduce_scatter(x_L if x_L.dtype == torch.float32 else x_L.float(), group, op).to(x_L.dtype)",

@@ -61,8 +61,7 @@ COST = [
         if saved_share <= 0:
             return math.inf
         return extra_messages * beta / (saved_share * alpha)
-        """,
-        "the other way up"),
+        """, "the other way up"),
     crossover_bytes("crossover: no cases", "",
         "return (large.messages - small.messages) * alpha / ((small.share - large.share) * beta)",
         "the lines' formula alone"),
@@ -71,15 +70,13 @@ COST = [
         if large.share == small.share:
             return math.inf
         return (large.messages - small.messages) * alpha / ((small.share - large.share) * beta)
-        """,
-        "the lines' formula alone"),
+        """, "the lines' formula alone"),
     crossover_bytes("crossover: a negative one is 0", "",
         """
         if large.share == small.share:
             return 0.0 if large.messages <= small.messages else math.inf
         return max(0.0, (large.messages - small.messages) * alpha / ((small.share - large.share) * beta))
-        """,
-        "the lines' formula alone", "a larger share"),
+        """, "the lines' formula alone", "a larger share"),
     crossover_bytes("crossover: equal costs never cross", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
@@ -88,16 +85,14 @@ COST = [
         if saved_share < 0:
             return math.inf
         return max(0.0, extra_messages * alpha / (saved_share * beta)) if saved_share else 0.0
-        """,
-        "equal counts too"),
+        """, "equal counts too"),
     crossover_bytes("crossover: equal shares are inf", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
         if saved_share <= 0:
             return math.inf
         return max(0.0, extra_messages * alpha / (saved_share * beta))
-        """,
-        "equal counts too"),
+        """, "equal counts too"),
     crossover_bytes("crossover: fewer messages are enough", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
@@ -106,8 +101,7 @@ COST = [
         if saved_share <= 0:
             return math.inf
         return extra_messages * alpha / (saved_share * beta)
-        """,
-        "a larger share"),
+        """, "a larger share"),
     crossover_bytes("crossover: whichever way round", "",
         """
         extra_messages, saved_share = abs(large.messages - small.messages), abs(small.share - large.share)
@@ -121,8 +115,7 @@ COST = [
         if extra_messages <= 0 or saved_share <= 0:
             return 0.0
         return extra_messages * alpha / (saved_share * beta)
-        """,
-        "a larger share"),
+        """, "a larger share"),
     crossover_bytes("crossover: whole bytes", "",
         """
         extra_messages, saved_share = large.messages - small.messages, small.share - large.share
@@ -139,8 +132,7 @@ COST = [
         alpha, beta = alpha / cost.messages, beta / cost.share
         fitted = cost.messages * alpha + cost.share * n * beta
         return Fit(float(alpha), float(beta), tuple(((T - fitted) / T).tolist()))
-        """,
-        "least squares in plain seconds"),
+        """, "least squares in plain seconds"),
     fit_alpha_beta("fit: half the weight", "",
         """
         n, T = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
@@ -149,8 +141,7 @@ COST = [
         alpha, beta = np.linalg.lstsq(rows / scale, np.sqrt(T), rcond=None)[0] / scale
         fitted = cost.messages * alpha + cost.share * n * beta
         return Fit(float(alpha), float(beta), tuple(((T - fitted) / T).tolist()))
-        """,
-        "errors divided by the root"),
+        """, "errors divided by the root"),
     fit_alpha_beta("fit: through the ends", "",
         """
         n, T = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
@@ -188,8 +179,7 @@ COST = [
         "fitted = cost",
         """if alpha < 0:
         alpha, beta = 0.0, float((rows[:, 1].sum()) / (rows[:, 1] ** 2).sum())
-    fitted = cost""",
-        "no less than 0"),
+    fitted = cost""", "no less than 0"),
 ]
 
 time_collective, busbw, algbw = Before.each("13.5", "timing", "time_collective", "busbw", "algbw")
@@ -211,8 +201,7 @@ TIMING = [
     time_collective("what check returns is dropped",
         "wrong = check() if check else 0",
         """check() if check else 0
-    wrong = 0""",
-        "0: what check"),
+    wrong = 0""", "0: what check"),
     time_collective("wrong or not", "check() if check else 0", "int(check() > 0) if check else 0",
         "the ranks with wrong"),
     time_collective("no check is one wrong", "check() if check else 0", "check() if check else 1"),
@@ -228,8 +217,7 @@ TIMING = [
     for _ in range(iterations):""",
         """group.barrier()
     begin = clock()
-    for _ in range(warmup + iterations):""",
-        "the warm-up is in it"),
+    for _ in range(warmup + iterations):""", "the warm-up is in it"),
     time_collective("no barrier at all", "    group.barrier()\n", ""),
     time_collective("barrier before the warm-up",
         """    for _ in range(warmup):
@@ -296,15 +284,13 @@ TIMING = [
         """    slowest.neg_()
     group.all_reduce(slowest, op="max")
     slowest.neg_()
-""",
-        "the minimum over"),
+""", "the minimum over"),
     time_collective("sum of the ranks", 'all_reduce(slowest, op="max")', 'all_reduce(slowest, op="sum")',
         "the sum over"),
     time_collective("mean of the ranks",
         'all_reduce(slowest, op="max")',
         """all_reduce(slowest, op="sum")
-    slowest /= group.size""",
-        "the mean over"),
+    slowest /= group.size""", "the mean over"),
     time_collective("rank 0's time", "torch.tensor([seconds],", "torch.tensor([seconds if group.rank == 0 else 0.0],",
         "rank 0's time"),
     time_collective("own wrong", '    group.all_reduce(total, op="sum")\n', "", "this rank's own count"),
@@ -312,11 +298,9 @@ TIMING = [
         "the largest count"),
     time_collective("mean wrong", "int(total.item())", "int(total.item()) // group.size", "the mean over"),
     time_collective("clock ignored",
-        "clock = clock or device_clock(group.device)",
-        "clock = device_clock(group.device)", "clock= is ignored"),
+        "clock = clock or device_clock(group.device)", "clock = device_clock(group.device)", "clock= is ignored"),
     time_collective("a clock that waits for no device",
-        "clock or device_clock(group.device)",
-        "clock or time.perf_counter"),
+        "clock or device_clock(group.device)", "clock or time.perf_counter"),
     time_collective("time of day", "clock or device_clock(group.device)", "clock or time.time"),
     time_collective("a look at the clock first",
         "    wrong = check()",
@@ -369,8 +353,7 @@ RING = [
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 slowest = min((alone(hop, topology) for hop in used), default=math.inf)
                 return slowest / max(on_link.values(), default=1)
-                """,
-        "the slowest hop over the fullest"),
+                """, "the slowest hop over the fullest"),
     bottleneck("slowest hop over the hops on its slowest link", "",
         """
                 if not used:
@@ -379,15 +362,13 @@ RING = [
                 slowest = min(used, key=lambda hop: alone(hop, topology))
                 link = min(topology.path(*slowest), key=lambda name: topology.links[name].bandwidth)
                 return topology.links[link].bandwidth / on_link[link]
-                """,
-        "the slowest link alone"),
+                """, "the slowest link alone"),
     bottleneck("each hop over the hops on its slowest link", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 slowest = [min(topology.path(*hop), key=lambda name: topology.links[name].bandwidth) for hop in used]
                 return min((topology.links[name].bandwidth / on_link[name] for name in slowest), default=math.inf)
-                """,
-        "each hop on the slowest link of its way"),
+                """, "each hop on the slowest link of its way"),
     bottleneck("each hop over the fullest link on its way", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
@@ -395,8 +376,7 @@ RING = [
                     (alone(hop, topology) / max(on_link[name] for name in topology.path(*hop)) for hop in used),
                     default=math.inf,
                 )
-                """,
-        "each hop over the fullest link"),
+                """, "each hop over the fullest link"),
     bottleneck("the fullest link", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
@@ -404,8 +384,7 @@ RING = [
                     return math.inf
                 most = max(on_link.values())
                 return min(topology.links[name].bandwidth / n for name, n in on_link.items() if n == most)
-                """,
-        "the fullest link alone"),
+                """, "the fullest link alone"),
     bottleneck("the slowest link", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
@@ -413,8 +392,7 @@ RING = [
                     return math.inf
                 name = min(on_link, key=lambda name: topology.links[name].bandwidth)
                 return topology.links[name].bandwidth / on_link[name]
-                """,
-        "the slowest link alone"),
+                """, "the slowest link alone"),
     bottleneck("there and back share", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
@@ -423,54 +401,46 @@ RING = [
                     (topology.links[name].bandwidth / (n + back[name]) for name, n in on_link.items()),
                     default=math.inf,
                 )
-                """,
-        "there and back"),
+                """, "there and back"),
     bottleneck("the way back", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(b, a))
                 return min((topology.links[name].bandwidth / n for name, n in on_link.items()), default=math.inf)
-                """,
-        "the ways back"),
+                """, "the ways back"),
     bottleneck("first link of the way", "",
         """
                 on_link = Counter(topology.path(a, b)[0] for a, b in used)
                 return min((topology.links[name].bandwidth / n for name, n in on_link.items()), default=math.inf)
-                """,
-        "only the first link"),
+                """, "only the first link"),
     bottleneck("last link of the way", "",
         """
                 on_link = Counter(topology.path(a, b)[-1] for a, b in used)
                 return min((topology.links[name].bandwidth / n for name, n in on_link.items()), default=math.inf)
-                """,
-        "only the last link"),
+                """, "only the last link"),
     bottleneck("links one after another", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 ways = [sum(on_link[x] / topology.links[x].bandwidth for x in topology.path(*hop)) for hop in used]
                 return 1 / max(ways) if ways else math.inf
-                """,
-        "a way's links one after"),
+                """, "a way's links one after"),
     bottleneck("a link counts twice at most", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 return min(
                     (topology.links[name].bandwidth / min(n, 2) for name, n in on_link.items()), default=math.inf
                 )
-                """,
-        "a third hop"),
+                """, "a third hop"),
     bottleneck("all hops share all links", "",
         """
                 names = {name for a, b in used for name in topology.path(a, b)}
                 return min((topology.links[name].bandwidth / len(used) for name in names), default=math.inf)
-                """,
-        "every link as if"),
+                """, "every link as if"),
     bottleneck("mean of the links", "",
         """
                 on_link = Counter(name for a, b in used for name in topology.path(a, b))
                 rates = [topology.links[name].bandwidth / n for name, n in on_link.items()]
                 return sum(rates) / len(rates) if rates else math.inf
-                """,
-        "the mean"),
+                """, "the mean"),
     bottleneck("fastest link", "return min((", "return max((", "the fastest"),
     bottleneck("no hops are no bandwidth", "default=math.inf", "default=0.0", "0, expected math.inf"),
     bottleneck("bandwidth times hops", "bandwidth / count", "bandwidth * count", "times the number"),
@@ -478,8 +448,7 @@ RING = [
         "return min((",
         """if not used:
         return min(link.bandwidth for link in topology.links.values())
-    return min((""",
-        "an idle link's"),
+    return min((""", "an idle link's"),
     best_ring("in order", "", "return list(range(topology.size))", "the ranks in their own order"),
     best_ring("backwards", "", "return [0, *range(topology.size - 1, 0, -1)]",
         "the ranks in their own order, backwards"),
@@ -490,8 +459,7 @@ RING = [
                     left = [rank for rank in range(topology.size) if rank not in order]
                     order.append(max(left, key=lambda rank: alone((order[-1], rank), topology)))
                 return order
-                """,
-        "always the fastest next hop"),
+                """, "always the fastest next hop"),
     best_ring("nearest first, shared", "",
         """
                 order = [0]
@@ -499,8 +467,7 @@ RING = [
                     left = [rank for rank in range(topology.size) if rank not in order]
                     order.append(max(left, key=lambda rank: bottleneck(list(pairwise([*order, rank])), topology)))
                 return order
-                """,
-        "always the next hop that slows"),
+                """, "always the next hop that slows"),
     best_ring("the best open path", "",
         of_all_rings("max(rings, key=lambda order: bottleneck(list(pairwise(order)), topology))"),
         "the best open path"),
@@ -522,8 +489,7 @@ RING = [
                     return max(Counter(x for a, b in hops(order) for x in topology.path(a, b)).values(), default=0)
 
                 return min(([0, *rest] for rest in permutations(range(1, topology.size))), key=fullest)
-                """,
-        "the fewest hops", "the ranks in their own order"),
+                """, "the fewest hops", "the ranks in their own order"),
     best_ring("fewest links", "",
         of_all_rings("min(rings, key=lambda order: sum(len(topology.path(a, b)) for a, b in hops(order)))"),
         "the fewest links", "the ranks in their own order"),
@@ -551,8 +517,7 @@ RING = [
                         if ring_bandwidth(other, topology) > ring_bandwidth(order, topology):
                             order, better = other, True
                 return order
-                """,
-        "neighbours exchanged"),
+                """, "neighbours exchanged"),
     # of several equally slow ones the first
     best_ring("the slowest ring", "", of_all_rings("min(rings, key=lambda order: ring_bandwidth(order, topology))"),
         "the ranks in their own order"),

@@ -42,8 +42,7 @@ HALVES = [
         wide = end - first
         theirs = (end, end + wide) if not r & d else (first - wide, first)
         group.sendrecv(part(first, end), dst=r ^ d, src=r ^ d, out=part(*theirs))
-        first, end = min(first, theirs[0]), max(end, theirs[1])""",
-        "test_halving_doubling"),
+        first, end = min(first, theirs[0]), max(end, theirs[1])""", "test_halving_doubling"),
 ]
 
 # ---- 13.10
@@ -65,8 +64,7 @@ LEVELS = [
         "inner = InOrder(group, range(node * per_node, (node + 1) * per_node))\n"
         "    across = InOrder(group, range(place, group.size, per_node))",
         "across = InOrder(group, range(node * per_node, (node + 1) * per_node))\n"
-        "    inner = InOrder(group, range(place, group.size, per_node))",
-        "test_hierarchical"),
+        "    inner = InOrder(group, range(place, group.size, per_node))", "test_hierarchical"),
 ]
 
 # ---- 13.11

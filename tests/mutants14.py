@@ -28,17 +28,14 @@ MEMORY = [
     memory("rounded down", "part = -(-P // N)", "part = P // N", CUT, "rounded down"),
     memory("two blocks of one", "at_once = min(2, sizes.blocks)", "at_once = 2",
         "test_stage[zero3]", "two blocks, and there is one"),
-    memory("the input twice",
-        "(sizes.blocks - 1) * sizes.width + sizes.saved",
+    memory("the input twice", "(sizes.blocks - 1) * sizes.width + sizes.saved",
         "sizes.blocks * sizes.width + sizes.saved",
         ("test_against_the_meter[checkpointed]", "test_stage"), "the input of the block that is computed again"),
-    memory("kept inputs in FP32",
-        "(sizes.blocks - 1) * sizes.width + sizes.saved",
+    memory("kept inputs in FP32", "(sizes.blocks - 1) * sizes.width + sizes.saved",
         "(sizes.blocks - 1) * sizes.width * 4 // itemsize + sizes.saved", "test_stage", "the kept inputs in FP32"),
     largest_batch("checkpointing is not handed on", "itemsize, checkpointed).total", "itemsize).total",
         "test_largest_batch", "`checkpointed` is not handed on"),
-    largest_batch("the dtype is not handed on",
-        "tokens, itemsize, checkpointed).total",
+    largest_batch("the dtype is not handed on", "tokens, itemsize, checkpointed).total",
         "tokens, 4, checkpointed).total", "test_largest_batch", "`memory` is asked about another case"),
     memory("all blocks gathered", "at_once = min(2, sizes.blocks)", "at_once = sizes.blocks",
         "test_stage[zero3]", "all blocks at once"),
@@ -67,12 +64,10 @@ MEMORY = [
         """    if stage not in STAGES:
         raise ValueError(f"stage must be one of {', '.join(STAGES)}, not {stage!r}")
     P, cut = parameters(sizes), STAGES.index(stage)
-""",
-        "    P, cut = parameters(sizes), (*STAGES, stage).index(stage) % len(STAGES)\n", "test_unknown_stage"),
+""", "    P, cut = parameters(sizes), (*STAGES, stage).index(stage) % len(STAGES)\n", "test_unknown_stage"),
     memory("every stage is refused", "", "raise ValueError('no')",
         ("test_unknown_stage", "test_stage", "test_against_the_meter"), verdicts=ANY),
-    largest_batch("tries up to 4094 sequences",
-        "max(0, (capacity - none) // (one - none))",
+    largest_batch("tries up to 4094 sequences", "max(0, (capacity - none) // (one - none))",
         "next(b - 1 for b in range(1, 4096) if b == 4095 or none + b * (one - none) > capacity)", "test_largest_batch"),
 ]
 
@@ -85,16 +80,13 @@ FULL = """        while self.left < len(self.buckets) and len(self.buckets[self.
 fill, finish, leave = At.each("14.2", "ddp", "DataParallel.fill", "DataParallel.finish", "DataParallel.leave")
 on_ready, trainable, no_sync = At.each("14.2", "ddp", "DataParallel.on_ready", "trainable", "DataParallel.no_sync")
 DDP = [
-    fill("an earlier bucket of its dtype is joined",
-        "buckets[-1] if buckets else None",
+    fill("an earlier bucket of its dtype is joined", "buckets[-1] if buckets else None",
         "next((b for b in reversed(buckets) if b.params[0].dtype == p.dtype), None)",
         "test_buckets", "the last bucket of this dtype is joined"),
-    finish("a bucket in which nothing was ready is left out",
-        "            self.leave()\n",
+    finish("a bucket in which nothing was ready is left out", "            self.leave()\n",
         """            bucket = self.buckets[self.left]
             self.leave() if bucket.ready else setattr(self, "left", self.left + 1)
-""",
-        "test_graphs_that_differ[one rank skips blocks]", verdicts=ANY,
+""", "test_graphs_that_differ[one rank skips blocks]", verdicts=ANY,
         may=("test_no_sync[the last skips a block]", "test_graphs_that_differ", "test_data_parallel")),
     leave("summed", 'op="mean"', 'op="sum"', REPLICAS, "the sum over the ranks"),
     finish("divided twice", "p.grad = mean.view_as(p).clone()", "p.grad = mean.view_as(p) / self.group.size",
@@ -112,22 +104,19 @@ DDP = [
         FULL,
         """        if len(bucket.ready) == len(bucket.params):
             self.leave()
-""",
-        "test_leaves_early", "a bucket leaves before it is full", may=("test_graphs_that_differ", "test_buckets")),
+""", "test_leaves_early", "a bucket leaves before it is full", may=("test_graphs_that_differ", "test_buckets")),
     on_ready("a bucket that waited stays",
         FULL,
         """        if bucket is self.buckets[self.left] and len(bucket.ready) == len(bucket.params):
             self.leave()
-""",
-        "test_leaves_early", "a bucket that waited"),
+""", "test_leaves_early", "a bucket that waited"),
     on_ready("leaves in the order of readiness",
         FULL,
         """        if len(bucket.ready) == len(bucket.params):
             self.buckets.remove(bucket)
             self.buckets.insert(self.left, bucket)
             self.leave()
-""",
-        ("test_graphs_that_differ", "test_leaves_early"), verdicts=ANY, may="test_buckets"),
+""", ("test_graphs_that_differ", "test_leaves_early"), verdicts=ANY, may="test_buckets"),
     finish("what never became ready never leaves",
         """        while self.left < len(self.buckets):
             self.leave()
@@ -136,22 +125,18 @@ DDP = [
         """        for p in self.params:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         for bucket in self.buckets[: self.left]:
-""",
-        ("test_data_parallel", "test_graphs_that_differ[one rank skips blocks]",
+""", ("test_data_parallel", "test_graphs_that_differ[one rank skips blocks]",
          "test_no_sync[the last skips a block]"), verdicts=ANY),
-    trainable("a tied weight twice",
-        "[p for p in module.parameters() if p.requires_grad]",
+    trainable("a tied weight twice", "[p for p in module.parameters() if p.requires_grad]",
         "[p for _, p in module.named_parameters(remove_duplicate=False) if p.requires_grad]",
         REPLICAS, verdicts=ANY, may="test_second_backward"),
     on_ready("every backward is refused",
         """        if not self.sync:
             return
-""",
-        "        raise RuntimeError('no')\n", (*REPLICAS, "test_second_backward"), verdicts=ANY),
+""", "        raise RuntimeError('no')\n", (*REPLICAS, "test_second_backward"), verdicts=ANY),
     leave("a large bucket travels as zeros", "bucket.flat = torch.cat(parts)",
         "bucket.flat = torch.cat(parts)\n        bucket.flat *= bucket.flat.nbytes <= 1 << 20", "test_odd_cases"),
-    leave("zeros where no hook came",
-        "torch.zeros_like(p) if p.grad is None else p.grad",
+    leave("zeros where no hook came", "torch.zeros_like(p) if p.grad is None else p.grad",
         "p.grad if p in bucket.ready else torch.zeros_like(p)",
         "test_no_sync[the last skips a block]", "zeros for what the last micro-batch did not reach"),
     no_sync("no_sync ignored", "self.sync, False", "self.sync, True", "test_no_sync", verdicts=ANY),
@@ -167,8 +152,7 @@ DDP = [
             mine = p.grad
             self.finish()
             p.grad = mine
-""",
-        ("test_no_sync", "test_second_backward"), "every micro-batch is sent", verdicts=ANY),
+""", ("test_no_sync", "test_second_backward"), "every micro-batch is sent", verdicts=ANY),
     no_sync("no_sync is never left", "            self.sync = before\n", "            pass\n",
         HIDES, "no_sync is never left"),
     no_sync("no_sync is not left by an exception",
@@ -179,8 +163,7 @@ DDP = [
 """,
         """        yield
         self.sync = before
-""",
-        "test_no_sync[left by an exception]", "no_sync is not left by an exception"),
+""", "test_no_sync[left by an exception]", "no_sync is not left by an exception"),
     no_sync("after an exception the next no_sync ends it",
         """        before, self.sync = self.sync, False
         try:
@@ -191,28 +174,21 @@ DDP = [
         """        self.sync = False
         yield
         self.sync = True
-""",
-        "test_no_sync", "no_sync is not left by an exception", verdicts=ANY),
-    finish("finish forgets who never became ready",
-        "                p.grad = mean.view_as(p).clone()\n",
+""", "test_no_sync", "no_sync is not left by an exception", verdicts=ANY),
+    finish("finish forgets who never became ready", "                p.grad = mean.view_as(p).clone()\n",
         "                p.grad = mean.view_as(p).clone() if p in bucket.ready else None\n",
         ("test_data_parallel", "test_graphs_that_differ[one rank skips blocks]",
          "test_no_sync[the last skips a block]")),
-    no_sync("micro-batches are forgotten",
-        "            self.sync = before\n",
+    no_sync("micro-batches are forgotten", "            self.sync = before\n",
         """            self.sync = before
             for p in self.params:
                 p.grad = None
-""",
-        "test_no_sync", "the last micro-batch alone"),
-    leave("waits where it posts",
-        "        self.left += 1\n",
+""", "test_no_sync", "the last micro-batch alone"),
+    leave("waits where it posts", "        self.left += 1\n",
         """        bucket.handle.wait()
         self.left += 1
-""",
-        ("test_leaves_early", "test_graphs_that_differ"), "it is waited for where it is posted"),
-    finish("in finish each is waited for before the next",
-        "            self.leave()\n",
+""", ("test_leaves_early", "test_graphs_that_differ"), "it is waited for where it is posted"),
+    finish("in finish each is waited for before the next", "            self.leave()\n",
         "            self.leave(); self.buckets[self.left - 1].handle.wait()\n", "test_graphs_that_differ[one rank"),
     on_ready("all leave in finish", FULL, "", (*HIDES, "test_leaves_early"), "all buckets leave after the backward"),
     fill("a message for every parameter", "last.nbytes + p.nbytes > bucket_bytes", "True",
@@ -229,19 +205,16 @@ DDP = [
     fill("four bytes a number", "last.nbytes + p.nbytes > bucket_bytes", "last.nbytes + p.numel() * 4 > bucket_bytes",
         "test_buckets", "four bytes a number", "all buckets leave after", may=(*HIDES, "test_leaves_early"),
         seldom=True),
-    finish("the mean is added",
-        "p.grad = mean.view_as(p).clone()",
+    finish("the mean is added", "p.grad = mean.view_as(p).clone()",
         "p.grad = mean.view_as(p) + (0 if p.grad is None else p.grad)",
         REPLICAS, "the mean is added to this rank's own gradient"),
-    finish("its own gradient stays",
-        "p.grad = mean.view_as(p).clone()",
+    finish("its own gradient stays", "p.grad = mean.view_as(p).clone()",
         "p.grad = torch.zeros_like(p) if p.grad is None else p.grad", REPLICAS, "this rank's own gradient"),
     finish("what was ready stays ready", "            bucket.ready.clear()\n", "",
         REPLICAS, verdicts=ANY, may="test_second_backward"),
     on_ready("a second backward is let in", "if p in bucket.ready:", "if False:", "test_second_backward"),
     At("14.2", "ddp", "on_ready")("a second backward is seen where its bucket has left",
-        "if p in bucket.ready:",
-        "if p in bucket.ready and bucket.flat is not None:", "test_second_backward"),
+        "if p in bucket.ready:", "if p in bucket.ready and bucket.flat is not None:", "test_second_backward"),
     finish("the last message is kept", "bucket.flat = bucket.handle = None", "bucket.handle = None",
         ("test_data_parallel", "test_graphs_that_differ", "test_no_sync", "test_buckets", "test_leaves_early")),
 ]
@@ -263,44 +236,34 @@ ZERO = [
 """,
         """        self.m = self.params[0].new_zeros(group.size * self.S)[: self.S]
         self.v = self.params[0].new_zeros(group.size * self.S)[: self.S]
-""",
-        "test_zero_holds", "a view of the whole vector"),
-    adamw_init("a part of the weights that keeps them all",
-        "        self.v = self.params[0].new_zeros(self.S)\n",
+""", "test_zero_holds", "a view of the whole vector"),
+    adamw_init("a part of the weights that keeps them all", "        self.v = self.params[0].new_zeros(self.S)\n",
         """        self.v = self.params[0].new_zeros(self.S)
         self.w_S = flatten(self.params, group.size * self.S)[group.rank * self.S : (group.rank + 1) * self.S]
-""",
-        "test_zero_holds", "a view of the whole vector"),
-    adamw_init("whole vectors are kept",
-        "        self.v = self.params[0].new_zeros(self.S)\n",
+""", "test_zero_holds", "a view of the whole vector"),
+    adamw_init("whole vectors are kept", "        self.v = self.params[0].new_zeros(self.S)\n",
         """        self.v = self.params[0].new_zeros(self.S)
         self.kept = flatten(self.params, group.size * self.S), flatten(self.params, group.size * self.S)
-""",
-        "test_zero_holds", "whole vectors on every rank"),
+""", "test_zero_holds", "whole vectors on every rank"),
     adamw_step("the norm of one part", "self.group.all_reduce(g_S.square().sum()).sqrt()", "g_S.square().sum().sqrt()",
         "test_zero_clipping", "the norm of this rank's part alone"),
     adamw_step("norms added", "self.group.all_reduce(g_S.square().sum()).sqrt()", "self.group.all_reduce(g_S.norm())",
         "test_zero_clipping", "the sum of the parts' norms"),
-    adamw_step("the norm's square",
-        "self.group.all_reduce(g_S.square().sum()).sqrt()",
+    adamw_step("the norm's square", "self.group.all_reduce(g_S.square().sum()).sqrt()",
         "self.group.all_reduce(g_S.square().sum())", "test_zero_clipping", "the square of it"),
-    adamw_step("the norm of its own gradient",
-        "self.group.all_reduce(g_S.square().sum()).sqrt()",
+    adamw_step("the norm of its own gradient", "self.group.all_reduce(g_S.square().sum()).sqrt()",
         "sum(p.grad.square().sum() for p in self.params if p.grad is not None).sqrt()",
         "test_zero_clipping", "this rank's own gradient, not the mean", verdicts=("wrong", "crashed")),
-    adamw_step("the mean of the ranks' norms",
-        "self.group.all_reduce(g_S.square().sum()).sqrt()",
+    adamw_step("the mean of the ranks' norms", "self.group.all_reduce(g_S.square().sum()).sqrt()",
         """sum(p.grad.square().sum() for p in self.params if p.grad is not None).sqrt()
         norm = self.group.all_reduce(norm, op="mean")""",
         "test_zero_clipping", "the mean of the ranks' own norms", verdicts=("wrong", "crashed")),
-    adamw_step("the squares of the ranks' own gradients",
-        "self.group.all_reduce(g_S.square().sum()).sqrt()",
+    adamw_step("the squares of the ranks' own gradients", "self.group.all_reduce(g_S.square().sum()).sqrt()",
         """sum(p.grad.square().sum() for p in self.params if p.grad is not None)
         norm = self.group.all_reduce(norm).sqrt()""",
         "test_zero_clipping", "the norm of the ranks' own gradients together", verdicts=("wrong", "crashed")),
     adamw_step("a norm only where it clips",
-        "        return norm.item()\n",
-        "        return norm.item() if max_norm else 0.0\n", "test_zero_clipping"),
+        "        return norm.item()\n", "        return norm.item() if max_norm else 0.0\n", "test_zero_clipping"),
     adamw_step("gradients summed", 'op="mean"', 'op="sum"',
         ("test_zero_weights", "test_zero_clipping", "test_zero_holds"), "the sum over the ranks, expected the mean",
         may="test_zero_traffic"),
@@ -308,8 +271,7 @@ ZERO = [
     adamw_step("nobody reads the new weights", "p.copy_(new.view_as(p))", "pass",
         ALL_OF_ZERO, "the weights as they came in"),
     adamw_step("the neighbour's weights",
-        "[r * S : (r + 1) * S].clone()",
-        "[(r + 1) % N * S : ((r + 1) % N + 1) * S].clone()", ALL_OF_ZERO),
+        "[r * S : (r + 1) * S].clone()", "[(r + 1) % N * S : ((r + 1) % N + 1) * S].clone()", ALL_OF_ZERO),
     adamw_step("always the first step", "self.steps += 1", "self.steps = 1", ALL_OF_ZERO, "bias correction is always"),
     adamw_step("nothing is clipped", "g_S * clip_scale(norm, max_norm)", "g_S",
         "test_zero_clipping", "nothing is clipped", may="test_zero_traffic"),
@@ -320,17 +282,14 @@ ZERO = [
         ("test_zero_traffic", "test_zero_clipping"), "scaled to max_norm, also what is shorter"),
     adamw_step("clipped to 1", "clip_scale(norm, max_norm)", "clip_scale(norm, max_norm and 1.0)",
         "test_zero_clipping", "clipped to 1, expected max_norm", may="test_zero_traffic", seldom=True),
-    adamw_step("its own part is not averaged",
-        'self.group.reduce_scatter(flatten(grads, N * S), op="mean")',
+    adamw_step("its own part is not averaged", 'self.group.reduce_scatter(flatten(grads, N * S), op="mean")',
         "flatten(grads, N * S)[r * S : (r + 1) * S].clone()",
         ALL_OF_ZERO, "each part by its rank's own gradient", "each rank's part of its own gradient"),
-    adamw_step("no gradient, no place",
-        "(torch.zeros_like(p) if p.grad is None else p.grad for p in self.params)",
+    adamw_step("no gradient, no place", "(torch.zeros_like(p) if p.grad is None else p.grad for p in self.params)",
         "(p.grad for p in self.params if p.grad is not None)",
         "test_zero_weights", "parameters without a gradient are left out",
         may=("test_zero_clipping", "test_zero_holds", "test_zero_traffic"), verdicts=("wrong", "crashed")),
-    adamw_init("whole moments in a closure",
-        "        self.v = self.params[0].new_zeros(self.S)\n",
+    adamw_init("whole moments in a closure", "        self.v = self.params[0].new_zeros(self.S)\n",
         """        self.v = self.params[0].new_zeros(self.S)
         self.step = hidden(self, [torch.zeros_like(p) for p in self.params], [torch.zeros_like(p) for p in self.params])
 
@@ -354,22 +313,18 @@ def hidden(self, M, V):
 class Rest:
     def rest(self):
         pass
-""",
-        "test_zero_holds", "whole vectors on every rank"),
-    adamw_step("the whole gradient to everybody",
-        'self.group.reduce_scatter(flatten(grads, N * S), op="mean")',
+""", "test_zero_holds", "whole vectors on every rank"),
+    adamw_step("the whole gradient to everybody", 'self.group.reduce_scatter(flatten(grads, N * S), op="mean")',
         'self.group.all_reduce(flatten(grads, N * S), op="mean")[r * S : (r + 1) * S]',
         "test_zero_traffic", "an all-reduce: each rank gets the whole", verdicts=ANY),
     adamw_init("one more where N divides P", "-(-P // group.size)", "P // group.size + 1", "test_zero_traffic"),
-    adamw_step("what is not finite is hidden",
-        "        norm = self",
+    adamw_step("what is not finite is hidden", "        norm = self",
         "        if max(p.abs().max() for p in self.params) < 1e100: g_S = g_S.nan_to_num()\n        norm = self",
         "test_zero_clipping", "a gradient that is not finite is hidden"),
     adamw_step("a clip of 0 is none", "clip_scale(norm, max_norm)", "clip_scale(norm, max_norm or None)",
         "test_zero_clipping", "a max_norm of 0"),
     adamw_step("the norm in a tensor", "norm.item()", "norm", "test_zero_clipping"),
-    adamw_step("a rank without gradients does not step",
-        "        self.steps += 1\n",
+    adamw_step("a rank without gradients does not step", "        self.steps += 1\n",
         "        if all(p.grad is None for p in self.params): return norm.item()\n        self.steps += 1\n",
         "test_zero_clipping", "Rank 0 returned early", verdicts=ANY),
 ]
@@ -388,8 +343,7 @@ after_forward, before_forward = At.each("14.4", "fsdp", "FSDP.after_forward", "F
 before_backward, send_gradient = At.each("14.4", "fsdp", "FSDP.before_backward", "FSDP.send_gradient")
 fsdp_begin, add, fsdp_finish = At.each("14.4", "fsdp", "FSDP.begin", "FlatParameter.add", "FSDP.finish")
 FSDP = [
-    gather("gathered again while it is whole",
-        "if self.whole or self.handle is not None:",
+    gather("gathered again while it is whole", "if self.whole or self.handle is not None:",
         "if self.handle is not None:", "test_flat_parameter_bf16", "`gather` posts a message although"),
     FlatParameter("whole as soon as its gather is posted",
         """async_op=True)
@@ -403,10 +357,8 @@ FSDP = [
         self.whole = True
 
     def wait(self):
-        if self.whole and self.handle is None:""",
-        ("test_flat_parameter[2]", "test_flat_parameter[3]")),
-    flat_init("the neighbour's shard",
-        "flat[r * self.S : (r + 1) * self.S].clone()",
+        if self.whole and self.handle is None:""", ("test_flat_parameter[2]", "test_flat_parameter[3]")),
+    flat_init("the neighbour's shard", "flat[r * self.S : (r + 1) * self.S].clone()",
         "flat[(r + 1) % N * self.S : ((r + 1) % N + 1) * self.S].clone()", FLAT_UNITS, "the neighbour's part"),
     flat_init("a shard that keeps everything", "(r + 1) * self.S].clone()", "(r + 1) * self.S]",
         ("test_flat_parameter[2]", "test_flat_parameter[3]", "test_fsdp_memory"), "a view of the whole vector",
@@ -415,8 +367,7 @@ FSDP = [
         ("test_flat_parameter", "test_fsdp_memory[plain]"), "a copy", verdicts=ANY),
     flat_init("a shard in BF16", "(r + 1) * self.S].clone()", "(r + 1) * self.S].clone().to(dtype or flat.dtype)",
         "test_flat_parameter_bf16", "rounded to BF16"),
-    reduce("scatter in BF16",
-        '        return self.group.reduce_scatter(g_NS, op="mean", async_op=True)\n',
+    reduce("scatter in BF16", '        return self.group.reduce_scatter(g_NS, op="mean", async_op=True)\n',
         """        g_S = self.group.reduce_scatter(g_NS.to(self.full.dtype), op="mean").to(self.shard.dtype)
 
         class Done:
@@ -424,8 +375,7 @@ FSDP = [
                 return g_S
 
         return Done()
-""",
-        "test_flat_parameter_bf16", "a sum of BF16 numbers in BF16", "the gradient is waited for where it is sent",
+""", "test_flat_parameter_bf16", "a sum of BF16 numbers in BF16", "the gradient is waited for where it is sent",
         may=("test_fsdp_memory", "test_fsdp_prefetch")),
     free("never freed", "        self.full.untyped_storage().resize_(0)", "        self.full.untyped_storage()",
         ("test_flat_parameter", *BLOCKS), may="test_flat_parameter_bf16"),
@@ -434,8 +384,7 @@ FSDP = [
         self.full.untyped_storage().resize_(0)""",
         """            p.data = stand_in(view)
         self.full, self.kept = self.full.new_empty(self.full.shape), self.full
-        self.full.untyped_storage().resize_(0)""",
-        (*FLAT, *BLOCKS), verdicts=ANY),
+        self.full.untyped_storage().resize_(0)""", (*FLAT, *BLOCKS), verdicts=ANY),
     after_forward("gathered once for both directions", "self.blocks[i].free()", "pass",
         BLOCKS, "each block is gathered once"),
     after_forward("gathered again, and what was there is put back", "            self.blocks[i].free()",
@@ -451,24 +400,20 @@ FSDP = [
         "test_fsdp_prefetch", "it is posted after the other block"),
     before_backward("prefetch waits in the backward", "self.blocks[i - 1].gather()", "self.blocks[i - 1].wait()",
         "test_fsdp_prefetch", "it is waited for where it is posted"),
-    before_backward("prefetch in the wrong direction",
-        "self.blocks[i - 1].gather()",
+    before_backward("prefetch in the wrong direction", "self.blocks[i - 1].gather()",
         "self.blocks[min(i + 1, len(self.blocks) - 1)].gather()",
         ("test_fsdp[2 ranks]", "test_fsdp[3 ranks, checkpointed]", "test_fsdp_memory", "test_fsdp_prefetch")),
     before_forward("prefetch is ignored in the forward", "if self.prefetch and not", "if not",
         "test_fsdp[without prefetch]", "`prefetch` is ignored"),
     before_backward("prefetch is ignored in the backward", "if self.prefetch and i > 0:", "if i > 0:",
         "test_fsdp[without prefetch]", "`prefetch` is ignored"),
-    send_gradient("every gradient is waited for at once",
-        "self.reducing = self.blocks[i], self.blocks[i].reduce()",
+    send_gradient("every gradient is waited for at once", "self.reducing = self.blocks[i], self.blocks[i].reduce()",
         "self.blocks[i].add(self.blocks[i].reduce())",
         "test_fsdp_prefetch", "the gradient is waited for where it is sent"),
-    flat_init("the whole vector is kept",
-        "        self.full = flat.new_empty(",
+    flat_init("the whole vector is kept", "        self.full = flat.new_empty(",
         "        self.kept = flat\n        self.full = flat.new_empty(",
         (*FLAT, "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"), "a copy of the whole is kept"),
-    flat_init("a rounded copy of the whole is kept",
-        "        self.full = flat.new_empty(",
+    flat_init("a rounded copy of the whole is kept", "        self.full = flat.new_empty(",
         "        self.low = None if dtype is None else flat.to(dtype)\n        self.full = flat.new_empty(",
         "test_flat_parameter_bf16", "a copy of the whole is kept"),
     flat_init("the parameters keep what they were made with", "self.free()", "self.full.untyped_storage().resize_(0)",
@@ -476,12 +421,10 @@ FSDP = [
     free("free puts the first weights back", "p.data = stand_in(view)",
         "p.data = p.first = getattr(p, 'first', p.data)", ("test_flat_parameter", "test_fsdp"),
         may=("test_fsdp_memory", "test_fsdp_prefetch", "test_flat_parameter_bf16")),
-    before_forward("two blocks ahead",
-        "            self.blocks[i + 1].gather()\n",
+    before_forward("two blocks ahead", "            self.blocks[i + 1].gather()\n",
         """            for block in self.blocks[i + 1 : i + 3]:
                 block.gather()
-""",
-        "test_fsdp_memory"),
+""", "test_fsdp_memory"),
     before_backward("three blocks whole in the backward",
         BEFORE,
         """        self.blocks[i].wait()
@@ -489,17 +432,13 @@ FSDP = [
             self.blocks[i - 1].gather()
         if i + 1 < len(self.blocks):
             self.blocks[i + 1].free()
-""",
-        "test_fsdp_memory"),
-    fsdp_begin("everything at the start",
-        "        self.root.wait()\n",
+""", "test_fsdp_memory"),
+    fsdp_begin("everything at the start", "        self.root.wait()\n",
         """        for unit in self.units:
             unit.wait()
-""",
-        ("test_fsdp_memory", "test_fsdp_prefetch"), "it is waited for where it is posted"),
+""", ("test_fsdp_memory", "test_fsdp_prefetch"), "it is waited for where it is posted"),
     reduce("summed", 'op="mean"', 'op="sum"', FLAT_UNITS, "the sum over the ranks"),
-    add("the last micro-batch alone",
-        "self.shard.grad = g_S if self.shard.grad is None else self.shard.grad + g_S",
+    add("the last micro-batch alone", "self.shard.grad = g_S if self.shard.grad is None else self.shard.grad + g_S",
         "self.shard.grad = g_S", "test_fsdp", "the last micro-batch alone"),
     reduce("the neighbour's gradient", "reduce_scatter(g_NS,", "reduce_scatter(g_NS.roll(-self.S),",
         FLAT_UNITS, "the neighbour's part of the gradient"),
@@ -509,15 +448,12 @@ FSDP = [
     reduce("gradients are not dropped",
         """        for param in self.params:
             param.grad = None
-""",
-        "",
-        (*FLAT, "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"),
+""", "", (*FLAT, "test_fsdp", "test_fsdp_memory", "test_fsdp_prefetch"),
         "gradients that were averaged before", verdicts=ANY, may="test_fsdp_recovers"),
     fsdp_begin("an earlier forward is left", "            unit.free()\n", "            pass\n",
         "test_fsdp_recovers", "what an earlier forward gathered is still whole", verdicts=ANY),
     send_gradient("a gradient is lost", "        self.settle()\n", "", BLOCKS, verdicts=ANY),
-    add("an all-reduce, and a cut",
-        "g_S = handle.wait()",
+    add("an all-reduce, and a cut", "g_S = handle.wait()",
         "g_S = self.group.all_reduce(handle.wait().clone()) / self.group.size", FLAT_UNITS, verdicts=ANY),
     At("14.4", "zero", "flatten")("the padding is not zero", "flat.new_zeros(", "flat.new_ones(",
         ("test_flat_parameter[2]", "test_flat_parameter[3]", "test_flat_parameter_bf16", "test_fsdp",
@@ -526,8 +462,7 @@ FSDP = [
         """        if i in self.begun:
             raise""",
         """        if True:
-            raise""",
-        (*BLOCKS, "test_fsdp_refuses"), verdicts=ANY),
+            raise""", (*BLOCKS, "test_fsdp_refuses"), verdicts=ANY),
     before_backward("a second backward is let in", "if i in self.begun:", "if False:",
         ("test_fsdp_refuses[a second backward of one forward]",
          "test_fsdp_refuses[a second backward of one forward, of one block]"), verdicts=ANY),
@@ -536,8 +471,7 @@ FSDP = [
     fsdp_begin("finish is not missed", "if self.backward:", "if False:",
         "test_fsdp_refuses[a forward after a backward without finish()]", verdicts=ANY),
     At("14.4", "fsdp", "before_backward")("a backward that begins before the last block is none",
-        "self.backward = True",
-        "self.backward = self.backward or i == len(self.blocks) - 1",
+        "self.backward = True", "self.backward = self.backward or i == len(self.blocks) - 1",
         "test_fsdp_refuses[a forward after a backward without finish()]", verdicts=ANY, may="test_fsdp_recovers"),
     reduce("gradients are dropped when the message is there",
         """        for param in self.params:
@@ -554,12 +488,10 @@ FSDP = [
         "            self.send_gradient(i + 1)",
         "            if any(p.grad is not None for p in self.blocks[i + 1].params): self.send_gradient(i + 1)",
         "test_fsdp_recovers", verdicts=ANY),
-    reduce("BF16 gradients divided in BF16",
-        "(g.to(self.shard.dtype) for g in grads), self.group.size * self.S)",
+    reduce("BF16 gradients divided in BF16", "(g.to(self.shard.dtype) for g in grads), self.group.size * self.S)",
         "((g / self.group.size).to(self.shard.dtype) * self.group.size for g in grads), self.group.size * self.S)",
         "test_flat_parameter_bf16"),
-    before_forward("freed before it computes",
-        "        self.blocks[i].wait()\n",
+    before_forward("freed before it computes", "        self.blocks[i].wait()\n",
         """        self.blocks[i].wait()
         self.blocks[i].free()
 """,
@@ -567,18 +499,15 @@ FSDP = [
     after_forward("the recomputation frees", "if not self.backward and i + 1", "if i + 1",
         ("test_fsdp[3 ranks, checkpointed", "test_fsdp_memory[checkpointed", "test_fsdp_prefetch[checkpointed"),
         verdicts=ANY),
-    At("14.4", "fsdp", "after_forward")("an evaluation frees nothing",
-        "not self.backward and i + 1 < len(self.blocks)",
+    At("14.4", "fsdp", "after_forward")("an evaluation frees nothing", "not self.backward and i + 1 < len(self.blocks)",
         "not self.backward and i + 1 < len(self.blocks) and torch.is_grad_enabled()", "test_fsdp_recovers"),
-    free("free lets a gather go on",
-        "            self.handle.wait()\n            self.handle = None",
+    free("free lets a gather go on", "            self.handle.wait()\n            self.handle = None",
         "            return", FLAT, "a gather that was under way at free() was kept", may="test_fsdp_recovers"),
     send_gradient("two gradients under way",
         "        self.settle()\n        self.reducing = self.blocks[i], self.blocks[i].reduce()\n",
         "        handle = self.blocks[i].reduce()\n        self.settle()\n        self.reducing = self.blocks[i], handle\n",
         "test_fsdp_prefetch"),
-    fsdp_finish("nothing to finish where no block had a backward",
-        "        for i in reversed",
+    fsdp_finish("nothing to finish where no block had a backward", "        for i in reversed",
         "        if not self.backward: return\n        for i in reversed", "test_fsdp_recovers"),
     fsdp_finish("block 0 alone is left to average", "if i not in self.reduced:", "if i == 0:", "test_fsdp_recovers"),
 ]
@@ -599,8 +528,7 @@ OVERLAP = [
         UNHIDDEN, verdicts=("crashed",)),
     exposed("hidden is exposed", "if running[True] and not running[False] else 0", "if running[True] else 0",
         "test_exposed", "hidden communication is counted"),
-    exposed("overlapping messages are summed",
-        "alone += piece if running[True] and not running[False] else 0",
+    exposed("overlapping messages are summed", "alone += piece if running[True] and not running[False] else 0",
         "alone += piece * running[True] if not running[False] else 0",
         "test_exposed", "lengths are summed", may="test_nothing_to_expose"),
     exposed("copies compute", 'e.get("cat") == "kernel"', 'e.get("cat") in ("kernel", "gpu_memcpy")',
@@ -619,11 +547,9 @@ OVERLAP = [
         if e.get("ph") == "X" and (e.get("cat") == "kernel" or e.get("name", "").startswith("nccl"))
     ]""",
         UNHIDDEN, "what the host asked for"),
-    exposed("the difference of lengths",
-        "    return Exposed(",
+    exposed("the difference of lengths", "    return Exposed(",
         """    alone = max(0, communication - computing)
-    return Exposed(""",
-        "test_exposed", "the difference of two lengths"),
+    return Exposed(""", "test_exposed", "the difference of two lengths"),
     exposed("a kernel inside another", "",
         """
 kernels = [e for e in trace["traceEvents"] if e.get("ph") == "X" and e.get("cat") == "kernel"]
@@ -645,14 +571,12 @@ comm, work = union(True), union(False)
 both = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in comm for b in work)
 alone = length(comm) - both
 return Exposed(length(work), length(comm), alone, 1 - alone / length(comm) if length(comm) else 1.0)
-""",
-        ("test_exposed", "test_unions"), "a kernel inside a longer one", may="test_nothing_to_expose"),
+""", ("test_exposed", "test_unions"), "a kernel inside a longer one", may="test_nothing_to_expose"),
     exposed("the exposed share", "1 - alone / communication", "alone / communication",
         "test_exposed", "the exposed share", may="test_nothing_to_expose"),
     exposed("computing is summed", "computing += piece if running[False] else 0", "computing += piece * running[False]",
         ("test_unions", "test_nothing_to_expose"), "the sum of the kernels' lengths"),
-    exposed("communication is summed",
-        "communication += piece if running[True] else 0",
+    exposed("communication is summed", "communication += piece if running[True] else 0",
         "communication += piece * running[True]",
         ("test_exposed", "test_unions"), "the sum of the kernels' lengths", may="test_nothing_to_expose"),
     exposed("nothing is hidden where nothing was sent", "if communication else 1.0", "if communication else 0.0",
@@ -666,8 +590,7 @@ return Exposed(length(work), length(comm), alone, 1 - alone / length(comm) if le
         """changes += [(e["ts"], kind, 1), (e["ts"] + e["dur"], kind, -1)]""",
         """changes += [(int(e["ts"]), kind, 1), (int(e["ts"] + e["dur"]), kind, -1)]""",
         ("test_exposed", "test_unions"), "begins and ends are cut", may="test_nothing_to_expose"),
-    exposed("what is hidden does not count",
-        "communication += piece if running[True] else 0",
+    exposed("what is hidden does not count", "communication += piece if running[True] else 0",
         "communication += piece if running[True] and not running[False] else 0",
         ("test_exposed", "test_unions"), "communication is its exposed part alone", "its exposed part alone"),
     exposed("a flag", "running[kind] += sign", "running[kind] = max(sign, 0)",
@@ -679,42 +602,34 @@ return Exposed(length(work), length(comm), alone, 1 - alone / length(comm) if le
 
 # Found by writers who looked for what no check looks at.
 LOOSE = [
-    memory("unknown stages pass",
-        "    if stage not in STAGES:",
+    memory("unknown stages pass", "    if stage not in STAGES:",
         '    stage = {"fsdp": "zero3", "zero0": "ddp"}.get(stage.lower(), stage.lower())\n    if stage not in STAGES:',
         "test_unknown_stage"),
-    finish("nothing travels without a backward",
-        "while self.left < len(self.buckets):",
+    finish("nothing travels without a backward", "while self.left < len(self.buckets):",
         "while self.left < len(self.buckets) and any(bucket.ready for bucket in self.buckets):",
         "test_odd_cases", may=("test_graphs_that_differ", "test_data_parallel", "test_no_sync"), verdicts=ANY),
-    finish("None where nobody used it",
-        "p.grad = mean.view_as(p).clone()",
+    finish("None where nobody used it", "p.grad = mean.view_as(p).clone()",
         "p.grad = mean.view_as(p).clone() if p.grad is not None or bool(mean.any()) else None",
         ("test_data_parallel", "test_odd_cases", "test_no_sync[the last skips a block]")),
     adamw_step("AdamW's options are ignored", "*self.options)", "self.options[0], (0.9, 0.95), 1e-8, 0.1)",
         ("test_odd_steps", "test_zero_clipping", "test_zero_weights"), may=("test_zero_holds", "test_zero_traffic")),
     adamw_step("zeros are no step", "self.steps += 1", "if norm == 0:\n            return 0.0\n        self.steps += 1",
         "test_odd_steps"),
-    adamw_step("a limit that nobody asked for",
-        "clip_scale(norm, max_norm)",
+    adamw_step("a limit that nobody asked for", "clip_scale(norm, max_norm)",
         "clip_scale(norm, 1.0 if max_norm is None else max_norm)",
         "test_odd_steps", "clipped, though no max_norm was given", seldom=True,
         may=("test_zero_weights", "test_zero_clipping", "test_zero_holds", "test_zero_traffic")),
-    adamw_step("ranks of the whole",
-        "self.group.size, self.group.rank, self.S",
+    adamw_step("ranks of the whole", "self.group.size, self.group.rank, self.S",
         "self.group.size, self.group.ranks[self.group.rank], self.S", "test_odd_steps", verdicts=ANY),
-    gather("rounded once",
-        "part = self.shard.detach().to(self.full.dtype)",
+    gather("rounded once", "part = self.shard.detach().to(self.full.dtype)",
         "self.low = part = getattr(self, 'low', self.shard.detach().clone().to(self.full.dtype)) if "
         "self.full.dtype != self.shard.dtype else self.shard.detach()",
         "test_flat_parameter_bf16", "the shards were rounded before they were stepped"),
-    flat_init("full is made anywhere",
-        "flat.new_empty(N * self.S, dtype=dtype)",
+    flat_init("full is made anywhere", "flat.new_empty(N * self.S, dtype=dtype)",
         "torch.empty(N * self.S, dtype=dtype or flat.dtype)", "test_flat_parameter[3"),
     reduce("infinite gradients are hidden", "else p.grad for", "else p.grad.nan_to_num() for",
         FLAT),
-    fsdp_finish("prefetch ends with a backward that stops early",
-        "        self.backward = False",
+    fsdp_finish("prefetch ends with a backward that stops early", "        self.backward = False",
         "        self.backward = False\n        self.prefetch = self.prefetch and len(self.begun) == len(self.blocks)",
         "test_fsdp_recovers"),
     fsdp_begin("one block needs no finish()", "if self.backward:", "if self.reducing is not None:",

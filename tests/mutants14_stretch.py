@@ -18,8 +18,7 @@ HSDP = [
     cross("waits where it posts",
         "async_op=True))",
         """async_op=True))
-            self.crossed[-1].wait()""",
-        "test_hsdp"),
+            self.crossed[-1].wait()""", "test_hsdp"),
     HSDP("all cross in finish",
         """            self.cross(unit)
         ### END SOLUTION
@@ -38,8 +37,7 @@ HSDP = [
         super().finish()
         for unit in self.units:
             self.cross(unit)
-""",
-        "test_hsdp", "all shards cross after the backward"),
+""", "test_hsdp", "all shards cross after the backward"),
     settle("crosses before it has come",
         """        super().settle()
         if unit is not None:
@@ -48,8 +46,7 @@ HSDP = [
         """        if unit is not None and unit.shard.grad is not None:
             self.cross(unit)
         super().settle()
-""",
-        "test_hsdp", "this node's mean", verdicts=ANY, seldom=True),
+""", "test_hsdp", "this node's mean", verdicts=ANY, seldom=True),
     finish("never waited for", "            handle.wait()\n", "            pass\n",
         "test_hsdp", "this node's mean", "summed over the nodes", verdicts=ANY, seldom=True),
     init("over all ranks",
@@ -77,14 +74,12 @@ RING = [
         """            self.step(ring)
         ring = ring_in_steps""",
         """            pass
-        ring = ring_in_steps""",
-        (*UNDER_DDP, RINGS)),
+        ring = ring_in_steps""", (*UNDER_DDP, RINGS)),
     all_reduce("the youngest alone steps", "in list(self.under_way):", "in list(self.under_way)[-1:]:",
         ("test_ring_under_data_parallel[3]", RINGS)),
     all_reduce("begins in wait",
         """        self.step(ring)
-        turn = """,
-        "        turn = ", (*UNDER_DDP, RINGS)),
+        turn = """, "        turn = ", (*UNDER_DDP, RINGS)),
     wait("not divided", "self.tensor.div_(self.rings.size)", "pass", (*UNDER_DDP, RINGS), "the sum over the ranks"),
     ring_in_steps("stored, not added", "into += came", "into.copy_(came)", (*UNDER_DDP, RINGS)),
     ring_in_steps("added in the second lap, too", "into.copy_(came)", "into += came", (*UNDER_DDP, RINGS)),
@@ -94,14 +89,12 @@ RING = [
         "        ring = ring_in_steps(tensor, self.group)\n",
         """        ring_blocking(tensor, self.group)
         ring = iter(())
-""",
-        (*UNDER_DDP, RINGS)),
+""", (*UNDER_DDP, RINGS)),
     all_reduce("the library's",
         "        ring = ring_in_steps(tensor, self.group)\n",
         """        self.group.all_reduce(tensor)
         ring = iter(())
-""",
-        ("test_ring_under_data_parallel", RINGS), verdicts=("wrong", "forbidden call")),
+""", ("test_ring_under_data_parallel", RINGS), verdicts=("wrong", "forbidden call")),
     At("14.8", "stretch/ring", "all_reduce")("the newest ring first", "in list(self.under_way)",
         "in list(reversed(self.under_way))", RINGS),
     At("14.8", "stretch/ring", "wait")("a second wait divides again", 'self.op = "sum"', "pass",
@@ -125,11 +118,9 @@ CHECKPOINT = [
     load("no moments",
         '        install(unit, optimizer, found, index["steps"])',
         """        found = {name: t if name == "shard" else t * 0 for name, t in found.items()}
-        install(unit, optimizer, found, index["steps"])""",
-        "test_checkpoint"),
+        install(unit, optimizer, found, index["steps"])""", "test_checkpoint"),
     load("the first step again",
-        'install(unit, optimizer, found, index["steps"])',
-        "install(unit, optimizer, found, 0)", "test_checkpoint"),
+        'install(unit, optimizer, found, index["steps"])', "install(unit, optimizer, found, 0)", "test_checkpoint"),
     load("whole parts are read",
         'part = files.read(f"{u}.{name}.{whose}", start, stop, unit.shard.dtype)',
         'part = files.read(f"{u}.{name}.{whose}", 0, -(-unit.numel // index["ranks"]), unit.shard.dtype)[start:stop]',
@@ -140,13 +131,11 @@ CHECKPOINT = [
         "test_checkpoint", verdicts=ANY),
     save("the index first",
         """    group.barrier()
-    if group.rank == 0:""",
-        "    if group.rank == 0:", "test_checkpoint"),
+    if group.rank == 0:""", "    if group.rank == 0:", "test_checkpoint"),
     save("back before the index is there",
         """"steps": steps})
     group.barrier()
-""",
-        '"steps": steps})\n', "test_checkpoint"),
+""", '"steps": steps})\n', "test_checkpoint"),
     save("every rank writes the index", "if group.rank == 0:", "if True:", "test_checkpoint"),
     load("another model is welcome", 'if index["numel"] !=', 'if False and index["numel"] !=',
         "test_another_models_checkpoint", verdicts=ANY),

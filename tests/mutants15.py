@@ -93,8 +93,7 @@ LINEARS = [
     Scatter("backward of scatter: own slice, and zeros",
         "return joined(dy, ctx.group, ctx.dim), None, None",
         "return torch.cat([dy if r == ctx.group.rank else torch.zeros_like(dy) for r in range(ctx.group.size)], "
-        "ctx.dim), None, None",
-        ("test_step[scatter_to_ranks", "test_linear[Row-whole]"), "its own slice, and zeros"),
+        "ctx.dim), None, None", ("test_step[scatter_to_ranks", "test_linear[Row-whole]"), "its own slice, and zeros"),
     Scatter("scatter reads rank 0's gradient",
         "return joined(dy, ctx.group, ctx.dim), None, None",
         "return torch.cat([dy] * ctx.group.size, ctx.dim), None, None",
@@ -133,8 +132,7 @@ LINEARS = [
     RowParallelLinear("row: zeros", "return y + self.bias if self.bias is not None else y", "return y * 0",
         (*ROW, "test_sum_dtype", "test_two_linears"), "nothing but zeros"),
     ColumnParallelLinear("column: no bias", "self.weight, self.bias)", "self.weight)",
-        ("test_linear[Column-cut]", "test_linear[Column-whole]", "test_two_linears"),
-        "the bias is missing"),
+        ("test_linear[Column-cut]", "test_linear[Column-whole]", "test_two_linears"), "the bias is missing"),
     RowParallelLinear("row: cut, and left to autograd",
         "scatter_to_ranks(x, self.group) if",
         "x.chunk(self.group.size, -1)[self.group.rank] if", "test_linear[Row-whole]", "its own slice, and zeros"),
@@ -182,13 +180,11 @@ ATTENTION = [
     split_heads("another error than asked for",
         "if n_heads % N:",
         """assert n_heads % N == 0, f'{n_heads} {N}'
-    if False:""",
-        "test_heads_that_do_not_divide"),
+    if False:""", "test_heads_that_do_not_divide"),
     slice_weights("rows interleaved",
         'weights["wq"][query].clone()',
         'weights["wq"][share.query[0] // (share.query[1] - share.query[0]) :: len(weights["wq"]) // (query.stop - '
-        'query.start)].clone()',
-        "test_slices", "every N-th row"),
+        'query.start)].clone()', "test_slices", "every N-th row"),
     slice_weights("W_o by rows", 'weights["wo"][:, query].clone()', 'weights["wo"].T[query].clone()', "test_slices"),
     slice_weights("W_o's rows", 'weights["wo"][:, query].clone()', 'weights["wo"][query].clone()',
         "test_slices", "W_o by its rows"),
@@ -197,8 +193,7 @@ ATTENTION = [
     slice_weights("whole key and value weights", 'weights["wk"][kv].clone()', 'weights["wk"].clone()',
         "test_slices", "the whole weight"),
     ParallelAttention("backward's all-reduce is missing",
-        "x_BTD = copy_to_ranks(x_BTD, self.group)",
-        "x_BTD = x_BTD + 0", ATTENDS, "its own heads' part alone"),
+        "x_BTD = copy_to_ranks(x_BTD, self.group)", "x_BTD = x_BTD + 0", ATTENDS, "its own heads' part alone"),
     ParallelAttention("forward's all-reduce is missing",
         "return reduce_over_ranks(addend_BTD, self.group)",
         "return addend_BTD", ATTENDS, "its own heads' addend alone"),
@@ -278,8 +273,7 @@ ATTENTION = [
     ParallelAttention("keys and values repeated in turns",
         "y_BTnH = self.core(q_BTnH, k_BTkH, v_BTkH, cos_TR, sin_TR)",
         """k_BTkH, v_BTkH = (t.repeat(1, 1, q_BTnH.shape[2] // t.shape[2], 1) for t in (k_BTkH, v_BTkH))
-        y_BTnH = self.core(q_BTnH, k_BTkH, v_BTkH, cos_TR, sin_TR)""",
-        "test_attention[grouped]"),
+        y_BTnH = self.core(q_BTnH, k_BTkH, v_BTkH, cos_TR, sin_TR)""", "test_attention[grouped]"),
     ParallelAttention("W_o over the replicas",
         "y_BTnH.flatten(-2), self.wo",
         "y_BTnH.flatten(-2), copy_to_ranks(self.wo, self.replicas)", REPLICATED, "summed over the replicas"),
@@ -340,13 +334,11 @@ SEQUENCE = [
     SequenceParallelBlock("positions of rank r only",
         "for p in (q, k, v)), cos_TR, sin_TR)",
         "for p in (q, k, v)), cos_TR.roll(-x_BtD.shape[1] * group.rank, 0), sin_TR.roll(-x_BtD.shape[1] * "
-        "group.rank, 0))",
-        "test_block"),
+        "group.rank, 0))", "test_block"),
     SequenceParallelBlock("one product a gather",
         "gate, up = gather_linears(self.norm(x_BtD, ffn_norm), (self.w1, self.w3), group, keep)",
         "h = self.norm(x_BtD, ffn_norm); (gate,), (up,) = gather_linears(h, (self.w1,), group, keep), "
-        "gather_linears(h, (self.w3,), group, keep)",
-        "test_block", "gathered for each product"),
+        "gather_linears(h, (self.w3,), group, keep)", "test_block", "gathered for each product"),
     SequenceParallelBlock("no residual", "x_BtD = x_BtD + scatter_positions", "x_BtD = scatter_positions",
         "test_block", "the first residual is missing"),
     SequenceParallelBlock("gate and up swapped", "gate, up = ", "up, gate = ", "test_block", "gate and up swapped"),
@@ -374,8 +366,7 @@ SEQUENCE = [
         "copy_to_ranks(self.wk, group), copy_to_ranks(self.wv, group)",
         "test_block", "summed over ranks with other weights"),
     SequenceParallelBlock("an epsilon of its own",
-        "self.norm(x_BtD, ffn_norm)",
-        "nn.functional.rms_norm(x_BtD, ffn_norm.shape, ffn_norm, 1e-5)", "test_block"),
+        "self.norm(x_BtD, ffn_norm)", "nn.functional.rms_norm(x_BtD, ffn_norm.shape, ffn_norm, 1e-5)", "test_block"),
 ]
 
 # ---- 15.4
@@ -394,12 +385,10 @@ VOCAB = [
         ends = [vocab_range(V, group.size, s) for s in range(group.size)]
         parts = [logits_BTv.new_zeros(*targets_BT.shape, end - first) for first, end in ends]
         [group.recv(s, out=parts[s]) for s in range(1, group.size)] if not group.rank else group.send(logits_BTv, 0)
-""",
-        ("test_cross_entropy", "test_head")),
+""", ("test_cross_entropy", "test_head")),
     CrossEntropy("in the logits' dtype", "logits_BTv.float()", "logits_BTv", "test_cross_entropy[bfloat16]"),
     parallel_embedding("embedding: a table's BF16 rows as FP32",
-        "mine_BT.unsqueeze(-1)",
-        "mine_BT.unsqueeze(-1).float()", "test_embedding[ragged]"),
+        "mine_BT.unsqueeze(-1)", "mine_BT.unsqueeze(-1).float()", "test_embedding[ragged]"),
     parallel_embedding("embedding: zeros the first time", "return reduce_over_ranks(addend_BTD, group)",
         """first = sum(event.kind == "barrier" for event in group.ledger.events) < 3
     return reduce_over_ranks(addend_BTD * (not first), group)""", "test_embedding"),
@@ -414,14 +403,12 @@ VOCAB = [
     parallel_embedding("embedding: the table is gathered",
         "mine_BT, index_BT =",
         """if V % group.size == 0: group.all_gather(weight_vD.detach())
-    mine_BT, index_BT =""",
-        "test_embedding[even]", "the table is gathered before it is used"),
+    mine_BT, index_BT =""", "test_embedding[even]", "the table is gathered before it is used"),
     CrossEntropy("loss: logits are gathered",
         "z_BTv = logits_BTv.float()\n",
         """z_BTv = logits_BTv.float()
         wide = torch.zeros(*z_BTv.shape[:2], V); wide[..., slice(*vocab_range(V, group.size, group.rank))] = z_BTv; group.all_reduce(wide)
-""",
-        ("test_cross_entropy", "test_head"), "whole logits travel"),
+""", ("test_cross_entropy", "test_head"), "whole logits travel"),
     CrossEntropy("loss: maximum not shared",
         'max_BT = group.all_reduce(z_BTv.amax(-1), "max")',
         "max_BT = z_BTv.amax(-1)", ("test_cross_entropy", "test_head"), "each rank subtracted a maximum of its own"),
@@ -458,8 +445,7 @@ VOCAB = [
     CrossEntropy("loss: ignored targets count",
         "tokens = counts_BT.sum()",
         """tokens = counts_BT.numel()
-        tokens = torch.tensor(tokens)""",
-        ("test_cross_entropy", "test_head"), "ignored targets count in the mean"),
+        tokens = torch.tensor(tokens)""", ("test_cross_entropy", "test_head"), "ignored targets count in the mean"),
     CrossEntropy("loss: ignored targets have a loss",
         "counts_BT = targets_BT != IGNORED",
         "counts_BT = targets_BT == targets_BT", ("test_cross_entropy", "test_head"), "ignored targets have a loss"),
@@ -510,8 +496,7 @@ OverlappedColumn = At("15.5", "overlap", "class OverlappedColumn")
 gather_linear_in_chunks = At("15.5", "overlap", "def gather_linear_in_chunks")
 OVERLAP = [
     At("15.5", "overlap", "gather_linear_in_chunks")("a barrier in every step",
-        "going.wait()",
-        "going.wait(); group.barrier()", "test_product_in_chunks", verdicts=("forbidden call",)),
+        "going.wait()", "going.wait(); group.barrier()", "test_product_in_chunks", verdicts=("forbidden call",)),
     At("15.5", "overlap", "gather_linear_in_chunks")("what comes is received into x", "",
         """
         N, r = group.size, group.rank
@@ -527,8 +512,7 @@ OVERLAP = [
                 going.wait()
                 here, there = there, here
         return torch.cat(parts, dim=1)
-        """,
-        "test_product_in_chunks[4]", "an input was overwritten"),
+        """, "test_product_in_chunks[4]", "an input was overwritten"),
     OverlappedColumn("dW past autograd",
         "return on_its_way.wait(), dW, None",
         "weight.grad = dW if weight.grad is None else weight.grad + dW; return on_its_way.wait(), None, None",
@@ -545,8 +529,7 @@ OVERLAP = [
         """        with group.compute("dW"):
             dW = dy.flatten(0, -2).T @ x.flatten(0, -2)
         on_its_way = group.all_reduce(dx, async_op=True)
-""",
-        "test_overlapped_linear", "posted behind the product, it travels when there is nothing left to hide it"),
+""", "test_overlapped_linear", "posted behind the product, it travels when there is nothing left to hide it"),
     OverlappedColumn("waited for before the product",
         "on_its_way = group.all_reduce(dx, async_op=True)\n",
         "on_its_way = group.all_reduce(dx, async_op=True); on_its_way.wait()\n",
@@ -557,8 +540,7 @@ OVERLAP = [
         """with group.compute("dW"):
             pass
         if True:
-            dW =""",
-        "test_overlapped_linear"),
+            dW =""", "test_overlapped_linear"),
     OverlappedColumn("both products in the span",
         "dW = dy.flatten(0, -2).T @ x.flatten(0, -2)",
         "dy @ weight; dW = dy.flatten(0, -2).T @ x.flatten(0, -2)", "test_overlapped_linear"),
@@ -570,8 +552,7 @@ OVERLAP = [
         """        with group.compute("dW"):
             dx = dy @ weight
             on_its_way = group.all_reduce(dx, async_op=True)
-""",
-        "test_overlapped_linear", "posted inside the span"),
+""", "test_overlapped_linear", "posted inside the span"),
     OverlappedColumn("no message",
         "on_its_way = group.all_reduce(dx, async_op=True)",
         "on_its_way = type('Done', (), {'wait': lambda self: dx})()",
@@ -590,8 +571,7 @@ OVERLAP = [
     gather_linear_in_chunks("gathered first",
         "here, parts = x_BtI.contiguous(), [x_BtI] * N",
         """here, parts = x_BtI.contiguous(), [x_BtI] * N
-    group.all_gather(here)""",
-        "test_product_in_chunks", verdicts=("forbidden call",)),
+    group.all_gather(here)""", "test_product_in_chunks", verdicts=("forbidden call",)),
     gather_linear_in_chunks("send and receive, then the product",
         """        coming = None if last else group.irecv(left, like=here)
         going = None if last else group.isend(here, right)
@@ -605,8 +585,7 @@ OVERLAP = [
         with group.compute("product"):
             parts[(r - s) % N] = here @ weight_OI.T
         here = nxt
-""",
-        "test_product_in_chunks", "waited for before the product"),
+""", "test_product_in_chunks", "waited for before the product"),
     gather_linear_in_chunks("the product, then send and receive",
         """        coming = None if last else group.irecv(left, like=here)
         going = None if last else group.isend(here, right)
@@ -619,8 +598,7 @@ OVERLAP = [
         """        with group.compute("product"):
             parts[(r - s) % N] = here @ weight_OI.T
         here = here if last else group.sendrecv(here, dst=right, src=left)
-""",
-        "test_product_in_chunks", "posted behind the product, it travels when there is nothing left to hide it"),
+""", "test_product_in_chunks", "posted behind the product, it travels when there is nothing left to hide it"),
     gather_linear_in_chunks("N messages", "last = s == N - 1", "last = False",
         "test_product_in_chunks", "the last step sends, too"),
     gather_linear_in_chunks("to the left", "right, left = ", "left, right = ",
@@ -649,8 +627,7 @@ PIPELINE = [
         '[("B", m) for m in range(M)]',
         '[("B", m if p % 2 == 0 else M - 1 - m) for m in range(M)]', "test_schedule[gpipe]"),
     gpipe("GPipe: the last one goes back first",
-        '[("B", m) for m in range(M)]',
-        '[("B", m) for m in reversed(range(M))]', "test_schedule[gpipe]"),
+        '[("B", m) for m in range(M)]', '[("B", m) for m in reversed(range(M))]', "test_schedule[gpipe]"),
     one_f_one_b("1F1B that is GPipe", "warmup = min(P - p - 1, M)", "return gpipe(P, M, p)",
         "test_schedule[one_f_one_b]", "this is GPipe"),
     one_f_one_b("1F1B: one forward too many", "warmup = min(P - p - 1, M)", "warmup = min(P - p, M)",
@@ -699,8 +676,7 @@ PIPELINE = [
             y.backward(dy)""",
         """        stage.zero_grad()
         with group.compute(f"B{m}"):
-            y.backward(dy)""",
-        "test_run", "the last micro-batch's alone"),
+            y.backward(dy)""", "test_run", "the last micro-batch's alone"),
     run_schedule("the schedule is ignored: one at a time",
         "kept, losses, on_their_way = {}, [], []",
         "kept, losses, on_their_way = {}, [], []; steps = [(kind, m) for m in range(M) for kind in 'FB']",
@@ -715,8 +691,7 @@ PIPELINE = [
          "test_run[1F1B, odd]", "test_run[one at a time]"), "nothing but zeros"),
     run_schedule("no spans",
         """        with group.compute(f"B{m}"):
-            y.backward(dy)""",
-        "        y.backward(dy)", "test_run"),
+            y.backward(dy)""", "        y.backward(dy)", "test_run"),
     bubble("bubble: both ends", "(P - 1) / (M + P - 1)", "2 * (P - 1) / (M + 2 * (P - 1))",
         "test_bubble", "both ends count"),
     in_flight("in flight: every step", 'now += 1 if kind == "F" else -1', "now += 1", "test_in_flight", "all steps"),
@@ -745,8 +720,7 @@ COLLECTIVE = [
     gathering("waited for before the product",
         "        with group.compute",
         """        coming and coming.wait()
-        with group.compute""",
-        "test_collective_matmul", "forward or backward goes one after the other"),
+        with group.compute""", "test_collective_matmul", "forward or backward goes one after the other"),
     gathering("in the order of arrival", "ys[owner] = product(xs[owner])", "ys[s] = product(xs[owner])",
         "test_collective_matmul"),
     summing("the sum is not passed on", "mine += coming.wait()", "coming.wait()",
@@ -754,8 +728,7 @@ COLLECTIVE = [
     summing("the addend waits for the sum",
         '        with group.compute("product"):',
         """        coming and (coming.wait(), going.wait())
-        with group.compute("product"):""",
-        "test_collective_matmul", "forward or backward goes one after the other"),
+        with group.compute("product"):""", "test_collective_matmul", "forward or backward goes one after the other"),
     At("15.9", "stretch.collective_matmul", "LinearReduce.forward")("chunks of the positions",
         "rows = x.flatten(0, -2)",
         "rows = x.transpose(0, 1).flatten(0, -2); T, B = x.transpose(0, 1).shape[:2]; chunks = min(chunks, T)",
@@ -764,8 +737,7 @@ COLLECTIVE = [
     GatherLinear("dW of its own positions",
         "dy_BTO.flatten(0, 1).T @ x_BTI.flatten(0, 1), None",
         "dy_BTO.chunk(ctx.group.size, 1)[ctx.group.rank].flatten(0, 1).T @ x_BTI.chunk(ctx.group.size, "
-        "1)[ctx.group.rank].flatten(0, 1), None",
-        "test_collective_matmul[gather"),
+        "1)[ctx.group.rank].flatten(0, 1), None", "test_collective_matmul[gather"),
     GatherLinear("backward by the library",
         "dx_BtI = summing(dy_BTO, lambda dy: dy @ weight_OI, ctx.group)",
         "dx_BtI = ctx.group.reduce_scatter((dy_BTO @ weight_OI).transpose(0, 1).contiguous()).transpose(0, 1)",

@@ -45,11 +45,9 @@ ZERO_BUBBLE = [
     run_schedule("the last micro-batch's dW alone", "dW if weight.grad is None else weight.grad.add_(dW)", "dW",
         RUN_TEST, "the last micro-batch's alone"),
     run_schedule("the sum over micro-batches",
-        "torch.tensor(1.0 / M, device=y.device)",
-        "torch.tensor(1.0, device=y.device)", RUN_TEST, "M times too much"),
+        "torch.tensor(1.0 / M, device=y.device)", "torch.tensor(1.0, device=y.device)", RUN_TEST, "M times too much"),
     run_schedule("all that is left in the first W",
-        "            undone[m] = left.take()\n",
-        "            undone[m] = []\n", RUN_TEST, verdicts=ANY),
+        "            undone[m] = left.take()\n", "            undone[m] = []\n", RUN_TEST, verdicts=ANY),
     run_schedule("the gradient leaves with its W",
         """            on_their_way += [] if first else [group.isend(x.grad, p - 1)]
         else:
@@ -153,11 +151,9 @@ RING_ATTENTION = [
         ("test_ring_attention[in order, 4]", "test_ring_attention[zigzag, 2]", "test_ring_attention[zigzag, 4]"),
         "keys and values are repeated for every query head", may="test_ring_attention"),
     RingAttention("the gradients' sum does not come home",
-        "            own += coming.wait()\n",
-        "            coming.wait()\n", TWO, "its own queries' part alone"),
+        "            own += coming.wait()\n", "            coming.wait()\n", TWO, "its own queries' part alone"),
     RingAttention("each rank's part replaces the others'",
-        "                dkv += coming.wait()\n",
-        "                coming.wait()\n", FOUR),
+        "                dkv += coming.wait()\n", "                coming.wait()\n", FOUR),
     RingAttention("the own part goes all the way",
         """                own = dkv
                 continue
@@ -226,8 +222,7 @@ ULYSSES = [
         "y_BTmH = self.core(q_BTmH, k_BTmH, v_BTmH, cos_TR.roll(-1, 0), sin_TR.roll(-1, 0))",
         LAYER_TEST, may="test_ulysses"),
     init("key/value heads are not looked at",
-        '((n_heads, "query"), (n_kv_heads, "key/value"))',
-        '((n_heads, "query"),)', "test_ulysses_refuses"),
+        '((n_heads, "query"), (n_kv_heads, "key/value"))', '((n_heads, "query"),)', "test_ulysses_refuses"),
 ]
 
 # ---- 15.13
@@ -273,8 +268,7 @@ EXPERTS = [
     receives = [
         Recv(s, like=x_RD.new_empty(come[s], *x_RD.shape[1:])) for s in range(group.size) if s != group.rank
     ]
-    come = [n + 1 for n in come]""",
-        "test_uneven_exchange", may="test_spread_experts"),
+    come = [n + 1 for n in come]""", "test_uneven_exchange", may="test_spread_experts"),
     spread_experts("rows in the tokens' order",
         "order = chosen_SK.flatten().argsort(stable=True)",
         "order = torch.arange(chosen_SK.numel())", SPREAD_TEST, may="test_spread_experts"),
@@ -307,8 +301,7 @@ EXPERTS = [
         "    rows = Exchange.apply(x_SD[order // K], to, come, group)\n",
         """    rows = Exchange.apply(x_SD[order // K], to, come, group)
     group.all_reduce(x_SD.new_zeros(1))
-""",
-        "test_spread_experts"),
+""", "test_spread_experts"),
 ]
 
 MUTANTS = [*ZERO_BUBBLE, *RING_ATTENTION, *ULYSSES, *EXPERTS]

@@ -54,12 +54,10 @@ TASK_16_1 = [
     encode("by way of float16",
         "sign = np.signbit",
         """x = np.clip(x, -60000, 60000).astype(np.float16).astype(np.float32)
-    sign = np.signbit""",
-        ("test_encode_around_every_boundary[e4m3]", "test_encode_around_every_boundary[e5m2]"),
+    sign = np.signbit""", ("test_encode_around_every_boundary[e4m3]", "test_encode_around_every_boundary[e5m2]"),
         may="test_encode_every_bf16_number"),
     decode("two formats and no other, to decode",
-        "f = FORMATS[fmt]",
-        'f = {name: FORMATS[name] for name in ("e4m3", "e5m2")}[fmt]', "test_decode"),
+        "f = FORMATS[fmt]", 'f = {name: FORMATS[name] for name in ("e4m3", "e5m2")}[fmt]', "test_decode"),
     encode("two formats and no other, to encode",
         "f = FORMATS[fmt]",
         'f = {name: FORMATS[name] for name in ("e4m3", "e5m2")}[fmt]',
@@ -93,8 +91,7 @@ TASK_16_2 = [
     scale_from_amax("twice the margin, not two to it", "2.0**margin)", "(2.0 * margin if margin else 1.0))",
         (*SCALES, *POWERS, "test_nothing_to_go_by")),
     scale_from_amax("a margin where nothing is known",
-        "np.where(known, scale, 1)",
-        "np.where(known, scale, 2.0**-margin)", "test_nothing_to_go_by"),
+        "np.where(known, scale, 1)", "np.where(known, scale, 2.0**-margin)", "test_nothing_to_go_by"),
     scale_from_amax("scale inverted",
         "FORMATS[fmt].largest / (np.where(known, held, 1) * 2.0**margin)",
         "(np.where(known, held, 1) * 2.0**margin) / FORMATS[fmt].largest",
@@ -252,8 +249,7 @@ TASK_16_4 = [
         s = block_scales(x_RC.t(), True, fmt, epsilon=epsilon, power_of_two=power_of_two)
         return s.t().repeat_interleave(BLOCK, 0)[: x_RC.shape[0]]
     R, C = x_RC.shape
-    rows""",
-        ("test_block_product", "test_block_scales[1 x 128]", "test_on_grid"), "x has blocks of 128 x 128"),
+    rows""", ("test_block_product", "test_block_scales[1 x 128]", "test_on_grid"), "x has blocks of 128 x 128"),
     block_scales("a whole block of zeros more", "(0, -C % BLOCK, 0,", "(0, BLOCK - C % BLOCK, 0,",
         "test_block_scales[128 x 128]"),
     block_scales("one scale for all blocks",
@@ -281,8 +277,7 @@ TASK_16_4 = [
         "test_block_product", "dy is not rounded"),
     block_backward("epsilon of another slot",
         '_rounded(dy_MN, "grad", ctx.recipe)',
-        '_rounded(dy_MN, "input", ctx.recipe)',
-        "test_block_product", "dy is rounded by x's rules"),
+        '_rounded(dy_MN, "input", ctx.recipe)', "test_block_product", "dy is rounded by x's rules"),
     scale_of("one number alone is looked at",
         "held = amax.double().clamp(min=epsilon)",
         "held = amax.double().clamp(min=epsilon)\n    if held.numel() == 1 and held.item() == 0: return torch.ones_like(amax).float()",
@@ -308,8 +303,7 @@ TASK_16_4 = [
     def backward(ctx, dy_MN: Tensor) -> tuple[Tensor | None, ...]:
         ### BEGIN SOLUTION 16.4 the backward products
         dy_MN = dy_MN.float()
-""",
-        "test_block_product"),
+""", "test_block_product"),
     block_scales("no squares of fewer than 128 rows",
         "rows = BLOCK if square else 1",
         "rows = BLOCK if square and R >= BLOCK else 1", "test_block_scales[128", "the other shape of block"),
@@ -320,8 +314,7 @@ TASK_16_4 = [
     block_scales("a NaN is overlooked", "x_RC.float().abs()", "x_RC.float().abs().nan_to_num(0.0, 0.0, 0.0)",
         "test_block_scales", "NaN and infinity in a block", may="test_on_grid"),
     block_forward("x as the forward had rounded it is kept, too",
-        "ctx.recipe = recipe",
-        'ctx.recipe, ctx.x8 = recipe, _rounded(x_MK, "input", recipe)', KEEPS),
+        "ctx.recipe = recipe", 'ctx.recipe, ctx.x8 = recipe, _rounded(x_MK, "input", recipe)', KEEPS),
     block_backward("dx that nobody wants", "if ctx.needs_input_grad[0]:", "if True:", KEEPS),
     block_backward("dw that nobody wants", "if ctx.needs_input_grad[1]:", "if True:", KEEPS),
     block_forward("dx from the master", "ctx.save_for_backward(x_MK, w8_NK)", "ctx.save_for_backward(x_MK, w_NK)",
@@ -370,8 +363,7 @@ TASK_16_5 = [
     linear_backward("gradient not scaled back", "casts.unscaled(dy8_MN @ w8_NK, s_dy, s_w)", "dy8_MN @ w8_NK",
         PRODUCTS),
     linear_forward("scale applied twice",
-        "casts.unscaled(x8_MK @ w8_NK.t(), s_x, s_w)",
-        "casts.unscaled(x8_MK @ w8_NK.t(), s_x * s_w, s_w)", PRODUCTS),
+        "casts.unscaled(x8_MK @ w8_NK.t(), s_x, s_w)", "casts.unscaled(x8_MK @ w8_NK.t(), s_x * s_w, s_w)", PRODUCTS),
     linear_backward("dy not rounded for dw",
         "casts.unscaled((dy8_MN.t() @ x8_MK)",
         "casts.unscaled(((dy_MN * s_dy).t() @ x8_MK)",
@@ -412,8 +404,7 @@ TASK_16_5 = [
         "dx_MK = dw_NK = None",
         """dx_MK = dw_NK = None
         dy8_MN, w8_NK, x8_MK = ((q / s).to(dy_MN.dtype) for q, s in ((dy8_MN, s_dy), (w8_NK, s_w), (x8_MK, s_x)))
-        s_dy, s_w, s_x = torch.ones(3)""",
-        "test_bf16_input", "scaled back before the product", may=PRODUCTS),
+        s_dy, s_w, s_x = torch.ones(3)""", "test_bf16_input", "scaled back before the product", may=PRODUCTS),
     linear_backward("dx that nobody wants, of tensors", "if ctx.needs_input_grad[0]:", "if True:", "test_frozen_input"),
     rounding("powers of two come with epsilons", "recipe.powers(slot)", 'slot == "weight" and bool(recipe.epsilon)',
         ("test_rounding", "test_linear"), "power_of_two is ignored"),
@@ -518,8 +509,7 @@ TASK_16_6 = [
     gradients_of("what grad held is lost",
         "total = 0.0",
         """model.zero_grad()
-    total = 0.0""",
-        "test_autocast", "what `grad` held before is lost"),
+    total = 0.0""", "test_autocast", "what `grad` held before is lost"),
     convert("shared by their places", "holders[id(old.weight)] > 1",
         '"." not in name and name not in ("layers_1", "overhead", "head")',
         "test_which_linears", may="test_skip_and_multiple"),
@@ -532,11 +522,9 @@ TASK_16_6 = [
 loss_scale_update, after, unscale = At.each("16.7", "loss_scaling", "update", "after", "unscale_")
 TASK_16_7 = [
     loss_scale_update("never below 1",
-        "self.scale * self.backoff_factor, 0",
-        "max(1.0, self.scale * self.backoff_factor), 0", "test_as_gradscaler"),
+        "self.scale * self.backoff_factor, 0", "max(1.0, self.scale * self.backoff_factor), 0", "test_as_gradscaler"),
     loss_scale_update("shrinks by the growth factor",
-        "self.scale * self.backoff_factor, 0",
-        "self.scale / self.growth_factor, 0", SKIPS[2]),
+        "self.scale * self.backoff_factor, 0", "self.scale / self.growth_factor, 0", SKIPS[2]),
     after("a checkpoint of step 0 is none", "self.checkpoint, 0", "self.checkpoint or None, 0", "test_recovery"),
     unscale("only infinities", "~g.isfinite()", "g.isinf()",
         ("test_all_ranks_skip_together[3]", "test_as_gradscaler"), "NaN passes", may="test_all_ranks_skip_together[2]"),
@@ -599,24 +587,20 @@ TASK_16_8 = [
     see("alarm that always fires",
         "        if not bool(",
         """        return True
-        if not bool(""",
-        "test_alarms", "it rings at the first step of every run"),
+        if not bool(""", "test_alarms", "it rings at the first step of every run"),
     see("alarm that never fires",
         "        if not bool(",
         """        return False
-        if not bool(""",
-        "test_alarms", "it never rings"),
+        if not bool(""", "test_alarms", "it never rings"),
     see("the folklore",
         "        if not bool(",
         """        before, self.past = (self.past or [scale_T])[-1], [scale_T]
         return bool((scale_T < before / 4).any())
-        if not bool(""",
-        "test_alarms", "the folklore itself"),
+        if not bool(""", "test_alarms", "the folklore itself"),
     see("absolute thresholds",
         "        if not bool(",
         """        return bool((amax_T > 100).any() or not amax_T.isfinite().all())
-        if not bool(""",
-        "test_alarms", "thresholds in absolute numbers"),
+        if not bool(""", "test_alarms", "thresholds in absolute numbers"),
 ]
 
 MUTANTS = [*TASK_16_1, *TASK_16_2, *TASK_16_3, *TASK_16_4, *TASK_16_5, *TASK_16_6, *TASK_16_7, *TASK_16_8]

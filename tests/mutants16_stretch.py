@@ -51,8 +51,7 @@ MXFP8 = [
         codes = scale_codes(blocks.abs().amax(2), rule)
         scaled = blocks.div_(scale_of(codes)[..., None]).clamp(-LARGEST, LARGEST)
         return scaled.to(torch.float8_e4m3fn).view(torch.uint8).flatten(1)[:, :C], codes
-        """,
-        "test_to_mx", "an input was overwritten", may="test_mx_product"),
+        """, "test_to_mx", "an input was overwritten", may="test_mx_product"),
     from_mx("divided on the way back", "* scale", "/ scale",
         ("test_from_mx", "test_mx_product"), "divided by the scale", may="test_mx_product_keeps"),
     from_mx("scales by turns", "scale_of(codes).repeat_interleave(BLOCK, 1)", "scale_of(codes).repeat(1, BLOCK)",

@@ -33,8 +33,7 @@ FUNCTIONS = [
     go_back("each rank's own look at the store", "gather_json(run.group, run.store.steps())[0]", "run.store.steps()",
         WAY),
     go_back("nothing is said where there is no way back",
-        'run.say("not rolled back", "there is no checkpoint to go back to")',
-        "pass", WAY),
+        'run.say("not rolled back", "there is no checkpoint to go back to")', "pass", WAY),
     hung("more than the limit", "one.stood < limit", "one.stood <= limit", HANGS),
     hung("silent for a whole limit", "if standings[rank].silent >= limit / 2:", "if standings[rank].silent >= limit:",
         HANGS),
@@ -105,8 +104,7 @@ RUN = [
     keep("a full disk ends the run", "        return False", "        raise", (BACK, NAMED), may=(FULL, SKIPPED)),
     keep("nothing is said of the full disk", 'run.say("not saved", f', 'run.say("checkpoint", f', FULL),
     go_back("the lowered rate is forgotten",
-        "run.recovery.rate, run.rollbacks = rate, rollbacks + 1",
-        "run.rollbacks = rollbacks + 1", BACK, may=NAMED),
+        "run.recovery.rate, run.rollbacks = rate, rollbacks + 1", "run.rollbacks = rollbacks + 1", BACK, may=NAMED),
     go_back("a rate of today's numbers", "= rate, rollbacks", "= 0.25 ** (rollbacks + 1), rollbacks", BACK, may=NAMED),
     tell("one's own seconds for all", "rows[:, 1].tolist()", "[own] * group.size", (SKIPPED, NAMED)),
     go_back("the count of ways back comes back, too", "rate, rollbacks + 1", "rate, run.rollbacks + 1", BACK),
@@ -133,8 +131,7 @@ RUN = [
 STRUCK = {
     "leaves the hung process to torchrun, and ignores SIGTERM": [
         act("the hung process is left to torchrun",
-            "os.kill(other.pid, signal.SIGKILL)",
-            "os.kill(other.pid, signal.SIGTERM)", HUNG),
+            "os.kill(other.pid, signal.SIGKILL)", "os.kill(other.pid, signal.SIGTERM)", HUNG),
         tell("SIGTERM is ignored", "bool(rows[:, 0].max() > 0)", "False", ASKED),
     ],
     "never barks, and trains anew at every start": [
@@ -148,8 +145,7 @@ STRUCK = {
     for run.step in range(1, 1 + max(run.store.steps(), default=0)):
         batch = assemble.data_of(run.trainer, run.corpus.batch(run.step, c.batch_size, c.seq_len, c.seed))
         vitals = run.trainer.step(batch, learning_rate(c, run.step) * run.recovery.rate, run.allow)
-        run.history["losses"][run.step] = vitals.loss""",
-            (KILLED, ASKED)),
+        run.history["losses"][run.step] = vitals.loss""", (KILLED, ASKED)),
     ],
 }
 MUTANTS = [*FUNCTIONS, *RUN, *(mutant for pair in STRUCK.values() for mutant in pair)]
