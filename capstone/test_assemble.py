@@ -569,8 +569,10 @@ def test_a_step_that_is_not_taken(mesh, seed):
     spoils = [spoils[k] for k in draw.order(range(4))]
     batches, lrs, unit = [batches[0]] * 4 + batches[1:], rates(seed, mesh, steps=6), draw.size(0, 10**6)
     # Each rank, and with it another unit; which number of it, is drawn.
-    spots = [(r, (math.nan, math.inf, -math.inf)[k % 3], unit + k) for k, r in enumerate(draw.order(range(RANKS)))]
-    spots = [(*one, draw.size(0, 10**6)) for one in spots]
+    spots = [
+        (r, (math.nan, math.inf, -math.inf)[k % 3], unit + k, draw.size(0, 10**6))
+        for k, r in enumerate(draw.order(range(RANKS)))
+    ]
     each = own_alone(c, m, options, weights, batches)
     got, ledgers = call("scenarios.spoilt", [(rows, values, lrs, spoils, spots) for rows, values in each], timeout=40.0)
     want = alone(c, weights, batches[4:5], options)
@@ -667,11 +669,11 @@ def test_messages(mesh, seed):
             f"rank {r}: vitals makes {len(made)} calls, expected one of three float64: {made}",
             known=True,
         )
-        made = [e for e in marked(ledgers[r], "sum_replicas") if e.kind != "wait"]
-        sent, most = ring_bytes(ledgers[r], made), shared * 2 * c.d_head * c.d_model * 4  # two ranks share wk and wv
+        sums = [e for e in marked(ledgers[r], "sum_replicas") if e.kind != "wait"]
+        sent, most = ring_bytes(ledgers[r], sums), shared * 2 * c.d_head * c.d_model * 4  # two ranks share wk and wv
         expect(
-            len(made) <= shared and sent <= most,  # none at all is a wrong gradient
-            f"rank {r}: sum_replicas makes {len(made)} calls and sends {sent} bytes; {shared} units have numbers of a "
+            len(sums) <= shared and sent <= most,  # none at all is a wrong gradient
+            f"rank {r}: sum_replicas makes {len(sums)} calls and sends {sent} bytes; {shared} units have numbers of a "
             f"shared head, of {most} bytes",
             known=True,
         )
@@ -732,7 +734,7 @@ def pipelined(ledgers, mesh, size, micro):
         made = {e.index: e for e in ledger.events if e.group == "pp" and e.bytes in (size, 2 * size)}
         for e in ledger.events:
             of = made.get(e.index if e.of is None else e.of)
-            sent += of is e and e.kind == "send"
+            sent += of is not None and e is of and of.kind == "send"
             if of is not None and e.blocking and of.kind == "recv":
                 behind.append(sent)
         first = place(mesh, r)[0] == 0

@@ -220,14 +220,15 @@ def test_another_mesh(way, seed):
     trains = ranks_of(second) != 3
     more = {} if trains else {"precision": "bf16"}
     draw = Draw(seed, "another", way)
-    counts = dict(refused=[draw.size(0, 2)], begun=draw.size(2, 400))  # 2: none of the two
+    refused, begun = [draw.size(0, 2)], draw.size(2, 400)  # 2: none of the two
+    counts = {"refused": refused, "begun": begun}
     values = drawn_own(draw, ranks_of(first))
     files = disk(*saving(c, first, options, weights, batches[:2], two_steps(draw)[1], own=values, **counts, **more))
     before_it = undisturbed(c, first, options, weights, batches[:2], 2, **counts, **more)
     mesh, before = MESHES[second], ranks_of(first)
     again = loading(c, second, options, batches[2:] if trains else [], files, **more)
-    taken = [batch for n, batch in enumerate(batches) if n == 2 or n not in counts["refused"]]
-    want = alone(c, weights, taken, options, begun=counts["begun"]) if trains else {}
+    taken = [batch for n, batch in enumerate(batches) if n == 2 or n not in refused]
+    want = alone(c, weights, taken, options, begun=begun) if trains else {}
     for r in range(ranks_of(second)):
         error = field(again[r], "error")
         expect(not error[0], f"rank {r}: the checkpoint was refused: {error[1]}", known=True)
