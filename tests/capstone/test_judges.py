@@ -62,7 +62,7 @@ class Unstruck:
         self.running = False
 
     def __getattr__(self, name):
-        known = {"fill": False, "processes": [], "state": "", "said": "", "wait": 0}
+        known = {"fill": False, "processes": [], "state": "", "said": "", "wait": 0, "read": b""}
         return lambda *_, **__: known.get(name)
 
 
