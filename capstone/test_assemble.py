@@ -245,7 +245,7 @@ def test_fp8(mesh, seed):
     """In FP8: every linear as on one GPU, the run in the paired band, what was converted"""
     m, tp = MESHES[mesh], MESHES[mesh].get("tp", 1)
     # Rows so that a head could be converted, too. In a second step weights have other amaxes.
-    c, weights, batches, options = drawn(seed, mesh, "fp8", rows=32, mesh=m, each=1)
+    c, weights, batches, options = drawn(seed, mesh, "fp8", rows=32, mesh=m)
     each, lrs, steps = own_alone(c, m, options, weights, batches[:2], precision="fp8"), rates(seed, mesh, "fp8"), 2
     got, ledgers = call("scenarios.heard", [(rows, values, lrs) for rows, values in each], timeout=40.0)
     stages(c, m, got)
@@ -689,7 +689,7 @@ def test_messages(mesh, seed):
             known=True,
         )
         if shared:
-            summed(ledgers[r], c, m, batches[0], len(made), options)
+            summed(ledgers[r], c, m, batches[0], len(sums), options)
         for name in ("Held.begin", "Held.finish") if m.get("dp", 1) > 1 else ():
             made, count = marked(ledgers[r], name), len(units(c, m, r))
             ahead = next((k for k, e in enumerate(made) if e.blocking), len(made))

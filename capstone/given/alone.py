@@ -83,10 +83,10 @@ def linear_for(fp8):
     return make
 
 
-def drawn(seed, *words, rows=1, layers=(2, 3), kv=2, mesh=None, each=2):
+def drawn(seed, *words, rows=1, layers=(2, 3), kv=2, mesh=None):
     """A decoder's shape, its weights, the batches of three steps, and a trainer's options; "micro" is that of the
-    whole mesh. rows: what the vocabulary is a multiple of. layers: from, to. kv: key/value heads. each: rows of a
-    micro-batch. mesh: draw the number of micro-batches, never 4 in the whole; None: 4."""
+    whole mesh. rows: what the vocabulary is a multiple of. layers: from, to. kv: key/value heads. mesh: draw
+    the number of micro-batches, never 4 in the whole; None: 4."""
     draw = Draw(seed, *words)
     # Rows that 4 ranks cannot share evenly: the first of them has one more (15.4).
     V = draw.size(16, 24, times=4) + 1 if rows == 1 else draw.size(2, 3, times=rows)
@@ -102,7 +102,7 @@ def drawn(seed, *words, rows=1, layers=(2, 3), kv=2, mesh=None, each=2):
         )
     dp = (mesh or {}).get("dp", 1)
     micro = dp * (4 // dp + draw.size(1, 2)) if mesh else 4
-    batches = [draw.ids(c.vocab_size, each * micro, T + 1) for _ in range(3)]
+    batches = [draw.ids(c.vocab_size, 2 * micro, T + 1) for _ in range(3)]
 
     def between(least, most):
         return least + (most - least) * draw.size(1, 999_999) / 1e6
