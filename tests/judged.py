@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch._dynamo  # activation checkpointing imports it: on a rank that is ended in the import, it stays half done
 
 from labkit.checks import load_week, remote, values
 from labkit.checks.pytest_run import QUIET
