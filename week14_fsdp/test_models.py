@@ -317,8 +317,8 @@ def test_largest_batch(seed):
 # ---- 14.5
 
 
-TINY = 1e-3  # microseconds: far below an eighth
-CELL = 8  # cells to a microsecond: times are multiples of an eighth, which a float holds exactly
+TINY = 1e-3  # microseconds: below a cell
+CELL = 64  # cells to a microsecond: times are multiples of one, which a float holds exactly
 NCCL = ("ncclDevKernel", "ncclKernel")  # by NCCL 2.19 and later, and before
 
 

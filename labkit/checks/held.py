@@ -93,19 +93,21 @@ def bring_libraries(folder: Path, *modules: str) -> None:
                         importlib.import_module(name)
 
 
-def grown(ledger: Ledger, base: str, mark: str, after: int) -> int | None:
-    """Bytes that the rank holds more at the span `mark` (the most, if several count) than at `base`; None: not read.
+def grown(ledger: Ledger, base: str, mark: str, *after: int) -> int | None:
+    """The most bytes that the rank holds more at a span `mark` than at `base`; None: not read.
 
     base     the first thing in the ledger: noted before any code of the student's has run
-    after    a `mark` counts once so many messages have arrived, and before the next: nothing can be taken back there
+    after    how many messages have arrived at the first `mark`, the second, ...: there is no other, and each stands before
+             the next message is on its way, as nothing can be taken back there
     """
     if not ledger.weighed:
         return None
     spans = [event for event in ledger.events if event.kind == "compute"]
-    at = [event.index for event in spans if event.label == mark and _between(ledger, event, after)]
+    marks = [event for event in spans if event.label == mark]
+    at = len(marks) == len(after) and all(_between(ledger, event, count) for event, count in zip(marks, after))
     if not spans or spans[0].label != base or ledger.events[0] is not spans[0] or not at:
         raise CheckFailed(FORBIDDEN, f"rank {ledger.rank} does not note when it computes: its memory cannot be judged")
-    return max(ledger.weighed.get(index, 0) for index in at) - ledger.weighed[spans[0].index]
+    return max(ledger.weighed.get(event.index, 0) for event in marks) - ledger.weighed[spans[0].index]
 
 
 def _between(ledger: Ledger, mark: Event, after: int) -> bool:

@@ -115,6 +115,7 @@ BYTES = {"base": 100, "kept": 170, "light": 105}
 def test_bytes_between_two_spans():
     assert grown(ledger("base", "post", "wait", "kept", weighed=BYTES), "base", "kept", 1) == 70
     assert grown(ledger("base", "gather", "kept", "gather", weighed=BYTES), "base", "kept", 1) == 70
+    assert grown(ledger("base", "gather", "kept", "gather", "kept", weighed=BYTES), "base", "kept", 1, 2) == 70
     made = ledger("base", "gather", "kept", weighed=BYTES)
     made.weighed.clear()
     assert grown(made, "base", "kept", 1) is None, "at home nobody reads it"
@@ -131,6 +132,8 @@ def test_bytes_between_two_spans():
         ("base", "post", "kept", "wait"),  # while it is on its way
         ("base", "gather", "post", "kept", "wait"),
         ("base", "gather"),
+        ("base", "gather", "kept", "kept"),  # one of them is not the scenario's
+        ("base", "gather", "kept", "gather", "kept"),
     ],
 )
 def test_a_reading_at_another_moment_is_none(events):
