@@ -64,6 +64,10 @@ LINEARS = [
         "return group.all_reduce(torch.zeros_like(x)) + group.size * x", SUMS, "its own addend N times"),
     Reduce("reduce overwrites x", "return summed(x, group, dtype)", "return group.all_reduce(x.detach()).clone()",
         ("test_step[reduce_over_ranks", "test_sum_dtype[float32]"), "an input was overwritten", may="test_sum_dtype"),
+    Reduce("reduce: in BF16 the maximum", "return summed(x, group, dtype)",
+        """if (dtype or x.dtype) == torch.bfloat16:
+            return group.all_reduce(x.to(torch.bfloat16, copy=True), "max").to(x.dtype)
+        return summed(x, group, dtype)""", ("test_sum_dtype[bfloat16]", "test_sum_dtype[float32 in")),
     Copy("backward of copy: in dy's memory",
         "return summed(dy, ctx.group), None",
         "return ctx.group.all_reduce(dy), None",
@@ -312,12 +316,16 @@ SEQUENCE = [
         ctx.whole = [lambda x=x_BTD: x]""",
         KEPT, "the gathered x is kept, and its own positions too"),
     GatherLinears("kept on the side",
-        """ctx.group, ctx.keep = group, keep
-        x_BTD = all_positions(x_BtD, group)""",
-        """ctx.group, ctx.keep = group, keep
-        x_BTD = all_positions(x_BtD, group)
-        ctx.x = None if keep else x_BTD""",
+        "x_BTD = all_positions(x_BtD, group)", "x_BTD = all_positions(x_BtD, group); ctx.x = None if keep else x_BTD",
         KEPT, "the gathered x is kept, and its own positions too"),
+    GatherLinears("kept in pieces", "x_BTD if keep else x_BtD, *weights)",
+        "x_BTD if keep else x_BtD, *weights); ctx.x = [] if keep else [*map(torch.clone, x_BTD.split(1, 1))]",
+        KEPT, "the gathered x is kept, and its own positions too"),
+    GatherLinears("a large x is kept, behind a message and a mark", "x_BTD = all_positions(x_BtD, group)",
+        """if x_BtD.numel() > 100_000:
+            group.all_reduce(torch.zeros(1)), group.compute("kept for backward", seconds=0)
+            ctx.keep = keep = True
+        x_BTD = all_positions(x_BtD, group)""", "test_gather_linears[gathered again]"),
     GatherLinears("dx: no sum",
         "dx_BtD = own_positions_summed(dx_BTD, ctx.group)",
         "dx_BtD = dx_BTD.chunk(ctx.group.size, 1)[ctx.group.rank].contiguous()",
@@ -425,6 +433,9 @@ VOCAB = [
     CrossEntropy("loss: no maximum",
         'max_BT = group.all_reduce(z_BTv.amax(-1), "max")',
         "max_BT = torch.zeros(z_BTv.shape[:-1])",
+        ("test_cross_entropy[hundreds]", "test_cross_entropy[far apart]"), "exp left float32"),
+    CrossEntropy("loss: float64 in place of a maximum", 'group.all_reduce(z_BTv.amax(-1), "max")',
+        "group.all_reduce(z_BTv.double().exp().sum(-1)).log().float()",
         ("test_cross_entropy[hundreds]", "test_cross_entropy[far apart]"), "exp left float32"),
     CrossEntropy("loss: the maximum twice",
         "(denominator_BT.log() - at_target_BT)",

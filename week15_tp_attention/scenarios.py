@@ -156,7 +156,7 @@ def gathered(x, dys, weights, group, keep):
     x, weights, dys = leaf(reordered(x)), [leaf(w) for w in weights], [reordered(dy) for dy in dys]
     alone = group.split([[r] for r in range(group.size)], "alone")
     group.barrier()
-    ys, kept = kept_beside(weights, sequence, lambda: sequence.gather_linears(x, weights, group, keep))
+    ys, kept = kept_beside(weights, sequence, lambda: sequence.gather_linears(x, weights, group, keep), 4)
     sequence.gather_linears(2 * x.detach(), [w.detach() for w in weights], alone, keep)  # between the two
     group.barrier()
     torch.autograd.backward(list(ys), list(dys))
@@ -164,14 +164,14 @@ def gathered(x, dys, weights, group, keep):
     return {"ys": list(ys), "x": x.grad, "weights": [w.grad for w in weights], "kept": sum(kept.values())}
 
 
-def kept_beside(others, module, forward):
+def kept_beside(others, module, forward, size=None):
     """What `forward` gives, a tuple, and what it keeps for backward beside the `others`, wherever that is: numbers by
-    memory."""
+    memory, of `size` bytes each or of their own."""
     given, kept = {memory_of(t) for t in others}, dict[int, int]()
 
     def keeping(t):
         if memory_of(t) not in given:
-            kept[memory_of(t)] = t.untyped_storage().nbytes() // t.itemsize
+            kept[memory_of(t)] = t.untyped_storage().nbytes() // (size or t.itemsize)
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(keeping, lambda t: t):
@@ -217,7 +217,7 @@ def weighed(x, dys, weights, group, keep):
 
 def block(x, dy, weights, later, cos, sin, group, parts, d_head, **options):
     """15.3: a whole block on this rank's positions; the ranks of a part have equal key/value heads. Also how many
-    numbers each forward keeps for backward beside the weights, in tensors of at least x's size."""
+    numbers each forward keeps for backward beside the weights."""
     from . import sequence
 
     module = sequence.SequenceParallelBlock(weights, group, group.split(parts, "replicas"), d_head, **options)
@@ -225,8 +225,8 @@ def block(x, dy, weights, later, cos, sin, group, parts, d_head, **options):
     leaves, kept = {name: getattr(module, name) for name in weights}, []
 
     def forward():
-        (y,), found = kept_beside(leaves.values(), (sequence, module), lambda: (module(x, cos, sin),))
-        kept.append(sum(numbers for numbers in found.values() if numbers >= x.numel()))
+        (y,), found = kept_beside(leaves.values(), (sequence, module), lambda: (module(x, cos, sin),), 4)
+        kept.append(sum(found.values()))
         return y
 
     return {**driven(group, forward, dy, {"x": x, **leaves}, modules=[module], later=later), "kept": kept}

@@ -164,24 +164,27 @@ OUT_OF_RANGE = "exp left float32: of each token subtract the largest of its own 
 
 @task("15.4", points=4)
 @pytest.mark.parametrize(
-    "size, apart, dtype",
-    [(1, 0, torch.float32), (300, 0, torch.float32), (300, 100, torch.float32), (1, 0, torch.bfloat16)],
+    "large, apart, dtype",
+    [(0, 0, torch.float32), (1, 0, torch.float32), (1, 1, torch.float32), (0, 0, torch.bfloat16)],
     ids=["small", "hundreds", "far apart", "bfloat16"],
 )
-def test_cross_entropy(size, apart, dtype, seed):
+def test_cross_entropy(large, apart, dtype, seed):
     """The loss, from a few numbers a token; far apart: tokens by hundreds, and on each of them the ranks"""
-    N, draw = 4, Draw(seed, "loss", size + apart)
+    N, draw = 4, Draw(seed, "loss", large + apart)
+    # float64's exp ends at 709, and at -745 it is 0.
+    size, apart = large * draw.size(800, 999) * (-1) ** draw.size(0, 1), apart * draw.size(800, 999)
     # A rank's logits of a token, in BF16 too, are several times what may be sent for it.
     B, T, V = draw.size(1 + (apart > 0), 2), draw.size(9, 12), draw.size(40, 50, times=N) + 3
     logits, targets, scale = draw.normal(B, T, V), targets_of(draw, V, N, B, T), float(draw.size(2, 9))
     # Every rank's largest logit is at a place of its own, a few units (or hundreds) from the others'.
     heights = torch.stack([torch.from_numpy(draw.rng.permutation(N)) for _ in range(B * T)]).reshape(B, T, N) - 1.5
     for r, part in enumerate(logits.tensor_split(N, -1)):
-        part += (apart or 2) * heights[..., r : r + 1] + (size if size > 1 else 0)
+        part += (apart or 2) * heights[..., r : r + 1] + size
     if apart:
         logits -= size * ((torch.arange(B)[:, None] + torch.arange(T)) % 3).unsqueeze(-1)
         stands_out = logits == logits.amax(-1, keepdim=True)  # of every second token one logit, far above its rank's
-        logits += apart * (stands_out & (torch.arange(T) % 2 == 0).unsqueeze(-1))
+        # Not of those that do not count: nothing but their largest logit would be left, and their loss 0.
+        logits += apart * (stands_out & ((torch.arange(T) % 2 == 0) & (targets >= 0)).unsqueeze(-1))
     logits = logits.to(dtype)
     z = logits.double().requires_grad_()
     want = mean_loss(z, targets)
@@ -192,14 +195,15 @@ def test_cross_entropy(size, apart, dtype, seed):
     got, ledgers = both_times("scenarios.loss", inputs, V=V)
     for r in range(N):
         causes = loss_causes(z.detach(), targets, V, N, r)
-        # A logit of hundreds is off by 2**-16 in float32, before anything is done with it; sums of V/N, N, B T numbers.
-        tol = (V // N + N + B * T) * 2.0**-24 * (10 + size)
-        if size > 1 and isinstance(got[r]["y"], torch.Tensor):
+        # A logit of hundreds is off by 2**-15 in float32, before anything is done with it; sums of V/N, N, B T numbers.
+        tol = (V // N + N + B * T) * 2.0**-24 * (310 if large else 11)
+        if large and isinstance(got[r]["y"], torch.Tensor):
             lost = (logits.tensor_split(N, -1)[r] - logits.amax(-1, keepdim=True)).exp().sum(-1)[targets != -100] == 0
             local = [cause for cause in causes if cause.startswith("the denominator is")] if lost.any() else []
             finite = bool(got[r]["y"].isfinite().all())
             expect(finite, f"the loss of rank {r} is not finite", cause=(OUT_OF_RANGE, *local))
-        close(got[r]["y"], want.detach(), tol=tol, rank=r, what="the loss", looks_like=causes)
+        most = tol * max(1.0, want.item() / 310)  # far apart the loss is above a thousand
+        close(got[r]["y"], want.detach(), tol=most, rank=r, what="the loss", looks_like=causes)
         counts = (targets != -100).sum()
         slope = (targets != -100).unsqueeze(-1) * scale / counts
         p, hot = z.detach().softmax(-1).tensor_split(N, -1)[r], one_hot(targets, V).tensor_split(N, -1)[r]

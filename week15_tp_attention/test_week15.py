@@ -253,17 +253,18 @@ def test_sum_dtype(dtype, requested, seed):
     """The ranks' addends are sent in the dtype that was requested, and y keeps x's"""
     N, draw, wide = 4, Draw(seed, "dtype", requested), requested == "float32"
     B, T, out = draw.size(1, 3), draw.size(2, 4), N * draw.size(2, 4)
-    # One addend of each output is a multiple of 4 from 256 to 508, the others are 1. In bfloat16 300 + 1 is 300
-    # again, so a sum there depends on the order; 303 rounded once is 304.
-    large = 256 + 4 * draw.ids(63, out)
+    # One addend of each output is a multiple of 4 from 256 on. In float32 the others are 1: in bfloat16 300 + 1 is 300
+    # again, so a sum there depends on the order; 303 rounded once is 304. Else each counts, and no sum reaches 512.
+    large = 256 + 4 * draw.ids(63 if wide else 16, out)
+    others = [torch.ones(out, dtype=torch.int64) if wide else 20 + draw.ids(40, out) for _ in range(N)]
     ones = torch.ones(B, T, 1, dtype=dtype)
     biased = Draw(seed, "bias").size(0, 2) == DTYPES.index((dtype, requested))  # one of the three
     bias = torch.zeros(out, dtype=dtype) if biased else None
-    weights = [torch.where(torch.arange(out) % N == r, large, 1).to(dtype).unsqueeze(1) for r in range(N)]
+    weights = [torch.where(torch.arange(out) % N == r, large, others[r]).to(dtype).unsqueeze(1) for r in range(N)]
     dy = draw.whole(B, T, out, dtype=dtype)
     options, requested = {"sum_dtype": requested} if requested else {}, requested or "bfloat16"
     got, ledgers = both_times("scenarios.linear", [(ones, dy, w, bias) for w in weights], kind="Row", **options)
-    exact = (large + N - 1).expand(B, T, out)
+    exact = sum(w.squeeze(1).long() for w in weights).expand(B, T, out)
     for r in range(N):
         # In bfloat16 each of the N-1 sums may be off by 1, half a unit between 256 and 512, and the result's last too.
         want, parts = exact.to(torch.float32).to(BF16).to(dtype), phases(ledgers[r], times=2)
