@@ -357,7 +357,7 @@ CHECKPOINT = [
     recut("the first rank's slice on all", "place(name, config, tp_group.size, tp_group.rank)",
         "place(name, config, tp_group.size, 0)",
         (f"{OTHER}[dp4 to tp4]", f"{OTHER}[tp2 x pp2 to dp2 x tp2]", f"{OTHER}[tp2 to dp2 x tp2]"),
-        verdicts=("wrong", "crashed")),
+        verdicts=("wrong", "crashed"), may=f"{DAMAGED}[a rank's that is gone]"),
     recut("moments are cut from the weights", "files[rank][kind][unit]", 'files[rank]["shards"][unit]', OTHER),
     load("all are damaged, and it starts at 0 in silence", "    if passed_over:\n", "    if False:\n",
         f"{DAMAGED}[all]"),
