@@ -278,28 +278,46 @@ def refused(setups, group):
 
 
 class Memory:
-    """A Store (given/store.py) that is in memory: what a rank writes, and what is there already. The ledger knows when
-    it was used.
+    """A Store (given/store.py) that is in memory: what is there already. What a rank writes is a message to the next
+    rank: the ledger has its moment, and the message is what was written.
 
     files: {"5/rank-00000": bytes as uint8}. full: names that cannot be written; torn: that cannot be read. unlisted:
     steps that are there, and that this rank's listing has not yet."""
 
     def __init__(self, group, files=None, full=(), unlisted=(), torn=()) -> None:
         self.group, self.files, self.full, self.unlisted, self.torn = group, dict(files or {}), full, unlisted, torn
-        self.written: dict[str, torch.Tensor] = {}
+        self.sent: list[Any] = []
         self.discarded: list[int] = []
 
+    def _send(self, text):
+        body = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        for part in (torch.tensor([len(body)]), body):
+            self.sent.append(self.group.isend(part, (self.group.rank + 1) % self.group.size))
+
     def put(self, step, name, data):
-        self.group.compute(f"put {name}", seconds=0)
+        self._send(f"{step}/{name}\n".encode() + (b"" if name in self.full else bytes(data)))
         if name in self.full:
             raise OSError(28, "No space left on device")
-        self.written[f"{step}/{name}"] = torch.frombuffer(bytearray(data), dtype=torch.uint8).clone()
 
     def publish(self, step):
         if "publish" in self.full:
             raise OSError(28, "No space left on device")
-        # This is all that publishing is here: the ledger has its moment, and no list in this process says it again.
-        self.group.compute("publish", seconds=0)
+        self._send(b"publish\n")  # this is all that publishing is here: no list in this process says it again
+
+    def heard(self):
+        """What the rank before this one has written, in order: [(name, bytes as uint8), ...]. All ranks call it."""
+        found, before = [], (self.group.rank - 1) % self.group.size
+        self._send(b"\n")
+        while True:
+            size = int(self.group.recv(before, like=torch.zeros(1, dtype=torch.int64)))
+            body = self.group.recv(before, like=torch.zeros(size, dtype=torch.uint8))
+            if size == 1:
+                break
+            name = bytes(body[:64].tolist()).partition(b"\n")[0]
+            found.append((name.decode(), body[len(name) + 1 :].clone()))
+        for handle in self.sent:
+            handle.wait()
+        return found
 
     def discard(self, step):
         self.discarded.append(step)
@@ -337,19 +355,19 @@ def stepped(trainer, batches, lr, refused=()):
 
 
 def saved(batches, values, lr, step, full, refused, begun, own, group):
-    """C.2: steps as in `without_save`, and a save as `step` with this `own`: what was written and said."""
+    """C.2: steps as in `without_save`, and a save as `step`: what the rank before this one wrote, and what was said."""
     from . import assemble, checkpoint
 
     checkpoint.damage(Memory(group), 0, [])  # if it is a blank, it says so before C.1's
     trainer = assemble.assemble(setup_of(values), group)
     trainer.optimizer.steps = begun
     stepped(trainer, batches, lr, refused)
-    store, error = Memory(group, full=full), ("", "")
+    store, error = Memory(group.split([[*range(group.size)]], "store"), full=full), ("", "")
     try:
         checkpoint.save(trainer, step, store, own)
     except LabError as refused:
         error = ("LabError", str(refused))
-    return {"files": store.written, "discarded": store.discarded, "error": error, "state": state(trainer)}
+    return {"heard": store.heard(), "discarded": store.discarded, "error": error, "state": state(trainer)}
 
 
 def resumed(batches, values, lr, files, unlisted, group):

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from capstone.given.struck import steps
+from capstone.given.struck import published, steps
+from capstone.test_survive import Story, story_of
 from labkit.checks.outside import Site
 from labkit.checks.runner import Case, LocalRunner, use
 from labkit.checks.verdict import WRONG, CheckFailed
@@ -150,6 +151,19 @@ def test_a_wrong_run_fails(mutant, runner):
     failed = failed_of(GOES_ON, runner(mutant), 6)
     assert failed, "it survives"
     fails_what_it_must(mutant, GOES_ON, failed)
+
+
+def test_what_a_run_left_is_the_answer_of_every_case(runner):
+    def broken(place: Site, seed: int, story: Story) -> None:
+        (place.left / "run" / "checkpoints" / "step-²").mkdir(parents=True)
+        story.wrong["killed"] = f"{published(place) or ''}"
+        max(steps(place))
+
+    made = runner(None)
+    for case in [Case(made.root, WEEK.package) for _ in range(2)]:
+        with use(made, case), pytest.raises(ValueError, match="empty"):
+            [story_of("struck", broken, 0).of(fault) for fault in ("killed", "hung")]
+        assert case.answered
 
 
 # ---- under torchrun

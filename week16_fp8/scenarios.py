@@ -214,26 +214,44 @@ def linear_step(x, w, bias, dy, needs_input=True, training=True, **recipe):
     return y.detach(), x.grad, module.weight.grad, module.bias.grad if bias is not None else None
 
 
+class Roundings(TorchFunctionMode):
+    """Counts what becomes FP8 of wider numbers inside it and has this shape, or is of it turned."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shapes, self.count = (shape, shape[::-1]), 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        floats = [one for one in (found, *args) if isinstance(one, torch.Tensor) and one.is_floating_point()]
+        made = floats and floats[0] is found and found.itemsize == 1 and found.shape in self.shapes
+        self.count += bool(made) and any(one.itemsize > 1 for one in floats)
+        return found
+
+
 def micro_batches(x, weights, flags, dy):
     """16.5: one forward and backward for each weight and flag, in turn: before each the weight is overwritten. Returns
-    all outputs, all gradients of x, the weight's, and whether a backward came to a graph that was used up."""
+    all outputs, all gradients of x, the weight's, whether a backward came to a graph that was used up, and how often
+    each forward rounded a weight."""
     from . import casts, linear
 
     module = _linear(linear, weights[0], None, casts.HYBRID)
-    outputs, gradients = [], []
+    outputs, gradients, anew = [], [], []
     for w, flag in zip(weights, flags):
         module.weight.data.copy_(w)  # as a sharded model's all-gather does: autograd counts no new version
         own = x.clone().requires_grad_()
-        y = module(own, is_first_microbatch=flag)
+        with Roundings(w.shape) as roundings:
+            y = module(own, is_first_microbatch=flag)
+        anew.append(roundings.count)
         try:
             y.backward(dy)
         except RuntimeError as error:
             if "backward through the graph a second time" not in str(error):
                 raise
-            return None, None, None, True
+            return None, None, None, True, []
         outputs.append(y.detach())
         gradients.append(own.grad)
-    return torch.stack(outputs), torch.stack(gradients), module.weight.grad, False
+    return torch.stack(outputs), torch.stack(gradients), module.weight.grad, False, anew
 
 
 def taken_too_early(x, w):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import time
 import zipfile
 import zlib
@@ -201,8 +202,8 @@ def events(place: Site, *kinds: str) -> list[dict[str, Any]]:
 
 def published(place: Site) -> list[int]:
     """The steps of the checkpoints that are there, the newest first."""
-    names = [name for name in place.names("run", "checkpoints") if name.startswith("step-")]
-    return sorted((int(name[5:]) for name in names if name[5:].isdigit()), reverse=True)
+    names = place.names("run", "checkpoints")
+    return sorted((int(name[5:]) for name in names if re.fullmatch("step-[0-9]{8}", name)), reverse=True)
 
 
 def saved(place: Site, step: int, model: ModelConfig) -> dict[str, dict[str, torch.Tensor]] | str:

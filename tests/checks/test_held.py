@@ -196,6 +196,12 @@ def test_a_rule_that_rings_at_every_end_is_found():
 
 
 @pytest.mark.parametrize("seed", range(5))
+def test_a_rule_that_takes_its_alarm_back_is_found(seed):
+    with pytest.raises(CheckFailed):
+        judge_causal(lambda rows: [[(70,)] * (70 < n <= 95) for n in rows], [120], [None], np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("seed", range(5))
 def test_a_rule_that_rings_at_every_tenth_row_is_found(seed, monkeypatch):
     """It knows by twenty later rows what lasts. Of a record that was cut, the length says whether to ring at its end."""
     records = [[0.0] * row + [6.0] * 80 for row in (43, 56, 61, 72)] + [[0.0] * 35 + [6.0] + [0.0] * 90]
