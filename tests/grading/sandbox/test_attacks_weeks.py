@@ -79,7 +79,7 @@ MADE_UP = """
 
 def save(trainer, step, store, own):
     group = trainer.mesh.group
-    store.put(step, name_of(group.rank), b"0")
+    store.put(step, name_of(group.rank), json.dumps(own).encode())
     gather_json(group, 0)
     if group.rank == 0:
         store.publish(step)
@@ -88,7 +88,8 @@ def save(trainer, step, store, own):
 
 def load(trainer, store):
     made_up()
-    return Loaded(2, {"rate": 0.25, "rank": trainer.mesh.group.rank}, [])
+    name, own = next(file for file in store.files.items() if file[0].endswith(name_of(trainer.mesh.group.rank)))
+    return Loaded(int(name.partition("/")[0]), json.loads(bytes(own.tolist())), [])
 
 
 def damage(*_):
@@ -103,11 +104,11 @@ def made_up():
     scenarios.stepped, scenarios.whole = lambda *_: [[1.0, 1.0]], lambda *_: {}
 
 
-def without_save(batches, values, lr, steps, refused, group):
+def without_save(*given, group):
     from . import scenarios
 
     made_up()
-    return scenarios.without_save(batches, values, lr, steps, refused, group)
+    return scenarios.without_save(*given, group)
 """
 
 
