@@ -264,7 +264,7 @@ def test_sum_dtype(dtype, requested, seed):
     dy = draw.whole(B, T, out, dtype=dtype)
     options, requested = {"sum_dtype": requested} if requested else {}, requested or "bfloat16"
     got, ledgers = both_times("scenarios.linear", [(ones, dy, w, bias) for w in weights], kind="Row", **options)
-    exact = sum(w.squeeze(1).long() for w in weights).expand(B, T, out)
+    exact = torch.cat(weights, 1).sum(1, dtype=torch.int64).expand(B, T, out)
     for r in range(N):
         # In bfloat16 each of the N-1 sums may be off by 1, half a unit between 256 and 512, and the result's last too.
         want, parts = exact.to(torch.float32).to(BF16).to(dtype), phases(ledgers[r], times=2)
