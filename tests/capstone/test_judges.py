@@ -3,6 +3,7 @@
 import io
 import zipfile
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def test_a_run_that_cannot_be_read_is_not_run_again_for_each_fault(monkeypatch):
     def site():
         yield type("Place", (), {"said": lambda self: ""})()
 
-    monkeypatch.setattr(test_survive, "here", lambda: ("a runner", None))
+    monkeypatch.setattr(test_survive, "here", lambda: ("a runner", SimpleNamespace()))
     monkeypatch.setattr(test_survive, "call_alone", lambda name: True)
     monkeypatch.setattr(test_survive, "site", site)
     monkeypatch.setattr(test_survive, "_stories", {})
@@ -51,7 +52,7 @@ def test_a_run_that_cannot_be_read_is_not_run_again_for_each_fault(monkeypatch):
 
 def test_a_checkpoint_that_nobody_published_is_wrong_and_no_fault():
     with pytest.raises(CheckFailed, match="publish"):
-        test_checkpoint.published_last([Ledger(rank, 4) for rank in range(4)])
+        test_checkpoint.disk([{"heard": []}] * 4, [Ledger(rank, 4) for rank in range(4)])
 
 
 class Unstruck:
