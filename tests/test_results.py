@@ -133,7 +133,7 @@ def test_what_the_words_say_of_grading_and_of_kills_is_in_the_records():
     assert killed["each step once"] and killed["torchrun"] == 0 and [one["rank"] for one in killed["kills"]] == [0, 1]
     whole, cut = record("2026-11-29-h200-killed.json")["runs"]
     assert whole["each step once"] and whole["torchrun"] == 0 and "each step once" not in cut
-    class_of_29 = record("2026-11-30-grading-29.json")
+    class_of_29 = record("2026-12-01-grading-29.json")
     # "Both are missed", and why
     assert class_of_29["times_faster"]["2"] < 5
     was, now = (class_of_29[UNSHARED]["ranks"][when] for when in ("before", "after"))
