@@ -50,7 +50,7 @@ def others(kind, L, seed):
     """What else a case sends around the ring: an operation, a dtype, a length. Any operation may be the one of the long
     vector: a sum that is short, and a maximum that is long, say nothing about a sum that is long."""
     op, dtype = KINDS[kind]
-    if kind == "even":
+    if op == "any":
         op = random.Random(f"long {seed}").choice(("sum", "mean", "max"))
     lengths = {"even": [L + LONG], "shorter than the ring": [L, 0]}
     return [(op, dtype, length) for length in lengths.get(kind, [L])]
